@@ -1,0 +1,199 @@
+"""How does each library turn images and records into its own files, with two processes?
+
+Every function takes the source and an empty output folder, does what needs no measuring (imports), and returns the job to be timed.
+Each library runs in its best reasonable configuration that was found by trying:
+
+- Brand: one call; it divides the work itself and shuffles all samples over all chunks.
+- mosaicml, webdataset: two forked processes, each writes every other sample into its own shards (mosaicml merges the indexes).
+- litdata: two forked workers, each gets every other sample from one generator; one call per record took 2.5 times as long.
+- cp: one process, the cost of touching the files at all.
+
+Nothing is decoded or encoded again: all store the bytes of the picture, its label and its key. Nobody but Brand shuffles.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.harness import Rival
+from bench.mosaicml import load_streaming
+from bench.sources import ImageFile, Record, list_images
+
+JOBS: Final = 2
+SHARD_BYTES: Final = 1 << 26
+"""mosaicml's default, given to all that let us choose."""
+
+Job = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """One library in this comparison."""
+
+    rival: Rival
+    shuffles: bool
+    """Whether the samples are shuffled over all shards."""
+    images: Callable[[Path, Path], Job]
+    """(image folder, output) -> job."""
+    records: Callable[[list[Record], Path], Job]
+    """(records in memory, output) -> job."""
+    count: Callable[[Path], int]
+    """Samples in an output, for checking."""
+
+
+def copy(source: Path, out: Path) -> Job:
+    """`cp -r`: the yardstick."""
+    return lambda: _call(["cp", "-r", str(source), str(out)])
+
+
+def _brand_images(source: Path, out: Path) -> Job:
+    command = [sys.executable, "-m", "brand", "convert", "images", str(source), str(out), "-j", str(JOBS)]
+    return lambda: _call(command)
+
+
+def _brand_records(records: list[Record], out: Path) -> Job:
+    import brand
+
+    schema = dict.fromkeys(("id", "lang", "label", "text"), "str")
+    return lambda: _ignore(brand.pack(records, out, schema=schema, jobs=JOBS))
+
+
+def _brand_count(out: Path) -> int:
+    from brand import BrandDataset
+
+    return len(BrandDataset(out))
+
+
+def _mosaicml(samples: Callable[[], list[Any]], encode: Callable[[Any], dict[str, Any]], columns: dict[str, str], out: Path) -> Job:
+    streaming = load_streaming()
+
+    def write(part: int, half: list[Any]) -> None:
+        with streaming.MDSWriter(columns=columns, out=str(out / str(part)), size_limit=SHARD_BYTES) as writer:
+            for sample in half:
+                writer.write(encode(sample))
+
+    def job() -> None:
+        from streaming.base.util import merge_index
+
+        _in_processes(write, samples())
+        merge_index(str(out), keep_local=True)
+
+    return job
+
+
+def _mosaicml_images(source: Path, out: Path) -> Job:
+    columns = {"image": "bytes", "label": "int", "key": "str"}
+    return _mosaicml(lambda: list_images(source), _image_sample, columns, out)
+
+
+def _mosaicml_records(records: list[Record], out: Path) -> Job:
+    return _mosaicml(lambda: records, _same, dict.fromkeys(records[0], "str"), out)
+
+
+def _mosaicml_count(out: Path) -> int:
+    return sum(shard["samples"] for shard in json.loads((out / "index.json").read_text())["shards"])
+
+
+def _litdata(samples: Callable[[], list[Any]], encode: Callable[[Any], dict[str, Any]], out: Path) -> Job:
+    import litdata
+
+    def job() -> None:
+        everything = samples()
+
+        def half_of(part: range) -> Iterator[dict[str, Any]]:
+            for i in part:
+                yield encode(everything[i])
+
+        parts = [range(len(everything))[part::JOBS] for part in range(JOBS)]
+        litdata.optimize(half_of, parts, str(out), chunk_bytes=SHARD_BYTES, num_workers=JOBS, start_method="fork",
+                         reorder_files=False, verbose=False)  # fmt: skip
+
+    return job
+
+
+def _litdata_images(source: Path, out: Path) -> Job:
+    return _litdata(lambda: list_images(source), _image_sample, out)
+
+
+def _litdata_records(records: list[Record], out: Path) -> Job:
+    return _litdata(lambda: records, _same, out)
+
+
+def _litdata_count(out: Path) -> int:
+    return sum(chunk["chunk_size"] for chunk in json.loads((out / "index.json").read_text())["chunks"])
+
+
+def _webdataset(samples: Callable[[], list[Any]], encode: Callable[[int, Any], dict[str, Any]], out: Path) -> Job:
+    import webdataset
+
+    def write(part: int, half: list[Any]) -> None:
+        with webdataset.ShardWriter(f"{out}/{part}-%05d.tar", maxsize=SHARD_BYTES, verbose=0) as writer:
+            for i, sample in enumerate(half):
+                writer.write(encode(i, sample))
+
+    def job() -> None:
+        out.mkdir()
+        _in_processes(write, samples())
+
+    return job
+
+
+def _webdataset_images(source: Path, out: Path) -> Job:
+    def encode(_: int, file: ImageFile) -> dict[str, Any]:
+        return {"__key__": file.key.replace(".", "_"), "image": file.path.read_bytes(), "cls": file.label}
+
+    return _webdataset(lambda: list_images(source), encode, out)
+
+
+def _webdataset_records(records: list[Record], out: Path) -> Job:
+    return _webdataset(lambda: records, lambda i, record: {"__key__": f"{i:07d}", "json": record}, out)
+
+
+def _webdataset_count(out: Path) -> int:
+    listings = (subprocess.run(["tar", "-tf", str(shard)], check=True, capture_output=True) for shard in out.glob("*.tar"))
+    return sum(listing.stdout.count(b".json\n") + listing.stdout.count(b".cls\n") for listing in listings)
+
+
+def _image_sample(file: ImageFile) -> dict[str, Any]:
+    return {"image": file.path.read_bytes(), "label": file.label, "key": file.key}
+
+
+def _same(record: Record) -> dict[str, Any]:
+    return dict(record)
+
+
+def _in_processes(write: Callable[[int, list[Any]], None], samples: list[Any]) -> None:
+    """Call `write(part, half)` for each half in a forked process of its own, and wait."""
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=write, args=(part, samples[part::JOBS])) for part in range(JOBS)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        if worker.exitcode:
+            raise RuntimeError(f"a writing process ended with status {worker.exitcode}")
+
+
+def _call(command: list[str]) -> None:
+    subprocess.run(command, check=True)
+
+
+def _ignore(_: object) -> None:
+    """Drop a result."""
+
+
+BRAND: Final = Rival("brand", "brand", "brand")
+
+CONVERTERS: Final = (
+    Converter(BRAND, True, _brand_images, _brand_records, _brand_count),
+    Converter(Rival("mosaicml", "streaming", "mosaicml-streaming"), False, _mosaicml_images, _mosaicml_records, _mosaicml_count),
+    Converter(Rival("litdata", "litdata", "litdata"), False, _litdata_images, _litdata_records, _litdata_count),
+    Converter(Rival("webdataset", "webdataset", "webdataset"), False, _webdataset_images, _webdataset_records, _webdataset_count),
+)

@@ -1,0 +1,220 @@
+"""How is one rival measured without the others disturbing it, and how is the result written down?
+
+A benchmark file starts itself again for every single measurement:
+
+    parent   python -m bench.convert --data DIR --work DIR              decides what to run, in which order, how often
+    child    python -m bench.convert ... --rival NAME --report FILE     measures one rival once, writes FILE, ends
+
+1. `run_fresh` starts the child in its own session, with a time limit, and keeps what it prints for the reason of a failure.
+2. The child calls `report`: what it measured, as one JSON object. Seconds that it spent on checks go into `untimed_s`.
+3. The parent adds what only it can see: seconds and CPU seconds of the whole process tree.
+4. `round_robin` takes turns (A B C, A B C, ...), so that a slow minute of the machine hits every rival alike; medians are reported.
+
+A rival that fails stays in the tables as "failed" with its reason, one that is not there as "not installed".
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["ok", "failed", "timed out", "not installed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """One way to do the work."""
+
+    name: str
+    """As the tables show it."""
+    module: str = ""
+    """What must be importable; empty for tools of the system."""
+    distribution: str = ""
+    """Whose version is recorded."""
+
+    @property
+    def installed(self) -> bool:
+        """Whether the module can be found (it is not imported)."""
+        return not self.module or importlib.util.find_spec(self.module) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one fresh process gave."""
+
+    rival: str
+    status: Status
+    reason: str = ""
+    """Empty when the status is "ok"."""
+    wall_s: float = 0.0
+    """Start to end of the process, without its checks."""
+    cpu_s: float = 0.0
+    """User and system seconds of the process and its children, checks included."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """What the child reported."""
+
+
+def run_fresh(rival: Rival, module: str, arguments: Sequence[str], limit_s: float) -> Outcome:
+    """Measure `rival` once: `python -m module arguments --rival NAME --report FILE`."""
+    if not rival.installed:
+        return Outcome(rival.name, "not installed", f"no module named {rival.module!r}")
+    with tempfile.TemporaryDirectory() as folder:
+        report_file, log_file = Path(folder, "report.json"), Path(folder, "log.txt")
+        command = [sys.executable, "-m", module, *arguments, "--rival", rival.name, "--report", str(report_file)]
+        cpu_before, started = _children_cpu_s(), time.perf_counter()
+        code = _run(command, log_file, limit_s)
+        wall_s, cpu_s = time.perf_counter() - started, _children_cpu_s() - cpu_before
+        if code is None:
+            return Outcome(rival.name, "timed out", f"no end after {limit_s:.0f} s", wall_s, cpu_s)
+        if code != 0 or not report_file.exists():
+            return Outcome(rival.name, "failed", _reason(log_file, code), wall_s, cpu_s)
+        values = json.loads(report_file.read_text())
+    return Outcome(rival.name, "ok", "", wall_s - values.pop("untimed_s", 0.0), cpu_s, values)
+
+
+def report(file: Path, values: Mapping[str, Any]) -> None:
+    """Called by the child at its end."""
+    file.write_text(json.dumps(values))
+
+
+def round_robin(rivals: Iterable[Rival], repeat: int, measure: Callable[[Rival], Outcome]) -> list[Outcome]:
+    """Measure every rival `repeat` times, taking turns. One that did not end in time is not tried again."""
+    outcomes: list[Outcome] = []
+    waiting = list(rivals)
+    for turn in range(repeat):
+        for rival in tuple(waiting):
+            progress(f"{rival.name}, {turn + 1} of {repeat}")
+            outcomes.append(measure(rival))
+            if outcomes[-1].status != "ok":
+                progress(f"{rival.name}: {outcomes[-1].status}: {outcomes[-1].reason}")
+                waiting.remove(rival)
+    return outcomes
+
+
+def median_of(outcomes: Iterable[Outcome], rival: str, value: Callable[[Outcome], float]) -> float | None:
+    """The median over the runs of `rival` that went well, or None if there is none."""
+    seen = [value(outcome) for outcome in outcomes if outcome.rival == rival and outcome.status == "ok"]
+    return statistics.median(seen) if seen else None
+
+
+def failure_of(outcomes: Iterable[Outcome], rival: str) -> str:
+    """What went wrong with `rival`: "" when nothing did."""
+    wrong = [o for o in outcomes if o.rival == rival and o.status != "ok"]
+    return f"{wrong[0].status}: {wrong[0].reason}" if wrong else ""
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns."""
+    lines = [list(columns), ["-" * len(name) for name in columns], *(list(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    return "\n".join("| " + " | ".join(line) + " |" for line in padded)
+
+
+def show(text: str) -> None:
+    """A result, for standard output."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def progress(text: str) -> None:
+    """What is going on, for standard error."""
+    sys.stderr.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
+    sys.stderr.flush()
+
+
+def save(file: Path, question: str, settings: Mapping[str, Any], rivals: Iterable[Rival], results: Any) -> None:
+    """Write everything that a reader needs to judge the numbers."""
+    content = {
+        "question": question,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "versions": versions(rivals),
+        "settings": dict(settings),
+        "results": results,
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content, indent=1, default=asdict) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were taken on."""
+    cpu = _first_field(Path("/proc/cpuinfo"), "model name") or platform.processor()
+    memory_kib = int((_first_field(Path("/proc/meminfo"), "MemTotal") or "0 kB").split()[0])
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory_kib / 2**20, 1),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "load_average_at_the_end": os.getloadavg()[0],
+    }
+
+
+def versions(rivals: Iterable[Rival]) -> dict[str, str]:
+    """Version of every distribution in the comparison, and of what they all lean on."""
+    names = [rival.distribution for rival in rivals if rival.distribution]
+    return {name: _version(name) for name in dict.fromkeys([*names, "torch", "numpy"])}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _first_field(file: Path, name: str) -> str:
+    for line in file.read_text().splitlines():
+        if line.startswith(name):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def _run(command: Sequence[str], log_file: Path, limit_s: float) -> int | None:
+    """Exit status, or None when the limit was reached and the whole session was killed."""
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            return process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _kill_session(process)
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Leave no grandchild behind, whatever happened."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def _reason(log_file: Path, code: int) -> str:
+    """The last line that the child printed, without the names of this machine's folders."""
+    lines = log_file.read_text(errors="replace").strip().splitlines()
+    last = lines[-1].strip() if lines else "printed nothing"
+    for folder in (sys.prefix, os.getcwd(), str(Path.home())):
+        last = last.replace(folder, "...")
+    return f"exit status {code}: {last[:300]}"
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,92 @@
+"""What the benchmarks ask of the operating system: caches, flushing, sizes of folders, memory of processes. Linux only.
+
+Memory comes from /proc/PID/smaps_rollup: private memory (USS) is Private_Clean + Private_Dirty, that is what ending this one
+process would give back; PSS adds its share of what several processes map.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
+_BLOCK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of one process, now."""
+
+    private_bytes: int
+    proportional_bytes: int
+    resident_bytes: int
+
+
+def memory_of(pid: int | str = "self") -> Memory | None:
+    """None when the process has ended."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
+    if "Rss" not in kib:
+        return None
+    private = kib["Private_Clean"] + kib["Private_Dirty"]
+    return Memory(private * 1024, kib["Pss"] * 1024, kib["Rss"] * 1024)
+
+
+def peak_resident_bytes(pid: int) -> int:
+    """The highest resident size that the kernel has seen (VmHWM); 0 when the process has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def process_tree(root: int) -> list[int]:
+    """`root` and all its living descendants."""
+    found = [root]
+    for pid in found:
+        try:
+            children = [file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children")]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found += [int(child) for line in children for child in line]
+    return found
+
+
+def can_drop_caches() -> bool:
+    """Whether cold measurements are possible here."""
+    return os.access(_DROP_CACHES, os.W_OK)
+
+
+def drop_caches(*modules: str) -> None:
+    """Forget all cached files, then load the interpreter and `modules` again: the data shall be cold, not the libraries."""
+    subprocess.run(["sync"], check=True)
+    _DROP_CACHES.write_text("3")
+    subprocess.run([sys.executable, "-c", "".join(f"import {name}\n" for name in modules)], check=True)
+
+
+def flush(folder: Path) -> None:
+    """Write everything that waits for the file system of `folder` to its disk."""
+    subprocess.run(["sync", "-f", str(folder)], check=True)
+
+
+def warm(folder: Path) -> None:
+    """Read every file once."""
+    for file in folder.rglob("*") if folder.is_dir() else [folder]:
+        if file.is_file():
+            with file.open("rb", buffering=0) as stream:
+                while stream.read(_BLOCK):
+                    pass
+
+
+def disk_usage(folder: Path) -> tuple[int, int]:
+    """(bytes in the files, bytes that they occupy on the disk)."""
+    stats = [file.lstat() for file in folder.rglob("*")]
+    return sum(s.st_size for s in stats), sum(s.st_blocks * 512 for s in stats)

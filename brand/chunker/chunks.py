@@ -1,0 +1,137 @@
+"""One chunk: the records of its samples -> a finished temporary file, or the finding that it is there already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.chunker.plan import Plan
+from brand.chunker.shuffle import open_order
+from brand.chunker.source import Indices, Source
+from brand.errors import FormatError
+from brand.formats.chunk import Front, front_size, pack_front, parse_preamble, read_front
+from brand.formats.compression import Compressor
+from brand.formats.constants import ROW, chunk_name
+from brand.formats.contents import cut_blocks, read_records
+from brand.formats.publish import storage_errors
+from brand.formats.record import fixed_columns
+
+_SAMPLES_A_BLOCK: Final = 4096
+_UNSIZED_A_BLOCK: Final = 16
+"""Samples asked for at a time where their sizes are not known beforehand."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the index needs to know of one chunk."""
+
+    number: int
+    rows: NDArray[np.void]
+    checksum: int
+    columns: NDArray[np.void]
+    """The fixed fields, one structured row a sample."""
+    found: bool
+    """It was there already, from an earlier run."""
+
+
+@dataclass(frozen=True)
+class Packer:
+    """All that a worker needs to make any chunk of a data set."""
+
+    plan: Plan
+    source: Source
+    target: Path
+    work: Path
+
+    @cached_property
+    def order(self) -> NDArray[np.uint64]:
+        """The index at each place."""
+        return open_order(self.work / "order.bin", self.plan.header.samples)
+
+    @cached_property
+    def compressor(self) -> Compressor:
+        """This worker's compressor."""
+        return Compressor(self.plan.compression)
+
+    def temporary(self, number: int) -> Path:
+        """Where a chunk is written before it gets its name."""
+        return self.work / f"{number:08d}.tmp"
+
+
+def pack_chunk(packer: Packer, number: int) -> Written:
+    """Make one chunk under its temporary name, unless it is there. Raises `SourceError`, `SchemaError`, `StorageError`."""
+    found = _find(packer, number)
+    if found is not None:
+        return found
+    header = packer.plan.header
+    first = number * header.chunk_size
+    indices = packer.order[first : first + header.chunk_samples(number)]
+    dictionary = packer.plan.compression.dictionary
+    start = front_size(len(packer.plan.packed_header), len(dictionary), len(indices))
+    rows = np.empty(len(indices), ROW)
+    rows["index"] = indices
+    columns = []
+    path = packer.temporary(number)
+    with storage_errors(path, "cannot write"), path.open("wb", buffering=0) as file:
+        file.seek(start)
+        for low, high in _blocks(packer.source, indices):
+            records = packer.source.records(indices[low:high])
+            stored = packer.compressor.pack(records)
+            rows["raw_size"][low:high] = [len(record) for record in records]
+            rows["size"][low:high] = [len(data) for data in stored]
+            rows["checksum"][low:high] = [xxhash.xxh3_64_intdigest(data) for data in stored]
+            columns.append(fixed_columns(header.schema, records))
+            _write_all(file, b"".join(stored))
+        sizes = rows["size"].astype(np.uint64)
+        rows["offset"] = start + np.cumsum(sizes) - sizes
+        front = pack_front(
+            packer.plan.packed_header, dictionary, rows, number=number, data_set_id=packer.plan.data_set_id
+        )
+        file.seek(0)
+        _write_all(file, front)
+    checksum = parse_preamble(front, path).checksum
+    return Written(number, rows, checksum, np.concatenate(columns), found=False)
+
+
+def _find(packer: Packer, number: int) -> Written | None:
+    """The chunk as an earlier run left it, if it is whole and of this plan; else None, and it will be made again."""
+    path = packer.target / chunk_name(number)
+    try:
+        with path.open("rb") as file:
+            front = read_front(file, path)
+            if front.preamble.data_set_id != packer.plan.data_set_id or front.preamble.number != number:
+                return None
+            columns = _columns(file, front, path)
+    except (FileNotFoundError, FormatError):
+        return None
+    return Written(number, front.rows, front.preamble.checksum, columns, found=True)
+
+
+def _columns(file: BinaryIO, front: Front, path: Path) -> NDArray[np.void]:
+    records = []
+    size = 8 * len(front.header.schema.fixed)
+    for _, record in read_records(file, front, path):
+        if isinstance(record, FormatError):
+            raise record
+        records.append(bytes(record[:size]))
+    return fixed_columns(front.header.schema, records)
+
+
+def _blocks(source: Source, indices: Indices) -> list[tuple[int, int]]:
+    sizes = source.sizes(indices)
+    if sizes is None:
+        step = _UNSIZED_A_BLOCK
+        return [(at, min(at + step, len(indices))) for at in range(0, len(indices), step)]
+    return cut_blocks(sizes, most=_SAMPLES_A_BLOCK)
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]

@@ -1,0 +1,54 @@
+"""Files that go with a data set though they are no samples: what was skipped, and what gives the source folder back whole.
+
+`extras.zip` holds the transcripts (tables and sidecars) and the empty folders of the source; `brand unpack` lays them down again.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from brand.chunker.folders import Folder
+from brand.chunker.report import Problem
+from brand.chunker.source import FolderSource
+from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME
+from brand.formats.publish import publish_bytes, publish_file, storage_errors
+
+_DATE = (1980, 1, 1, 0, 0, 0)  # the same bytes on every run
+
+
+def write_skipped(target: Path, problems: Iterable[Problem]) -> None:
+    """`skipped.tsv`: one line a file that was left out, sorted by path; no file where nothing was."""
+    rows = sorted((p.path, p.reason) for p in problems)
+    if rows:
+        lines = ["path\treason", *("\t".join(" ".join(cell.split()) for cell in row) for row in rows)]
+        with storage_errors(target, "cannot write"):
+            publish_bytes(target / SKIPPED_NAME, ("\n".join(lines) + "\n").encode())
+
+
+def write_extras(target: Path, work: Path, folder: Folder, source: FolderSource, table: Path | None) -> None:
+    """`extras.zip`, where there is anything to put into it."""
+    names = []
+    if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
+        names.append(table.resolve().relative_to(folder.root.resolve()).as_posix())
+    sidecars = source.listing.entries["sidecar"].nonzero()[0]
+    empty = [f"{name}/" for name in sorted(folder.empty_folders)]
+    if not names and not empty and not len(sidecars):
+        return
+    temporary = work / "extras.tmp"
+    with storage_errors(temporary, "cannot write"):
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in empty:
+                archive.writestr(zipfile.ZipInfo(name, _DATE), b"")
+            for name in names:
+                _store(archive, folder.root, name)
+            for index in sidecars.tolist():
+                _store(archive, folder.root, source.sidecar(index))
+        publish_file(temporary, target / EXTRAS_NAME)
+
+
+def _store(archive: zipfile.ZipFile, root: Path, name: str) -> None:
+    info = zipfile.ZipInfo(name, _DATE)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(info, (root / name).read_bytes())

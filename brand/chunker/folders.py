@@ -1,0 +1,204 @@
+"""What lies in an image or audio folder, and which index and label does each file get?
+
+Order and labels are those of torchvision's `ImageFolder`: classes are the folders at the top, sorted; within a class the folders by
+path, within a folder the files by name. Files that lie directly in the folder make an unlabelled (flat) set. What is no usable file is
+a `Problem` with its reason, never silently dropped; hidden files (a leading dot) and the leavings of file managers are ignored.
+Names of one class folder are held in memory at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from brand.chunker.listing import SIDECARS, File, Listing, ListingWriter
+from brand.chunker.report import OnProgress, Problem, Progress
+from brand.errors import SourceError, UsageError
+
+IGNORED: Final = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})
+_FILES_A_STEP: Final = 4096
+
+
+@dataclass
+class Folder:
+    """What a scan found."""
+
+    root: Path
+    listing: Listing
+    classes: tuple[str, ...] | None
+    problems: list[Problem] = field(default_factory=list)
+    empty_folders: list[str] = field(default_factory=list)
+    ignored: int = 0
+
+
+@dataclass
+class _Scan:
+    root: Path
+    sidecars: bool
+    follow_links: bool
+    exclude: Path | None
+    problems: list[Problem] = field(default_factory=list)
+    empty_folders: list[str] = field(default_factory=list)
+    ignored: int = 0
+
+
+def scan_folder(
+    root: Path,
+    work: Path,
+    *,
+    labels: bool = True,
+    sidecars: bool = False,
+    follow_links: bool = False,
+    exclude: Path | None = None,
+    on_progress: OnProgress,
+) -> Folder:
+    """List a folder's files into `work`. `exclude` is a file that is no sample (a table of transcripts).
+
+    Raises `UsageError` for a folder that is none, or whose files lie beside class folders; `SourceError` where there is nothing in it.
+    """
+    if not root.is_dir():
+        raise UsageError(f"{root}: there is no such folder" if not root.exists() else f"{root}: this is a file, not a folder")
+    scan = _Scan(root, sidecars, follow_links, exclude.resolve() if exclude else None)
+    tops = [""] if not labels else _class_folders(scan)
+    writer, total = ListingWriter(work), 0
+    for label, top in enumerate(tops):
+        batch: list[File] = []
+        for file in _files_below(scan, top, label if tops != [""] else -1):
+            batch.append(file)
+            total += file.size
+            if len(batch) == _FILES_A_STEP:
+                writer.add(batch)
+                batch = []
+                on_progress(Progress("scan", writer.count, None, total, None))
+        writer.add(batch)
+    listing = writer.close()
+    on_progress(Progress("scan", len(listing), len(listing), total, total))
+    if not len(listing) and not scan.problems:
+        raise SourceError(str(root), "there are no files in this folder")
+    classes = None if tops == [""] else tuple(tops)
+    return Folder(root, listing, classes, scan.problems, scan.empty_folders, scan.ignored)
+
+
+def _class_folders(scan: _Scan) -> list[str]:
+    folders, files = [], []
+    for entry in _entries(scan, ""):
+        if _is_folder(scan, entry):
+            folders.append(entry.name)
+        elif scan.exclude is None or Path(entry.path).resolve() != scan.exclude:
+            files.append(entry.name)
+    if not folders:
+        return [""]
+    if files:
+        raise UsageError(
+            f"{scan.root}: {len(files)} files lie beside the class folders (the first is {min(files)!r})."
+            " Move them into a folder of their own, or pass --no-labels to take all files without classes"
+        )
+    for name in folders:
+        _check_name(name)
+    return sorted(folders)
+
+
+def _files_below(scan: _Scan, top: str, label: int) -> Iterator[File]:
+    """Files of a class in order: folders sorted by path, files by name."""
+    folders: dict[str, list[str]] = {}
+    pending = [(top, frozenset[tuple[int, int]]())]
+    while pending:
+        folder, above = pending.pop()
+        identity = _identity(scan.root / folder)
+        if identity in above:
+            scan.problems.append(Problem(folder, "a link leads back to a folder above it"))
+            continue
+        names, empty = [], True
+        for entry in _entries(scan, folder):
+            empty = False
+            if _is_folder(scan, entry):
+                pending.append((_join(folder, entry.name), above | {identity}))
+            else:
+                names.append(entry.name)
+        folders[folder] = sorted(names)
+        if empty and folder:
+            scan.empty_folders.append(folder)
+    for folder in sorted(folders):
+        yield from _usable(scan, folder, folders.pop(folder), label)
+
+
+def _usable(scan: _Scan, folder: str, names: list[str], label: int) -> Iterator[File]:
+    sidecar_of: dict[str, int] = {}
+    if scan.sidecars:
+        stems = {os.path.splitext(name)[0] for name in names if not name.endswith(SIDECARS[1:])}
+        for name in names:
+            stem, suffix = os.path.splitext(name)
+            if suffix in SIDECARS[1:] and stem in stems:
+                sidecar_of.setdefault(stem, SIDECARS.index(suffix))
+        names = [n for n in names if not (n.endswith(SIDECARS[1:]) and os.path.splitext(n)[0] in stems)]
+    for name in names:
+        key = _join(folder, name)
+        path = scan.root / key
+        if scan.exclude is not None and name == scan.exclude.name and path.resolve() == scan.exclude:
+            continue
+        reason, facts = _why_unusable(scan, path, key)
+        if facts is None:
+            scan.problems.append(Problem(os.fsencode(key).decode("utf-8", "backslashreplace"), reason))
+        else:
+            sidecar = sidecar_of.get(os.path.splitext(name)[0], 0)
+            yield File(key, label, facts.st_size, facts.st_mtime_ns, sidecar)
+
+
+def _why_unusable(scan: _Scan, path: Path, key: str) -> tuple[str, os.stat_result | None]:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return "the name is not valid UTF-8; rename the file (convmv does a whole folder)", None
+    try:
+        facts = os.lstat(path)
+        if stat.S_ISLNK(facts.st_mode):
+            inside = path.resolve().is_relative_to(scan.root.resolve())
+            if not (scan.follow_links or inside):
+                return f"a symbolic link out of the folder, to {os.readlink(path)}; --follow-links allows it", None
+            facts = path.stat()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}", None
+    if stat.S_ISDIR(facts.st_mode):
+        return "a symbolic link to a folder; --follow-links allows it", None
+    if not stat.S_ISREG(facts.st_mode):
+        return "not a regular file", None
+    if facts.st_size == 0:
+        return "the file is empty", None
+    return "", facts
+
+
+def _entries(scan: _Scan, folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(scan.root / folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name in IGNORED:
+                    scan.ignored += 1
+                else:
+                    yield entry
+    except OSError as error:
+        scan.problems.append(Problem(folder or str(scan.root), f"the folder cannot be read: {error.strerror}"))
+
+
+def _is_folder(scan: _Scan, entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=scan.follow_links)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    facts = path.stat()
+    return facts.st_dev, facts.st_ino
+
+
+def _check_name(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+        raise UsageError(f"the name of class folder {shown} is not valid UTF-8; rename it") from None
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name

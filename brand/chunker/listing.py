@@ -1,0 +1,138 @@
+"""The files of a folder as arrays on disk, so that a folder of any size takes little memory.
+
+`names.bin` holds the keys one after the other, `entries.bin` one fixed row a file, `texts.bin` transcripts. Rows stand in the order of
+the public index. Workers map the same files.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+ENTRY: Final = np.dtype(
+    [
+        ("name_at", "<u8"),
+        ("name_size", "<u4"),
+        ("label", "<i4"),
+        ("size", "<u8"),
+        ("modified_ns", "<i8"),
+        ("text_at", "<u8"),
+        ("text_size", "<u4"),
+        ("sidecar", "<u4"),
+    ]
+)
+
+SIDECARS: Final = ("", ".txt", ".lab")
+"""Suffixes of transcripts beside a clip; `sidecar` is a position in this tuple, 0 for none."""
+
+
+class File(NamedTuple):
+    """One file of the source."""
+
+    key: str
+    """Path below the source folder, with `/`."""
+    label: int
+    """Class number; -1 where there are no classes."""
+    size: int
+    modified_ns: int
+    sidecar: int = 0
+
+
+class ListingWriter:
+    """Writes files in index order; `close` makes a `Listing` of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = folder, 0
+        self._names: BinaryIO = (folder / "names.bin").open("wb")
+        self._entries: BinaryIO = (folder / "entries.bin").open("wb")
+        self._name_at = 0
+
+    def add(self, files: list[File]) -> None:
+        """Append files."""
+        names = [file.key.encode() for file in files]
+        rows = np.zeros(len(files), ENTRY)
+        sizes = np.fromiter(map(len, names), np.int64, len(names))
+        rows["name_at"] = self._name_at + np.cumsum(sizes) - sizes
+        rows["name_size"] = sizes
+        rows["label"] = [file.label for file in files]
+        rows["size"] = [file.size for file in files]
+        rows["modified_ns"] = [file.modified_ns for file in files]
+        rows["sidecar"] = [file.sidecar for file in files]
+        self._names.write(b"".join(names))
+        self._entries.write(rows.tobytes())
+        self._name_at += int(sizes.sum())
+        self.count += len(files)
+
+    def close(self) -> Listing:
+        """Finish writing."""
+        self._names.close()
+        self._entries.close()
+        return Listing(self.folder)
+
+
+class Listing:
+    """The files of a source, by index. Picklable; maps its files anew in each process."""
+
+    def __init__(self, folder: Path, entries: str = "entries.bin") -> None:
+        self.folder, self._entries_name = folder, entries
+        self.entries: NDArray[np.void] = _map(folder / entries, ENTRY)
+        self._names: NDArray[np.void] = _map(folder / "names.bin", np.dtype("u1"))
+
+    def __getstate__(self) -> tuple[Path, str]:
+        return self.folder, self._entries_name
+
+    def __setstate__(self, state: tuple[Path, str]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def key(self, index: int) -> str:
+        """Path of a file below the source folder."""
+        entry = self.entries[index]
+        at = int(entry["name_at"])
+        return self._names[at : at + int(entry["name_size"])].tobytes().decode()
+
+    def text(self, index: int) -> bytes:
+        """Transcript of a file from a table, in UTF-8; empty where there is none."""
+        entry = self.entries[index]
+        size, at = int(entry["text_size"]), int(entry["text_at"])
+        return self._texts[at : at + size].tobytes() if size else b""
+
+    @cached_property
+    def _texts(self) -> NDArray[np.void]:
+        return _map(self.folder / "texts.bin", np.dtype("u1"))
+
+    def without(self, bad: NDArray[np.bool_]) -> Listing:
+        """The same listing with some files left out."""
+        kept = np.memmap(self.folder / "kept.bin", ENTRY, "w+", shape=(int((~bad).sum()),))
+        kept[:] = self.entries[~bad]
+        kept.flush()
+        return Listing(self.folder, "kept.bin")
+
+    def writable_entries(self) -> NDArray[np.void]:
+        """The entries mapped for writing (transcripts are filled in after the scan)."""
+        return np.memmap(self.folder / self._entries_name, ENTRY, "r+")
+
+    def fingerprint(self, *, times: bool) -> str:
+        """Identity of the files: names, labels, sizes and texts' sizes; with `times` also when they were modified."""
+        digest = xxhash.xxh3_128()
+        for start in range(0, len(self.entries), 1 << 18):
+            block = np.array(self.entries[start : start + (1 << 18)])
+            if not times:
+                block["modified_ns"] = 0
+            digest.update(block.tobytes())
+        for start in range(0, len(self._names), 1 << 22):
+            digest.update(self._names[start : start + (1 << 22)].tobytes())
+        return digest.hexdigest()
+
+
+def _map(path: Path, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    if path.stat().st_size == 0:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, "r")

@@ -1,0 +1,98 @@
+"""What will be written? Pure decisions from a probe and the options: compression, chunk size, header, identity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import xxhash
+
+from brand.errors import UsageError
+from brand.formats.compression import Compression, Mode, choose
+from brand.formats.constants import MAX_CHUNK_SAMPLES
+from brand.formats.header import Header, canonical_json, pack_header
+from brand.formats.schema import Schema
+
+USUAL_SAMPLES: Final = 64
+"""Samples a chunk, as the paper recommends (section 5.5)."""
+LEAST_BYTES: Final = 4 << 20
+"""Small samples: as many as make the mean chunk at least this large."""
+_MARGIN: Final = 0.97
+"""Where sizes are estimates, plan this share of them, so that the mean chunk still reaches `LEAST_BYTES`."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a user may say about the chunks; at most one of the two."""
+
+    chunk_size: int | None = None
+    """Samples a chunk."""
+    chunk_bytes: int | None = None
+    """Target for the mean chunk, in stored bytes."""
+
+    def __post_init__(self) -> None:
+        if self.chunk_size is not None and self.chunk_bytes is not None:
+            raise UsageError("give a chunk size in samples or in bytes, not both")
+        if self.chunk_size is not None and not 1 <= self.chunk_size <= MAX_CHUNK_SAMPLES:
+            raise UsageError(f"chunk size {self.chunk_size}: there are 1 to {MAX_CHUNK_SAMPLES:,} samples a chunk")
+        if self.chunk_bytes is not None and self.chunk_bytes < 1:
+            raise UsageError(f"chunk bytes {self.chunk_bytes}: a chunk has at least one byte")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is decided before the first chunk is written."""
+
+    header: Header
+    compression: Compression
+    data_set_id: bytes
+    packed_header: bytes
+    raw_bytes: int
+    """Raw bytes of all records; an estimate where the source could not tell."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """Estimate of the stored bytes."""
+        return round(self.raw_bytes * self.compression.expected_ratio)
+
+
+def make_plan(
+    *,
+    samples: int,
+    raw_bytes: int | None,
+    probe: Sequence[bytes],
+    mode: Mode,
+    layout: Layout,
+    schema: Schema,
+    classes: tuple[str, ...] | None,
+    seed: int,
+    source: Mapping[str, str],
+    fingerprint: str,
+) -> Plan:
+    """Decide everything. `probe` are records of randomly placed samples; `raw_bytes` is None where only the probe can tell."""
+    probe_bytes = sum(map(len, probe))
+    raw = raw_bytes if raw_bytes is not None else round(probe_bytes / len(probe) * samples)
+    chunks = max(1, min(-(-samples // USUAL_SAMPLES), raw // LEAST_BYTES))
+    compression = choose(mode, probe, samples, chunks)
+    exact = raw_bytes is not None and compression.codec == "none"
+    size = chunk_samples(samples, raw * compression.expected_ratio * (1 if exact else _MARGIN), layout)
+    header = Header(samples, size, schema, classes, compression.codec, seed, dict(source))
+    seen = xxhash.xxh3_128()
+    for record in probe:
+        seen.update(record)
+    identity = canonical_json(
+        {"header": header.to_json(), "source": fingerprint, "probe": seen.hexdigest(), "dictionary": compression.dictionary.hex()}
+    )
+    return Plan(header, compression, xxhash.xxh3_128_digest(identity), pack_header(header), raw)
+
+
+def chunk_samples(samples: int, stored_bytes: float, layout: Layout) -> int:
+    """Samples a chunk. Chunks come out evenly filled: the last one is never a small rest if others can be a little larger."""
+    if layout.chunk_size is not None:
+        return layout.chunk_size
+    if layout.chunk_bytes is not None:
+        chunks = max(1, round(stored_bytes / layout.chunk_bytes))
+        return min(MAX_CHUNK_SAMPLES, -(-samples // chunks))
+    chunks = max(1, int(stored_bytes / LEAST_BYTES))
+    return min(MAX_CHUNK_SAMPLES, max(USUAL_SAMPLES, -(-samples // chunks)))

@@ -1,0 +1,79 @@
+"""In which order are N samples stored, for N that does not fit in memory?
+
+Each index gets a random 64-bit key from a counter-based stream (Philox, seeded); the order is the indices sorted by key, ties by index.
+Every permutation is equally likely, sample `i`'s key is known before `N` is, and sorting works in buckets of key ranges, so memory
+stays at `BLOCK` entries whatever `N` is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK: Final = 1 << 21
+"""Keys sorted at a time: 32 MiB with their indices."""
+
+_PAIR: Final = np.dtype([("key", "<u8"), ("index", "<u8")])
+
+
+class Keys:
+    """The keys of indices 0, 1, 2, ... in turn."""
+
+    def __init__(self, seed: int) -> None:
+        self._stream = np.random.Philox(key=seed)
+
+    def next(self, count: int) -> NDArray[np.uint64]:
+        """Keys of the next `count` indices."""
+        return self._stream.random_raw(count).astype(np.uint64, copy=False)
+
+
+def write_order(path: Path, samples: int, seed: int, *, block: int = BLOCK) -> None:
+    """Write the order to a file of `samples` little-endian u64: the index at each place."""
+    order = np.memmap(path, "<u8", "w+", shape=(samples,))
+    if samples <= block:
+        order[:] = np.argsort(Keys(seed).next(samples), kind="stable")
+    else:
+        _sort_by_bucket(order, path.with_suffix(".pairs"), seed, block)
+    order.flush()
+
+
+def open_order(path: Path, samples: int) -> NDArray[np.uint64]:
+    """Map what `write_order` wrote."""
+    return np.memmap(path, "<u8", "r", shape=(samples,))
+
+
+def _sort_by_bucket(order: NDArray[np.uint64], scratch: Path, seed: int, block: int) -> None:
+    samples = len(order)
+    bits = max(1, (2 * samples // block).bit_length())
+    shift = np.uint64(64 - bits)
+    counts = np.zeros(1 << bits, np.int64)
+    for keys in _blocks(seed, samples, block):
+        counts += np.bincount((keys >> shift).astype(np.int64), minlength=len(counts))
+    ends = np.cumsum(counts)
+    cursors = ends - counts
+    pairs = np.memmap(scratch, _PAIR, "w+", shape=(samples,))
+    first = 0
+    for keys in _blocks(seed, samples, block):
+        by_bucket = np.argsort(keys >> shift, kind="stable")
+        here = np.bincount((keys >> shift).astype(np.int64), minlength=len(counts))
+        within = np.arange(len(keys)) - np.repeat(np.cumsum(here) - here, here)
+        target = np.repeat(cursors, here) + within
+        pairs["key"][target] = keys[by_bucket]
+        pairs["index"][target] = by_bucket + first
+        cursors += here
+        first += len(keys)
+    for start, end in zip(ends - counts, ends, strict=True):
+        bucket = pairs[start:end]
+        order[start:end] = bucket["index"][np.argsort(bucket["key"], kind="stable")]
+    del pairs
+    scratch.unlink()
+
+
+def _blocks(seed: int, samples: int, block: int) -> Iterator[NDArray[np.uint64]]:
+    keys = Keys(seed)
+    for start in range(0, samples, block):
+        yield keys.next(min(block, samples - start))

@@ -1,0 +1,193 @@
+"""Three kinds of source behind one interface: a number of samples, and the records of any of them.
+
+Workers ask for records in storage order, that is in random order of the source. A folder reads files; an indexable is asked for
+items; an iterable can do neither and is spooled first (`spool`), which makes it a source as well.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.chunker.folders import Folder
+from brand.chunker.listing import SIDECARS
+from brand.errors import SourceError
+from brand.formats.media import HEAD_BYTES, decode_audio, decode_image, kind_of
+from brand.formats.record import encode_record, encode_records, head_struct
+from brand.formats.schema import Schema
+
+Indices = NDArray[np.integer[Any]]
+
+_FILES_AT_ONCE: Final = 64
+_WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
+
+
+class Source(Protocol):
+    """Samples of known number, readable in any order, from any process."""
+
+    schema: Schema
+    file_field: str
+    """Field that holds a source file's bytes; empty where there is none."""
+
+    def __len__(self) -> int: ...
+
+    def sizes(self, indices: Indices) -> NDArray[np.int64] | None:
+        """Raw sizes of these samples' records; None where only reading them can tell."""
+
+    def records(self, indices: Indices) -> list[bytes]:
+        """Records of these samples. Raises `SourceError` or `SchemaError` that names the one at fault."""
+
+    def fingerprint(self, *, times: bool) -> str:
+        """Identity of the contents, as far as it is known without reading all; with `times` also of the files' dates."""
+
+
+class FolderSource:
+    """The files of an image or audio folder."""
+
+    def __init__(self, folder: Folder, field: str, *, with_text: bool = False) -> None:
+        self.root, self.listing, self.file_field = folder.root, folder.listing, field
+        label = [("label", "int")] if folder.classes is not None else []
+        text = [("text", "str")] if with_text else []
+        self.schema = Schema.parse([(field, field), *label, *text, ("key", "str")])
+        self._labelled, self._with_text = bool(label), with_text
+
+    def __len__(self) -> int:
+        return len(self.listing)
+
+    def sizes(self, indices: Indices) -> NDArray[np.int64]:
+        """Exact, but for sidecar transcripts, which are small."""
+        entries = self.listing.entries[indices]
+        head = head_struct(self.schema).size
+        sizes = entries["size"].astype(np.int64) + entries["name_size"] + entries["text_size"] + head
+        result: NDArray[np.int64] = sizes
+        return result
+
+    def records(self, indices: Indices) -> list[bytes]:
+        """Read the files, a few at a time announced to the kernel together."""
+        records: list[bytes] = []
+        for start in range(0, len(indices), _FILES_AT_ONCE):
+            few = [int(i) for i in indices[start : start + _FILES_AT_ONCE]]
+            for index, data in zip(few, self._read(few), strict=True):
+                self._check_kind(index, data)
+                records.append(self._record(index, data))
+        return records
+
+    def check(self, index: int) -> None:
+        """Read and decode one file. Raises `SourceError` where it cannot be used."""
+        data = self._read([index])[0]
+        self._check_kind(index, data)
+        decode = decode_image if self.file_field == "image" else decode_audio
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                decode(data)
+        except ValueError as error:
+            raise SourceError(self.listing.key(index), str(error)) from error
+
+    def fingerprint(self, *, times: bool) -> str:
+        """Names, labels and sizes."""
+        return self.listing.fingerprint(times=times)
+
+    def sidecar(self, index: int) -> str:
+        """Path of a clip's transcript file below the folder; empty where there is none."""
+        suffix = SIDECARS[int(self.listing.entries["sidecar"][index])]
+        return os.path.splitext(self.listing.key(index))[0] + suffix if suffix else ""
+
+    def _read(self, indices: Sequence[int]) -> list[bytes]:
+        descriptors: list[int] = []
+        try:
+            for index in indices:
+                descriptors.append(os.open(f"{self.root}/{self.listing.key(index)}", os.O_RDONLY))
+                if _WILLNEED is not None and len(indices) > 1:
+                    os.posix_fadvise(descriptors[-1], 0, 0, _WILLNEED)
+            return [self._read_whole(index, fd) for index, fd in zip(indices, descriptors, strict=True)]
+        except OSError as error:
+            key = self.listing.key(indices[min(len(descriptors), len(indices) - 1)])
+            raise SourceError(key, f"cannot be read: {error.strerror}") from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _read_whole(self, index: int, descriptor: int) -> bytes:
+        size = int(self.listing.entries["size"][index])
+        data = os.read(descriptor, size + 1)
+        while 0 < len(data) < size:  # Linux reads at most 2 GiB at once
+            more = os.read(descriptor, size + 1 - len(data))
+            if not more:
+                break
+            data += more
+        if len(data) != size:
+            raise SourceError(self.listing.key(index), "the file changed while it was being converted")
+        return data
+
+    def _check_kind(self, index: int, data: bytes) -> None:
+        kind = kind_of(data)
+        if kind is None and _opens(self.file_field, data):
+            return
+        if kind is None or not kind.startswith(self.file_field):
+            found = kind or ("text" if _looks_like_text(data) else "something unknown")
+            article = "an" if self.file_field[0] in "ai" else "a"
+            raise SourceError(self.listing.key(index), f"not {article} {self.file_field} file: its contents are {found}")
+
+    def _record(self, index: int, data: bytes) -> bytes:
+        payloads = [data]
+        if self._with_text:
+            payloads.append(self._text(index))
+        payloads.append(self.listing.key(index).encode())
+        fixed = [int(self.listing.entries["label"][index])] if self._labelled else []
+        return encode_record(self.schema, fixed, payloads)
+
+    def _text(self, index: int) -> bytes:
+        sidecar = self.sidecar(index)
+        if not sidecar:
+            return self.listing.text(index)
+        try:
+            return (self.root / sidecar).read_text(encoding="utf-8-sig").strip().encode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(sidecar, f"not a transcript in UTF-8: {error}") from error
+
+
+class IndexableSource:
+    """Anything with `len` and `[i]` that gives dicts. Each worker asks for its own items."""
+
+    file_field = ""
+
+    def __init__(self, samples: Any, schema: Schema) -> None:
+        self.samples, self.schema = samples, schema
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def sizes(self, indices: Indices) -> None:
+        """Not known."""
+
+    def records(self, indices: Indices) -> list[bytes]:
+        """Ask for the items, and encode them."""
+        few = [int(i) for i in indices]
+        samples: list[Mapping[str, Any]] = [self.samples[i] for i in few]
+        return encode_records(self.schema, samples, few)
+
+    def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - an indexable has no dates
+        """Only the length is known; the plan adds what the probe saw."""
+        return f"indexable:{len(self)}"
+
+
+def _opens(field: str, data: bytes) -> bool:
+    """Whether Pillow or libsndfile reads a kind of file that `kind_of` does not know."""
+    if len(data) < HEAD_BYTES or _looks_like_text(data):
+        return False
+    try:
+        (decode_image if field == "image" else decode_audio)(data)
+    except ValueError:
+        return False
+    return True
+
+
+def _looks_like_text(data: bytes) -> bool:
+    return b"\0" not in data[:512] and data[:512].isascii()
+

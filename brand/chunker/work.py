@@ -1,0 +1,96 @@
+"""The work folder of a conversion: who may write, what was planned, what is left to tidy up.
+
+`DST/.brand-work` exists from the first moment of a conversion to its last, so a conversion that was killed is known as such, goes on
+with the same command, and refuses any other. A lock keeps two conversions apart and ends with its process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from brand.errors import TargetExistsError
+from brand.formats.constants import MANIFEST_NAME, WORK_NAME
+from brand.formats.publish import publish_bytes, storage_errors
+
+
+class Work:
+    """An opened, locked work folder."""
+
+    def __init__(self, target: Path, folder: Path) -> None:
+        self.target, self.folder = target, folder
+
+    def claim(self, plan: dict[str, Any]) -> None:
+        """Remember what is being made here. Raises `TargetExistsError` where something else was begun."""
+        path = self.folder / "plan.json"
+        data = json.dumps(plan, sort_keys=True).encode()
+        if path.exists() and path.read_bytes() != data:
+            raise TargetExistsError(
+                f"{self.target} holds an unfinished conversion of another source or with other options."
+                f" Run that command again to finish it, or remove {self.target} to begin anew"
+            )
+        publish_bytes(path, data)
+
+    def recall(self, name: str, key: str) -> Any:
+        """What `remember` kept under `name` for the same `key`, or None."""
+        try:
+            value = json.loads((self.folder / f"{name}.json").read_bytes())
+        except (FileNotFoundError, ValueError):
+            return None
+        return value["value"] if value["key"] == key else None
+
+    def remember(self, name: str, key: str, value: Any) -> None:
+        """Keep a result that is dear to make again, for a run that continues this one."""
+        publish_bytes(self.folder / f"{name}.json", json.dumps({"key": key, "value": value}).encode())
+
+    def tidy(self) -> None:
+        """The conversion is done: remove the work folder."""
+        shutil.rmtree(self.folder)
+
+
+@contextmanager
+def open_work(target: Path, *, dry_run: bool = False) -> Iterator[Work]:
+    """Make or continue the work folder of `target`; a dry run gets one elsewhere that is gone afterwards.
+
+    Raises `TargetExistsError` where the target is taken by anything but an unfinished conversion.
+    """
+    check_target(target)
+    if dry_run:
+        with tempfile.TemporaryDirectory(prefix="brand-") as folder:
+            yield Work(target, Path(folder))
+        return
+    folder = target / WORK_NAME
+    with storage_errors(target, "cannot write the data set to"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (target / "chunks").mkdir(exist_ok=True)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise TargetExistsError(f"{target}: another conversion is writing there right now") from None
+        try:
+            yield Work(target, folder)
+        finally:
+            os.close(lock)
+
+
+def check_target(target: Path) -> None:
+    """Raise `TargetExistsError` unless the target is new, empty, or an unfinished conversion."""
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise TargetExistsError(f"{target} exists and is no folder. Choose another target, or remove it")
+    if (target / WORK_NAME).is_dir():
+        return
+    if (target / MANIFEST_NAME).exists():
+        raise TargetExistsError(f"{target} is a finished data set already. Choose another target, or remove it")
+    if any(target.iterdir()):
+        raise TargetExistsError(f"{target} is not empty. Choose another target, or remove what is in it")

@@ -1,0 +1,90 @@
+"""Many tasks in a few processes: results as they come, a bound on what is in flight, and a clean stop.
+
+Workers are forked where that is possible (no start-up cost, the context needs no pickling) and spawned elsewhere. They ignore Ctrl-C, which
+is the parent's to handle, and end when the parent is gone, however it ended.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from brand.errors import InterruptedConversionError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_IN_FLIGHT: Final = 4
+"""Tasks a worker has waiting or running."""
+
+_context: Any = None
+
+
+def default_jobs() -> int:
+    """Processes to use where nobody says: the cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_tasks(
+    function: Callable[[Any, Task], Result], context: Any, tasks: Iterable[Task], *, jobs: int
+) -> Iterator[tuple[Task, Result]]:
+    """Yield (task, `function(context, task)`) as they finish; with one job, here and in order.
+
+    An error in a task is raised here after the running tasks have ended. A worker that dies raises `InterruptedConversionError`.
+    """
+    if jobs == 1:
+        for task in tasks:
+            yield task, function(context, task)
+        return
+    start_method = "fork" if sys.platform == "linux" else "spawn"
+    pool = ProcessPoolExecutor(
+        jobs, multiprocessing.get_context(start_method), initializer=_start, initargs=(context, os.getpid())
+    )
+    try:
+        yield from _feed(pool, function, iter(tasks), jobs * _IN_FLIGHT)
+    except BrokenProcessPool as error:
+        raise InterruptedConversionError(
+            "a worker process died (killed, perhaps for want of memory: try fewer with -j)."
+            " What is finished is kept; run the same command again and it goes on"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _feed(
+    pool: ProcessPoolExecutor, function: Callable[[Any, Task], Result], tasks: Iterator[Task], bound: int
+) -> Iterator[tuple[Task, Result]]:
+    running: dict[Future[Result], Task] = {}
+    while True:
+        for task in islice(tasks, bound - len(running)):
+            running[pool.submit(_do, function, task)] = task
+        if not running:
+            return
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            yield running.pop(future), future.result()
+
+
+def _do(function: Callable[[Any, Task], Result], task: Task) -> Result:
+    return function(_context, task)
+
+
+def _start(context: Any, parent: int) -> None:
+    global _context
+    _context = context
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
+
+
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

@@ -1,0 +1,150 @@
+"""Every error that Brand raises on purpose, and whose fault each one is.
+
+    BrandError
+    ├── UsageError                 the call is wrong: correct it and call again      (also ValueError)
+    │   ├── SchemaError            a sample does not fit its schema
+    │   └── TargetExistsError      the target is taken                               (also FileExistsError)
+    ├── MissingExtraError          an optional library is not installed              (also ImportError)
+    ├── SourceError                a file of the source cannot be used
+    ├── StorageError               the storage said no: full, read-only, I/O error   (also OSError)
+    ├── InterruptedConversionError stopped half-way; the same command continues
+    └── FormatError                a stored file is not what it should be
+        ├── NotADataSetError       no manifest: not a data set, or a conversion that never finished
+        ├── VersionError           written by a newer, incompatible version
+        ├── MissingFileError       a chunk or an index file is not there             (also FileNotFoundError)
+        ├── TruncatedError         shorter than recorded
+        ├── OversizedError         longer than recorded, or a number above its limit
+        ├── LayoutError            offsets, sizes or counts that contradict each other
+        ├── ForeignFileError       a file of another data set, or of another place in this one
+        ├── ChecksumError          the bytes changed
+        └── DecodeError            the bytes are right and still do not decode
+
+A `FormatError` always names the file, and the chunk and the sample where they are known, and says what was expected, what was
+found and what to do next.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class BrandError(Exception):
+    """Root of all errors that Brand raises on purpose."""
+
+
+class UsageError(BrandError, ValueError):
+    """The call is wrong; correct it and call again."""
+
+
+class SchemaError(UsageError):
+    """A schema is malformed, or a sample does not fit it."""
+
+
+class TargetExistsError(UsageError, FileExistsError):
+    """The target of a conversion is taken by something else."""
+
+
+class MissingExtraError(BrandError, ImportError):
+    """An optional library is needed; the message says how to install it."""
+
+
+class SourceError(BrandError):
+    """A file of the source cannot be used. `path` names it, `reason` says why."""
+
+    def __init__(self, path: str, reason: str, *, hint: str = "") -> None:
+        self.path, self.reason, self.hint = path, reason, hint
+        super().__init__(f"{path}: {reason}" + (f". {hint}" if hint else ""))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_source_error, (self.path, self.reason, self.hint)
+
+
+def _rebuild_source_error(path: str, reason: str, hint: str) -> SourceError:
+    return SourceError(path, reason, hint=hint)
+
+
+class StorageError(BrandError, OSError):
+    """The storage refused: no space left, read-only, or an I/O error."""
+
+
+class InterruptedConversionError(BrandError):
+    """A conversion stopped half-way. What is finished is kept; the same command continues."""
+
+
+class FormatError(BrandError):
+    """A stored file is not what it should be.
+
+    Attributes: `path` (the file), `chunk` (its number), `sample` (public index), `expected`, `found`: each None where unknown.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        path: str | Path,
+        chunk: int | None = None,
+        sample: int | None = None,
+        expected: object = None,
+        found: object = None,
+        hint: str = "",
+    ) -> None:
+        self.what, self.path, self.chunk, self.sample = what, Path(path), chunk, sample
+        self.expected, self.found, self.hint = expected, found, hint
+        where = [str(path)]
+        where += [f"chunk {chunk}"] if chunk is not None else []
+        where += [f"sample {sample}"] if sample is not None else []
+        text = f"{', '.join(where)}: {what}"
+        if expected is not None or found is not None:
+            text += f" (expected {expected}, found {found})"
+        super().__init__(text + (f". {hint}" if hint else ""))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {
+            "path": self.path,
+            "chunk": self.chunk,
+            "sample": self.sample,
+            "expected": self.expected,
+            "found": self.found,
+            "hint": self.hint,
+        }
+        return _rebuild_format_error, (type(self), self.what, state)
+
+
+def _rebuild_format_error(cls: type[FormatError], what: str, state: dict[str, object]) -> FormatError:
+    return cls(what, **state)  # type: ignore[arg-type]
+
+
+class NotADataSetError(FormatError):
+    """There is no manifest here: not a data set, or a conversion that never finished."""
+
+
+class VersionError(FormatError):
+    """The file was written by a newer, incompatible version of the format."""
+
+
+class MissingFileError(FormatError, FileNotFoundError):
+    """A chunk or an index file is not there."""
+
+
+class TruncatedError(FormatError):
+    """A file is shorter than recorded."""
+
+
+class OversizedError(FormatError):
+    """A file is longer than recorded, or a number in it is above its limit."""
+
+
+class LayoutError(FormatError):
+    """Offsets, sizes or counts in a file contradict each other."""
+
+
+class ForeignFileError(FormatError):
+    """The file belongs to another data set, or to another place in this one."""
+
+
+class ChecksumError(FormatError):
+    """The bytes changed since they were written."""
+
+
+class DecodeError(FormatError):
+    """The bytes are as they were written, and still do not decode."""

@@ -1,0 +1,178 @@
+"""The front of a chunk file: preamble, header, dictionary and table (docs/format.md, section 2).
+
+    0               64            64+H          64+H+D        64+H+D+32n                            F
+    | preamble (64) | header (H)  | dictionary  | table (32n) | sample 0 | sample 1 |...| sample n-1|
+
+`pack_front` makes it, `read_front` reads and checks it: after that every row of the table lies inside the file, in order, without
+gaps, and the numbers in it may be relied on.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.errors import ChecksumError, ForeignFileError, LayoutError, OversizedError, TruncatedError, VersionError
+from brand.formats.constants import (
+    MAGIC,
+    MAX_CHUNK_SAMPLES,
+    MAX_DICTIONARY,
+    MAX_HEADER,
+    PREAMBLE_CHECKSUM_AT,
+    PREAMBLE_SIZE,
+    ROW,
+    VERSION_MAJOR,
+    VERSION_MINOR,
+)
+from brand.formats.header import Header, unpack_header
+
+_PREAMBLE: Final = struct.Struct("<8sHHIIIQQ16sQ")
+_REBUILD: Final = "The file is damaged: copy it again or convert again"
+
+
+@dataclass(frozen=True)
+class Preamble:
+    """The first 64 bytes of a chunk file, checked against the format's limits only."""
+
+    header_size: int
+    dictionary_size: int
+    samples: int
+    number: int
+    file_size: int
+    data_set_id: bytes
+    checksum: int
+
+    @property
+    def front_size(self) -> int:
+        """Bytes before the first sample."""
+        return front_size(self.header_size, self.dictionary_size, self.samples)
+
+
+@dataclass(frozen=True)
+class Front:
+    """Everything of a chunk file but its samples, checked."""
+
+    preamble: Preamble
+    header: Header
+    dictionary: bytes
+    rows: NDArray[np.void]
+    """The table: one `ROW` a sample, in storage order."""
+
+
+def front_size(header_size: int, dictionary_size: int, samples: int) -> int:
+    """Bytes before the first sample of a chunk."""
+    return PREAMBLE_SIZE + header_size + dictionary_size + ROW.itemsize * samples
+
+
+def pack_front(header: bytes, dictionary: bytes, rows: NDArray[np.void], *, number: int, data_set_id: bytes) -> bytes:
+    """Bytes before the first sample; `rows` must hold final offsets."""
+    sizes = len(header), len(dictionary), len(rows)
+    file_size = int(rows["offset"][-1]) + int(rows["size"][-1])
+    preamble = _PREAMBLE.pack(MAGIC, VERSION_MAJOR, VERSION_MINOR, *sizes, number, file_size, data_set_id, 0)
+    rest = header + dictionary + rows.tobytes()
+    digest = xxhash.xxh3_64(preamble[:PREAMBLE_CHECKSUM_AT])
+    digest.update(rest)
+    return preamble[:PREAMBLE_CHECKSUM_AT] + struct.pack("<Q", digest.intdigest()) + rest
+
+
+def parse_preamble(data: bytes, path: Path) -> Preamble:
+    """Read the first 64 bytes. Raises `TruncatedError`, `LayoutError` (no chunk file), `VersionError`, `OversizedError`."""
+    if len(data) < PREAMBLE_SIZE:
+        raise TruncatedError("too short for a chunk file", path=path, expected=f">= {PREAMBLE_SIZE} bytes", found=len(data))
+    magic, major, _, header_size, dictionary_size, samples, number, file_size, data_set_id, checksum = _PREAMBLE.unpack(
+        data[:PREAMBLE_SIZE]
+    )
+    if magic != MAGIC:
+        raise ForeignFileError("not a chunk file", path=path, expected=MAGIC.hex(" "), found=magic.hex(" "))
+    if major != VERSION_MAJOR:
+        raise VersionError(
+            "format version", path=path, expected=VERSION_MAJOR, found=major, hint="Install the newest brand-data to read it"
+        )
+    for what, value, limit in (
+        ("size of the header", header_size, MAX_HEADER),
+        ("size of the dictionary", dictionary_size, MAX_DICTIONARY),
+        ("number of samples", samples, MAX_CHUNK_SAMPLES),
+    ):
+        if value > limit:
+            raise OversizedError(what, path=path, expected=f"<= {limit}", found=value, hint=_REBUILD)
+    return Preamble(header_size, dictionary_size, samples, number, file_size, data_set_id, checksum)
+
+
+def read_front(file: BinaryIO, path: Path) -> Front:
+    """Read and check the front of an open chunk file. Raises a `FormatError` that names what is wrong."""
+    file.seek(0, 2)
+    actual = file.tell()
+    file.seek(0)
+    start = file.read(PREAMBLE_SIZE)
+    preamble = parse_preamble(start, path)
+    _check_length(preamble, actual, path)
+    rest = file.read(preamble.front_size - PREAMBLE_SIZE)
+    digest = xxhash.xxh3_64(start[:PREAMBLE_CHECKSUM_AT])
+    digest.update(rest)
+    if digest.intdigest() != preamble.checksum:
+        raise ChecksumError(
+            "checksum of header and table",
+            path=path,
+            chunk=preamble.number,
+            expected=f"{preamble.checksum:016x}",
+            found=digest.hexdigest(),
+            hint=_REBUILD,
+        )
+    header_end = preamble.header_size
+    dictionary_end = header_end + preamble.dictionary_size
+    header = unpack_header(rest[:header_end], path)
+    rows = np.frombuffer(rest, ROW, offset=dictionary_end)
+    _check_place(preamble, header, path)
+    _check_rows(rows, preamble, header, path)
+    return Front(preamble, header, rest[header_end:dictionary_end], rows)
+
+
+def _check_length(preamble: Preamble, actual: int, path: Path) -> None:
+    facts: dict[str, Any] = {"path": path, "chunk": preamble.number, "expected": f"{preamble.file_size} bytes", "found": actual}
+    if actual < preamble.file_size:
+        raise TruncatedError("the file is shorter than its preamble says", **facts, hint=_REBUILD)
+    if actual > preamble.file_size:
+        raise OversizedError("the file is longer than its preamble says", **facts, hint=_REBUILD)
+    if preamble.samples < 1 or preamble.front_size > actual:
+        raise LayoutError("header and table do not fit the file", **facts, hint=_REBUILD)
+
+
+def _check_place(preamble: Preamble, header: Header, path: Path) -> None:
+    if preamble.number >= header.chunks or preamble.samples != header.chunk_samples(preamble.number):
+        raise LayoutError(
+            f"chunk {preamble.number} with {preamble.samples} samples is no part of a data set of {header.samples} samples"
+            f" in chunks of {header.chunk_size}",
+            path=path,
+            chunk=preamble.number,
+        )
+
+
+def _check_rows(rows: NDArray[np.void], preamble: Preamble, header: Header, path: Path) -> None:
+    ends = rows["offset"].astype(np.uint64) + rows["size"]
+    starts = np.concatenate(([np.uint64(preamble.front_size)], ends[:-1]))
+    faults = (rows["offset"] != starts) | (rows["size"] > rows["raw_size"]) | (rows["index"] >= header.samples)
+    if faults.any():
+        slot = int(np.flatnonzero(faults)[0])
+        row = rows[slot]
+        raise LayoutError(
+            f"row {slot} of the table overlaps, leaves a gap or is out of range",
+            path=path,
+            chunk=preamble.number,
+            sample=int(row["index"]),
+            expected=f"offset {int(starts[slot])}",
+            found=f"offset {int(row['offset'])}, size {int(row['size'])}, raw size {int(row['raw_size'])}",
+        )
+    if int(ends[-1]) != preamble.file_size:
+        raise LayoutError(
+            "the samples do not end where the file ends",
+            path=path,
+            chunk=preamble.number,
+            expected=preamble.file_size,
+            found=int(ends[-1]),
+        )

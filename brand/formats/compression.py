@@ -1,0 +1,114 @@
+"""Is compression worth it for these samples, and how is one record stored?
+
+`choose` looks at a probe (records of randomly placed samples): half of it trains a dictionary where samples are small, the other half
+measures what zstandard saves without and with it. Below 10 % a data set is stored as it is. Where it is worth it, each sample is
+still kept raw if it saves less than 10 % by itself: JPEG beside captions costs nothing to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import zstandard
+
+from brand.errors import UsageError
+from brand.formats.values import Buffer
+
+Mode = Literal["auto", "none", "zstd"]
+MODES: Final[tuple[Mode, ...]] = ("auto", "none", "zstd")
+
+LEVEL: Final = 3
+DICTIONARY_BYTES: Final = 16 << 10
+SMALL_SAMPLE_BYTES: Final = 16 << 10
+"""Samples with a smaller mean profit from a dictionary: they are too short to learn from themselves."""
+WORTH: Final = 0.9
+"""Compression is kept where the result is at most this share of the raw bytes."""
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How the samples of a data set are stored."""
+
+    codec: Literal["none", "zstd"]
+    dictionary: bytes = b""
+    worth: float = WORTH
+    """A sample is stored compressed where that takes at most this share of its raw size."""
+    expected_ratio: float = 1.0
+    """Stored over raw bytes, as measured on the probe."""
+
+
+class Compressor:
+    """Packs records. Not thread-safe: one a worker."""
+
+    def __init__(self, compression: Compression) -> None:
+        self._worth = compression.worth
+        self._zstd = _compressor(compression.dictionary) if compression.codec == "zstd" else None
+
+    def pack(self, records: Sequence[bytes]) -> list[bytes]:
+        """Stored bytes of each record: a zstd frame where that is worth it, else the record itself."""
+        if self._zstd is None:
+            return list(records)
+        compress, worth = self._zstd.compress, self._worth
+        packed = [compress(record) for record in records]
+        return [p if len(p) < len(r) and len(p) <= worth * len(r) else r for p, r in zip(packed, records, strict=True)]
+
+
+class Decompressor:
+    """Unpacks stored bytes. Not thread-safe: one a thread."""
+
+    def __init__(self, dictionary: bytes = b"") -> None:
+        self._zstd = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(dictionary) if dictionary else None)
+
+    def unpack(self, stored: Buffer, raw_size: int) -> Buffer:
+        """The record. Raises ValueError where the frame is not one, or is not of `raw_size`; allocates nothing before that is known."""
+        if len(stored) == raw_size:
+            return stored
+        try:
+            if zstandard.frame_content_size(stored) != raw_size:
+                raise ValueError(f"the zstd frame does not hold {raw_size} bytes")
+            return self._zstd.decompress(stored, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise ValueError(f"not a zstd frame of this data set: {error}") from error
+
+
+def choose(mode: Mode, probe: Sequence[bytes], samples: int, chunks: int) -> Compression:
+    """Decide from a probe of records; `samples` and `chunks` weigh the dictionary, which every chunk carries."""
+    if mode not in MODES:
+        raise UsageError(f"compression {mode!r}: there are {', '.join(MODES)}")
+    raw = sum(map(len, probe))
+    if mode == "none" or raw == 0:
+        return Compression("none")
+    worth = WORTH if mode == "auto" else 1.0
+    learn, judge = probe[::2], probe[1::2] or probe
+    dictionary = _train(learn) if raw / len(probe) < SMALL_SAMPLE_BYTES else b""
+    candidates = [Compression("zstd", d, worth, _ratio(d, worth, judge)) for d in {b"", dictionary}]
+    total = raw / len(probe) * samples
+
+    def cost(candidate: Compression) -> float:
+        return candidate.expected_ratio * total + chunks * len(candidate.dictionary)
+
+    best = min(candidates, key=cost)
+    if mode == "auto" and cost(best) > WORTH * total:
+        return Compression("none")
+    return best
+
+
+def _compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
+    data = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+    if data is not None:
+        data.precompute_compress(level=LEVEL)
+    return zstandard.ZstdCompressor(level=LEVEL, dict_data=data, write_content_size=True)
+
+
+def _train(records: Sequence[bytes]) -> bytes:
+    try:
+        return zstandard.train_dictionary(DICTIONARY_BYTES, list(records), k=256, d=8, level=LEVEL).as_bytes()
+    except zstandard.ZstdError:  # too few or too uniform samples to learn from
+        return b""
+
+
+def _ratio(dictionary: bytes, worth: float, records: Sequence[bytes]) -> float:
+    packed = Compressor(Compression("zstd", dictionary, worth)).pack(records)
+    return sum(map(len, packed)) / max(1, sum(map(len, records)))

@@ -1,0 +1,69 @@
+"""Persistent numbers of the format: never change one, never reuse one for another meaning (docs/format.md)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+MAGIC: Final = b"\x89BRAND\r\n"
+VERSION_MAJOR: Final = 1
+VERSION_MINOR: Final = 0
+
+PREAMBLE_SIZE: Final = 64
+PREAMBLE_CHECKSUM_AT: Final = 56
+
+MAX_HEADER: Final = 16 << 20
+MAX_HEADER_UNPACKED: Final = 64 << 20
+MAX_DICTIONARY: Final = 1 << 20
+MAX_MANIFEST: Final = 64 << 20
+MAX_SAMPLE: Final = (1 << 32) - 1
+MAX_CHUNK_SAMPLES: Final = 1 << 24
+MAX_SAMPLES: Final = 1 << 48
+MAX_CHUNKS: Final = 10**8
+MAX_FIELDS: Final = 64
+MAX_DIMENSIONS: Final = 32
+
+ROW: Final = np.dtype(
+    [("offset", "<u8"), ("size", "<u4"), ("raw_size", "<u4"), ("checksum", "<u8"), ("index", "<u8")]
+)
+"""One row of a chunk's table and of `index/samples.npy`."""
+
+CHUNK_ROW: Final = np.dtype([("file_size", "<u8"), ("checksum", "<u8")])
+"""One row of `index/chunks.npy`."""
+
+ARRAY_DTYPES: Final[dict[int, np.dtype[np.generic]]] = {
+    1: np.dtype("|b1"),
+    2: np.dtype("|i1"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    5: np.dtype("<i8"),
+    6: np.dtype("|u1"),
+    7: np.dtype("<u2"),
+    8: np.dtype("<u4"),
+    9: np.dtype("<u8"),
+    10: np.dtype("<f2"),
+    11: np.dtype("<f4"),
+    12: np.dtype("<f8"),
+    13: np.dtype("<c8"),
+    14: np.dtype("<c16"),
+}
+"""dtype numbers of `ndarray` payloads."""
+
+MANIFEST_NAME: Final = "brand.json"
+WORK_NAME: Final = ".brand-work"
+EXTRAS_NAME: Final = "extras.zip"
+SKIPPED_NAME: Final = "skipped.tsv"
+SAMPLES_NAME: Final = "index/samples.npy"
+PLACE_NAME: Final = "index/place.npy"
+CHUNKS_NAME: Final = "index/chunks.npy"
+
+
+def chunk_name(number: int) -> str:
+    """Path of a chunk below the data set's directory."""
+    return f"chunks/{number:08d}.brand"
+
+
+def column_name(field: str) -> str:
+    """Path of a field's column below the data set's directory."""
+    return f"columns/{field}.npy"

@@ -1,0 +1,61 @@
+"""The samples of a chunk file, one after the other: checked stored bytes, and the records they unpack to.
+
+A pass over a chunk reads blocks of up to `BLOCK_BYTES` (or one sample, where that is larger), so memory does not depend on the chunk's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.errors import ChecksumError, DecodeError, FormatError
+from brand.formats.chunk import Front
+from brand.formats.compression import Decompressor
+from brand.formats.values import Buffer
+
+Unpack = Callable[[Buffer, int], Buffer]
+
+BLOCK_BYTES: Final = 8 << 20
+
+
+def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES, most: int = 1 << 16) -> list[tuple[int, int]]:
+    """(start, end) of consecutive runs of at most `limit` bytes and `most` items; an item above the limit stands alone. Pure."""
+    blocks, start, held = [], 0, 0
+    for position, size in enumerate(sizes.tolist()):
+        if position > start and (held + size > limit or position - start == most):
+            blocks.append((start, position))
+            start, held = position, 0
+        held += size
+    return [*blocks, (start, len(sizes))] if len(sizes) else []
+
+
+def read_records(file: BinaryIO, front: Front, path: Path) -> Iterator[tuple[np.void, Buffer | FormatError]]:
+    """(row, record) of each sample in storage order; in the place of a damaged record stands the error that says what is wrong."""
+    unpack = Decompressor(front.dictionary).unpack
+    rows, number = front.rows, front.preamble.number
+    for start, end in cut_blocks(rows["size"]):
+        first = int(rows["offset"][start])
+        file.seek(first)
+        block = memoryview(file.read(int(rows["offset"][end - 1]) + int(rows["size"][end - 1]) - first))
+        for row in rows[start:end]:
+            at = int(row["offset"]) - first
+            stored = block[at : at + int(row["size"])]
+            yield row, _check(stored, row, number, path, unpack)
+
+
+def _check(stored: memoryview, row: np.void, number: int, path: Path, unpack: Unpack) -> Buffer | FormatError:
+    expected, sample = int(row["checksum"]), int(row["index"])
+    if xxhash.xxh3_64_intdigest(stored) != expected:
+        found = xxhash.xxh3_64_hexdigest(stored)
+        return ChecksumError(
+            "checksum of the sample", path=path, chunk=number, sample=sample, expected=f"{expected:016x}", found=found
+        )
+    try:
+        return unpack(stored, int(row["raw_size"]))
+    except ValueError as error:
+        return DecodeError(str(error), path=path, chunk=number, sample=sample)

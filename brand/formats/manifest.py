@@ -1,0 +1,137 @@
+"""brand.json: what a data set holds, written last (docs/format.md, section 5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from brand.errors import ChecksumError, LayoutError, NotADataSetError, OversizedError, VersionError
+from brand.formats.constants import (
+    CHUNKS_NAME,
+    MANIFEST_NAME,
+    MAX_MANIFEST,
+    PLACE_NAME,
+    SAMPLES_NAME,
+    VERSION_MAJOR,
+    VERSION_MINOR,
+    WORK_NAME,
+    column_name,
+)
+from brand.formats.header import Header, canonical_json
+
+Files = Mapping[str, tuple[int, str]]
+"""Path below the data set -> (size, XXH3-128)."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The checked contents of `brand.json`."""
+
+    data_set_id: bytes
+    header: Header
+    dictionary_size: int
+    stored_bytes: int
+    raw_bytes: int
+    largest_sample: int
+    files: Files
+    """Index and columns."""
+    companions: Files
+    """`extras.zip` and `skipped.tsv`, where they exist."""
+
+
+def pack_manifest(manifest: Manifest) -> bytes:
+    """Bytes of `brand.json`, indented for people; the checksum is over the compact form."""
+    value: dict[str, Any] = {
+        "format": "brand",
+        "version": [VERSION_MAJOR, VERSION_MINOR],
+        "id": manifest.data_set_id.hex(),
+        "header": manifest.header.to_json(),
+        "chunks": manifest.header.chunks,
+        "dictionary_size": manifest.dictionary_size,
+        "stored_bytes": manifest.stored_bytes,
+        "raw_bytes": manifest.raw_bytes,
+        "largest_sample": manifest.largest_sample,
+        "files": {name: list(facts) for name, facts in manifest.files.items()},
+        "companions": {name: list(facts) for name, facts in manifest.companions.items()},
+    }
+    value["checksum"] = xxhash.xxh3_64_hexdigest(canonical_json(value))
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of a data set. Raises a `FormatError` that says what to do."""
+    path = folder / MANIFEST_NAME
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_MANIFEST + 1)
+    except FileNotFoundError:
+        raise NotADataSetError(_why_not(folder), path=folder) from None
+    except (NotADirectoryError, IsADirectoryError):
+        raise NotADataSetError("not a data set: a data set is a folder with a file brand.json", path=folder) from None
+    if len(data) > MAX_MANIFEST:
+        raise OversizedError("the manifest is too large", path=path, expected=f"<= {MAX_MANIFEST} bytes", found=f"> {MAX_MANIFEST}")
+    return parse_manifest(data, path)
+
+
+def parse_manifest(data: bytes, path: Path) -> Manifest:
+    """Check the bytes of a manifest."""
+    hint = "`brand reindex` makes it again from the chunks"
+    try:
+        value = json.loads(data)
+        version = value["version"]
+        if value["format"] != "brand" or not isinstance(version[0], int):
+            raise ValueError("not a Brand manifest")
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise LayoutError(f"the manifest is not readable: {error}", path=path, hint=hint) from error
+    if version[0] != VERSION_MAJOR:
+        raise VersionError(
+            "format version", path=path, expected=VERSION_MAJOR, found=version[0], hint="Install the newest brand-data to read it"
+        )
+    found = value.pop("checksum", None)
+    expected = xxhash.xxh3_64_hexdigest(canonical_json(value))
+    if found != expected:
+        raise ChecksumError("checksum of the manifest", path=path, expected=expected, found=found, hint=hint)
+    try:
+        return Manifest(
+            data_set_id=_identity(value["id"]),
+            header=Header.from_json(value["header"], path),
+            dictionary_size=int(value["dictionary_size"]),
+            stored_bytes=int(value["stored_bytes"]),
+            raw_bytes=int(value["raw_bytes"]),
+            largest_sample=int(value["largest_sample"]),
+            files=_files(value["files"]),
+            companions=_files(value["companions"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LayoutError(f"the manifest is malformed: {error!r}", path=path, hint=hint) from error
+
+
+def index_names(header: Header) -> tuple[str, ...]:
+    """Names of the index files and columns that belong to a data set."""
+    return (SAMPLES_NAME, PLACE_NAME, CHUNKS_NAME, *(column_name(name) for name, _ in header.schema.fixed))
+
+
+def _why_not(folder: Path) -> str:
+    if not folder.exists():
+        return "there is no such folder"
+    if (folder / WORK_NAME).exists():
+        return "this conversion is not finished: run the same `brand convert` command again, it goes on where it stopped"
+    if (folder / "chunks").is_dir():
+        return "the manifest brand.json is missing: `brand reindex` makes it again from the chunks"
+    return "not a data set: there is no brand.json in it. Make one with `brand convert images` or `brand convert audio`"
+
+
+def _identity(text: str) -> bytes:
+    identity = bytes.fromhex(text)
+    if len(identity) != 16:
+        raise ValueError(f"id {text!r} is not 32 hexadecimal digits")
+    return identity
+
+
+def _files(value: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+    return {str(name): (int(size), str(digest)) for name, (size, digest) in value.items()}

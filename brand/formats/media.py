@@ -1,0 +1,102 @@
+"""What kind of image or audio file are these bytes, and what do they decode to?
+
+The kind is found from the first bytes, never from the name. Decoding is left to Pillow and to libsndfile (package `soundfile`), which
+are imported when the first image or clip is decoded.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import MissingExtraError
+from brand.formats.values import Buffer
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+HEAD_BYTES: Final = 64
+"""How many first bytes `kind_of` wants to see."""
+
+_SIGNATURES: Final[tuple[tuple[int, bytes, str], ...]] = (
+    (0, b"\x89PNG\r\n\x1a\n", "image/png"),
+    (0, b"\xff\xd8\xff", "image/jpeg"),
+    (0, b"GIF87a", "image/gif"),
+    (0, b"GIF89a", "image/gif"),
+    (8, b"WEBP", "image/webp"),
+    (0, b"II*\0", "image/tiff"),
+    (0, b"MM\0*", "image/tiff"),
+    (0, b"\0\0\0\x0cjP  \r\n\x87\n", "image/jp2"),
+    (4, b"ftypavif", "image/avif"),
+    (0, b"P5\n", "image/pnm"),
+    (0, b"P6\n", "image/pnm"),
+    (0, b"BM", "image/bmp"),
+    (8, b"WAVE", "audio/wav"),
+    (0, b"OggS", "audio/ogg"),
+    (0, b"fLaC", "audio/flac"),
+    (8, b"AIFF", "audio/aiff"),
+    (8, b"AIFC", "audio/aiff"),
+    (0, b".snd", "audio/au"),
+    (0, b"caff", "audio/caf"),
+    (0, b"ID3", "audio/mp3"),
+    (0, b"\xff\xfb", "audio/mp3"),
+    (0, b"\xff\xf3", "audio/mp3"),
+    (0, b"\xff\xf2", "audio/mp3"),
+)
+_CONTAINERS: Final = {"image/webp": b"RIFF", "audio/wav": (b"RIFF", b"RIFX", b"RF64"), "audio/aiff": b"FORM"}
+
+
+class Waveform(NamedTuple):
+    """A decoded clip."""
+
+    samples: NDArray[np.float32]
+    """Shape (channels, frames), -1 to 1."""
+    rate: int
+    """Frames a second."""
+
+
+def kind_of(head: Buffer) -> str | None:
+    """`image/png`, `audio/wav`, ... from the first `HEAD_BYTES` of a file; None for anything else."""
+    start = bytes(head[:HEAD_BYTES])
+    for offset, signature, kind in _SIGNATURES:
+        if start.startswith(signature, offset) and start.startswith(_CONTAINERS.get(kind, b"")):
+            return kind
+    return None
+
+
+def decode_image(data: Buffer) -> Image.Image:
+    """The first frame as an RGB Pillow image, loaded, as torchvision's `ImageFolder` gives it. Raises ValueError where Pillow can't."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.mode == "P" and "transparency" in image.info:
+                return image.convert("RGBA").convert("RGB")
+            return image.convert("RGB")
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, IndexError, TypeError, KeyError) as error:
+        raise ValueError(f"Pillow cannot decode it: {error}") from error
+    except (Image.DecompressionBombError, MemoryError) as error:
+        raise ValueError(f"Pillow refuses it: {error}") from error
+
+
+def decode_audio(data: Buffer) -> Waveform:
+    """All frames as float32. Raises ValueError where libsndfile can't, `MissingExtraError` where it is not installed."""
+    soundfile = _soundfile()
+    try:
+        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+    except (soundfile.SoundFileError, ValueError, TypeError, EOFError, MemoryError) as error:
+        raise ValueError(f"libsndfile cannot decode it: {error}") from error
+    return Waveform(np.ascontiguousarray(samples.T), int(rate))
+
+
+def _soundfile() -> Any:
+    try:
+        import soundfile
+    except ImportError as error:
+        raise MissingExtraError("decoding audio needs the package soundfile: pip install 'brand-data[audio]'") from error
+    return soundfile

@@ -1,0 +1,79 @@
+"""How does a file appear whole or not at all? Temporary name, fsync, rename; and what the storage's refusals are called."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from brand.errors import StorageError
+
+_REASONS: Final = {
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file would be larger than allowed here",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "operation not permitted",
+    errno.EIO: "the device reports an input/output error",
+    errno.EMFILE: "too many open files (see `ulimit -n`)",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.ENAMETOOLONG: "the name is too long for this file system",
+}
+
+
+@contextmanager
+def storage_errors(path: Path, what: str) -> Iterator[None]:
+    """Turn an OSError into a `StorageError` that says what was done, where, and what to do."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
+        hint = ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = ". Free some space and run the same command again: it goes on where it stopped"
+        raise StorageError(f"{what} {error.filename or path}: {reason}{hint}") from error
+
+
+def publish_file(temporary: Path, final: Path) -> None:
+    """Flush a finished file to the device and give it its name. Both must lie on one file system."""
+    descriptor = os.open(temporary, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, final)
+
+
+def publish_bytes(final: Path, data: bytes) -> None:
+    """Write a small file whole or not at all."""
+    temporary = final.with_name(f".{final.name}.tmp")
+    temporary.write_bytes(data)
+    publish_file(temporary, final)
+    sync_folder(final.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries, so that renames survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_digest(path: Path) -> tuple[int, str]:
+    """(size, XXH3-128 in hexadecimal) of a file."""
+    digest, size = xxhash.xxh3_128(), 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()

@@ -1,0 +1,107 @@
+"""One field of variable size <-> its payload (docs/format.md, section 3). Images and audio are bytes here; see `media`."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from brand.errors import SchemaError
+from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
+
+Buffer = bytes | bytearray | memoryview
+
+_DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
+
+
+def encode_str(value: Any) -> bytes:
+    """UTF-8. Raises TypeError for anything but a str, UnicodeEncodeError for lone surrogates."""
+    if not isinstance(value, str):
+        raise TypeError(f"expected str, found {type(value).__name__}")
+    return value.encode()
+
+
+def encode_bytes(value: Any) -> bytes:
+    """The bytes as they are."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"expected bytes, found {type(value).__name__}")
+    return bytes(value)
+
+
+def encode_json(value: Any) -> bytes:
+    """Compact JSON; NaN and infinity, which JSON does not have, are refused."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def encode_ndarray(value: Any) -> bytes:
+    """dtype number, dimensions, elements in C order, little-endian."""
+    array = np.asarray(value)
+    dtype = array.dtype.newbyteorder("<")
+    if dtype not in _DTYPE_NUMBERS:
+        allowed = ", ".join(d.name for d in _DTYPE_NUMBERS)
+        raise TypeError(f"arrays of dtype {array.dtype} cannot be stored; there are {allowed}")
+    head = struct.pack(f"<BB{array.ndim}I", _DTYPE_NUMBERS[dtype], array.ndim, *array.shape)
+    return head + np.ascontiguousarray(array, dtype).tobytes()
+
+
+def decode_str(payload: Buffer) -> str:
+    """Inverse of `encode_str`."""
+    return str(payload, "utf-8")
+
+
+def decode_json(payload: Buffer) -> Any:
+    """Inverse of `encode_json`."""
+    return json.loads(bytes(payload))
+
+
+def decode_ndarray(payload: Buffer) -> np.ndarray[Any, Any]:
+    """Inverse of `encode_ndarray`: a new, writable array. Raises ValueError for a head that contradicts the payload's size."""
+    number, dimensions = payload[0], payload[1]
+    if number not in ARRAY_DTYPES or dimensions > MAX_DIMENSIONS:
+        raise ValueError(f"dtype number {number} with {dimensions} dimensions is not an array")
+    start = 2 + 4 * dimensions
+    shape = struct.unpack_from(f"<{dimensions}I", payload, 2)
+    dtype = ARRAY_DTYPES[number]
+    expected = dtype.itemsize
+    for length in shape:
+        expected *= length
+    if len(payload) - start != expected:
+        raise ValueError(f"an array of shape {shape} and dtype {dtype} has {expected} bytes, not {len(payload) - start}")
+    array: np.ndarray[Any, Any] = np.frombuffer(payload, dtype, offset=start).reshape(shape).copy()
+    return array
+
+
+ENCODERS: Final[dict[str, Callable[[Any], bytes]]] = {
+    "str": encode_str,
+    "bytes": encode_bytes,
+    "json": encode_json,
+    "ndarray": encode_ndarray,
+    "image": encode_bytes,
+    "audio": encode_bytes,
+}
+
+DECODERS: Final[dict[str, Callable[[Buffer], Any]]] = {
+    "str": decode_str,
+    "bytes": bytes,
+    "json": decode_json,
+    "ndarray": decode_ndarray,
+    "image": bytes,
+    "audio": bytes,
+}
+
+
+def encode_column(name: str, codec: str, values: Sequence[Any], indices: Sequence[int]) -> list[bytes]:
+    """Payloads of one field of the samples with these indices. Raises `SchemaError` that names the sample at fault."""
+    encode = ENCODERS[codec]
+    try:
+        return [encode(value) for value in values]
+    except (TypeError, ValueError):
+        for position, value in enumerate(values):
+            try:
+                encode(value)
+            except (TypeError, ValueError) as error:
+                raise SchemaError(f"sample {indices[position]}, field {name!r} ({codec}): {error}") from error
+        raise

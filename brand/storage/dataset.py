@@ -1,0 +1,268 @@
+"""A data set opened for reading: how do indices become checked records?
+
+    indices -> places (index/place.npy) -> rows (index/samples.npy) -> ranges (`cut_ranges`, pure) -> bytes -> checksum -> record
+
+Opening maps the index and reads none of it, so it takes the same time and memory for any number of samples. Reads have no
+side effect on anyone. One object may be used by several threads and across `fork`: descriptors and decompressors are per thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.errors import (
+    ChecksumError,
+    DecodeError,
+    ForeignFileError,
+    FormatError,
+    LayoutError,
+    MissingFileError,
+    OversizedError,
+    SchemaError,
+    TruncatedError,
+)
+from brand.formats.chunk import Front, read_front
+from brand.formats.compression import Decompressor
+from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, SAMPLES_NAME, chunk_name, column_name
+from brand.formats.header import Header
+from brand.formats.index import open_array
+from brand.formats.manifest import Manifest, read_manifest
+from brand.formats.record import decode_record
+from brand.formats.values import Buffer
+from brand.storage.files import Range, RangeReader
+
+_DAMAGED: Final = "Run `brand verify` to see all that is damaged"
+
+
+class Cut(NamedTuple):
+    """Ranges that cover some samples, and where each sample lies in them."""
+
+    chunks: list[int]
+    offsets: list[int]
+    sizes: list[int]
+    range_of: list[int]
+    """For each sample: the position of its range."""
+    starts: list[int]
+    """For each sample: where it begins in its range."""
+
+
+def cut_ranges(chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> Cut:
+    """One range for each run of samples that lie side by side in a chunk; a sample that is asked twice is read once. Pure."""
+    offsets, sizes = rows["offset"].astype(np.int64), rows["size"].astype(np.int64)
+    order = np.lexsort((offsets, chunks))
+    chunk, start = chunks[order], offsets[order]
+    end = start + sizes[order]
+    joins = (chunk[1:] == chunk[:-1]) & ((start[1:] == end[:-1]) | (start[1:] == start[:-1]))
+    first = np.concatenate(([True], ~joins))
+    heads = np.flatnonzero(first)
+    range_sorted = np.cumsum(first) - 1
+    range_of, within = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    range_of[order] = range_sorted
+    within[order] = start - start[heads][range_sorted]
+    lengths = np.maximum.reduceat(end, heads) - start[heads]
+    return Cut(chunk[heads].tolist(), start[heads].tolist(), lengths.tolist(), range_of.tolist(), within.tolist())
+
+
+class StoredDataSet:
+    """Exact, checked reads from a data set on storage. Picklable; opens its files anew in each process."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.manifest: Manifest = read_manifest(self.path)
+        self._chunk_base = str(self.path / "chunks") + "/"
+        self._rows = open_array(self.path, SAMPLES_NAME, self.header)
+        self._place = open_array(self.path, PLACE_NAME, self.header)
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"])  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return self.header.samples
+
+    @property
+    def header(self) -> Header:
+        """Samples, chunk size, schema, classes."""
+        return self.manifest.header
+
+    @cached_property
+    def chunk_rows(self) -> NDArray[np.void]:
+        """File size and checksum of each chunk."""
+        return open_array(self.path, CHUNKS_NAME, self.header)
+
+    def chunk_of(self, index: int) -> int:
+        """Number of the chunk that holds a sample."""
+        return int(self._place[index]) // self.header.chunk_size
+
+    def chunk_path(self, number: int) -> Path:
+        """Where a chunk lies."""
+        return self.path / chunk_name(number)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """An `int` or `float` field of all samples by index, shape (len,), memory-mapped. Raises `SchemaError` for other fields."""
+        codec = self.header.schema.codec(name)
+        if codec not in ("int", "float"):
+            fixed = ", ".join(n for n, _ in self.header.schema.fixed) or "none"
+            raise SchemaError(f"field {name!r} ({codec}) is not kept as a column; columns: {fixed}")
+        return open_array(self.path, column_name(name), self.header)
+
+    def rows(self, first: int, end: int) -> NDArray[np.void]:
+        """Rows of the index for the places `first` to `end` - 1."""
+        return np.asarray(self._rows[first:end])
+
+    def records(self, indices: NDArray[np.integer[Any]]) -> list[Buffer]:
+        """The checked records of the samples with these indices (each 0 <= i < len), in that order. Raises `FormatError`."""
+        places = self._place[indices].astype(np.int64)
+        if len(places) and int(places.max()) >= len(self):
+            raise LayoutError("a place out of range", path=self.path / PLACE_NAME, hint="Run `brand reindex`")
+        rows = self._rows[places]
+        chunks = places // self.header.chunk_size
+        if not np.array_equal(rows["index"], indices):
+            position = int(np.flatnonzero(rows["index"] != indices)[0])
+            raise LayoutError(
+                "the two halves of the index disagree",
+                path=self.path / PLACE_NAME,
+                sample=int(indices[position]),
+                expected=int(indices[position]),
+                found=int(rows["index"][position]),
+                hint="Run `brand reindex`",
+            )
+        return self._read(chunks, rows)
+
+    def sample(self, index: int) -> dict[str, Any]:
+        """All fields of one sample, images and audio as bytes. Raises `FormatError`, IndexError."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index}: this data set has samples 0 to {len(self) - 1}")
+        return self.decode(self.records(np.array([index]))[0], index)
+
+    def decode(self, record: Buffer, index: int, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Fields of a record, images and audio as bytes. Raises `DecodeError`."""
+        try:
+            return decode_record(self.header.schema, record, names)
+        except (ValueError, RecursionError) as error:
+            chunk = self.chunk_of(index)
+            raise DecodeError(str(error), path=self.chunk_path(chunk), chunk=chunk, sample=index) from error
+
+    def open_chunk(self, number: int) -> Front:
+        """Read and check a chunk's front, and that it is the one that the index knows. Raises `FormatError`."""
+        path = self.chunk_path(number)
+        try:
+            with path.open("rb") as file:
+                front = read_front(file, path)
+        except FileNotFoundError:
+            raise MissingFileError("the chunk is missing", path=path, chunk=number, hint="Copy it again or convert again") from None
+        self._check_identity(front, number, path)
+        return front
+
+    def _check_identity(self, front: Front, number: int, path: Path) -> None:
+        preamble = front.preamble
+        if preamble.data_set_id != self.manifest.data_set_id:
+            expected, found = self.manifest.data_set_id.hex(), preamble.data_set_id.hex()
+            raise ForeignFileError("a chunk of another data set", path=path, chunk=number, expected=expected, found=found)
+        if preamble.number != number:
+            raise ForeignFileError("a chunk under another's name", path=path, chunk=number, expected=number, found=preamble.number)
+        known = self.chunk_rows[number]
+        if (preamble.file_size, preamble.checksum) != (int(known["file_size"]), int(known["checksum"])):
+            raise ForeignFileError(
+                "a chunk of another conversion, or the index is stale",
+                path=path,
+                chunk=number,
+                expected=f"{int(known['file_size'])} bytes, checksum {int(known['checksum']):016x}",
+                found=f"{preamble.file_size} bytes, checksum {preamble.checksum:016x}",
+                hint="Run `brand reindex`",
+            )
+
+    def _read(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> list[Buffer]:
+        if not len(rows):
+            return []
+        self._check_sizes(chunks, rows)
+        cut = cut_ranges(chunks, rows)
+        base = self._chunk_base
+        ranges = [
+            Range(f"{base}{chunk:08d}.brand", offset, size)
+            for chunk, offset, size in zip(cut.chunks, cut.offsets, cut.sizes, strict=True)
+        ]
+        try:
+            blocks = [memoryview(data) for data in self._reader.read(ranges)]
+        except FileNotFoundError as error:
+            number = int(Path(error.filename).stem)
+            raise MissingFileError(
+                "the chunk is missing", path=error.filename, chunk=number, hint="Copy it again or convert again"
+            ) from None
+        digest, unpack = xxhash.xxh3_64_intdigest, self._decompressor.unpack
+        records: list[Buffer] = []
+        facts = zip(cut.range_of, cut.starts, rows["size"].tolist(), rows["raw_size"].tolist(), rows["checksum"].tolist(), strict=True)
+        for position, (block, start, size, raw_size, checksum) in enumerate(facts):
+            stored = blocks[block][start : start + size]
+            if digest(stored) != checksum:
+                self._explain(int(chunks[position]), rows[position], stored)
+            try:
+                records.append(stored if size == raw_size else unpack(stored, raw_size))
+            except ValueError as error:
+                number, index = int(chunks[position]), int(rows[position]["index"])
+                raise DecodeError(str(error), path=self.chunk_path(number), chunk=number, sample=index) from error
+        return records
+
+    def _check_sizes(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> None:
+        """No allocation by an unchecked length: each range must lie inside its chunk as the index knows it."""
+        ends = rows["offset"].astype(np.uint64) + rows["size"]
+        faults = (ends > self.chunk_rows["file_size"][chunks]) | (rows["size"] > rows["raw_size"])
+        if faults.any():
+            position = int(np.flatnonzero(faults)[0])
+            raise OversizedError(
+                "the index places a sample outside its chunk",
+                path=self.path / SAMPLES_NAME,
+                chunk=int(chunks[position]),
+                sample=int(rows["index"][position]),
+                expected=f"end <= {int(self.chunk_rows['file_size'][chunks[position]])}",
+                found=int(ends[position]),
+                hint="Run `brand reindex`",
+            )
+
+    def _explain(self, number: int, row: np.void, stored: memoryview) -> None:
+        """A sample's checksum failed: raise the error that says why, looking closer at its chunk first."""
+        path, index = self.chunk_path(number), int(row["index"])
+        try:
+            self.open_chunk(number)
+        except FormatError as error:
+            error.sample = index
+            raise
+        if len(stored) < int(row["size"]):
+            raise TruncatedError(
+                "the file ends inside the sample", path=path, chunk=number, sample=index, expected=int(row["size"]), found=len(stored)
+            )
+        raise ChecksumError(
+            "checksum of the sample",
+            path=path,
+            chunk=number,
+            sample=index,
+            expected=f"{int(row['checksum']):016x}",
+            found=xxhash.xxh3_64_hexdigest(stored),
+            hint=_DAMAGED,
+        )
+
+    @property
+    def _reader(self) -> RangeReader:
+        if not hasattr(self._local, "reader"):
+            self._local.reader = RangeReader()
+        reader: RangeReader = self._local.reader
+        return reader
+
+    @property
+    def _decompressor(self) -> Decompressor:
+        if not hasattr(self._local, "decompressor"):
+            dictionary = self.open_chunk(0).dictionary if self.manifest.dictionary_size else b""
+            self._local.decompressor = Decompressor(dictionary)
+        decompressor: Decompressor = self._local.decompressor
+        return decompressor

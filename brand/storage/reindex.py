@@ -1,0 +1,73 @@
+"""Manifest, index and columns again from the chunks alone, byte for byte as the conversion wrote them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from brand.errors import ForeignFileError, FormatError, MissingFileError, NotADataSetError
+from brand.formats.chunk import Front, read_front
+from brand.formats.constants import WORK_NAME, chunk_name
+from brand.formats.contents import read_records
+from brand.formats.index import IndexBuilder, seal
+from brand.formats.manifest import Manifest
+from brand.formats.publish import storage_errors
+from brand.formats.record import fixed_columns
+
+
+def reindex(path: Path, on_chunk: Callable[[int, int, int], None] = lambda done, chunks, size: None) -> Manifest:
+    """Rebuild everything but the chunks; the old files stay until the new ones are whole. `on_chunk(done, of, bytes)` tells progress.
+
+    Raises:
+        NotADataSetError: There are no chunks here, or their conversion is not finished.
+        FormatError: A chunk is missing, damaged or foreign; nothing has been changed then.
+        StorageError: The storage refused.
+    """
+    if (path / WORK_NAME).exists():
+        raise NotADataSetError("its conversion is not finished: run the same `brand convert` command again", path=path)
+    first = path / chunk_name(0)
+    if not first.exists():
+        raise NotADataSetError("there is no first chunk", path=path, expected=chunk_name(0), found="nothing")
+    front = _front(first, 0)
+    work = path / ".brand-reindex"
+    with storage_errors(path, "cannot write the index of"):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        try:
+            builder = IndexBuilder(work, front.header)
+            for number in range(front.header.chunks):
+                on_chunk(number + 1, front.header.chunks, _add(path, number, front, builder))
+            return seal(
+                path, builder, data_set_id=front.preamble.data_set_id, dictionary_size=front.preamble.dictionary_size
+            )
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _add(path: Path, number: int, first: Front, builder: IndexBuilder) -> int:
+    chunk = path / chunk_name(number)
+    front = _front(chunk, number)
+    if front.preamble.data_set_id != first.preamble.data_set_id or front.header != first.header:
+        expected, found = first.preamble.data_set_id.hex(), front.preamble.data_set_id.hex()
+        raise ForeignFileError("a chunk of another data set", path=chunk, chunk=number, expected=expected, found=found)
+    size = 8 * len(front.header.schema.fixed)
+    heads = []
+    with chunk.open("rb") as file:
+        for _, record in read_records(file, front, chunk):
+            if isinstance(record, FormatError):
+                raise record
+            heads.append(bytes(record[:size]))
+    builder.add(number, front.rows, front.preamble.checksum, fixed_columns(front.header.schema, heads))
+    return front.preamble.file_size
+
+
+def _front(path: Path, number: int) -> Front:
+    try:
+        with path.open("rb") as file:
+            front = read_front(file, path)
+    except FileNotFoundError:
+        raise MissingFileError("the chunk is missing", path=path, chunk=number, hint="Copy it again or convert again") from None
+    if front.preamble.number != number:
+        raise ForeignFileError("a chunk under another's name", path=path, expected=number, found=front.preamble.number)
+    return front

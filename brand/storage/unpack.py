@@ -1,0 +1,88 @@
+"""A converted folder back as it was, bit for bit: each sample's file under its key, and the companions that are no samples."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from brand.errors import DecodeError, FormatError, LayoutError, TargetExistsError, UsageError
+from brand.formats.constants import EXTRAS_NAME
+from brand.formats.contents import read_records
+from brand.formats.publish import storage_errors
+from brand.formats.record import decode_record
+from brand.storage.dataset import StoredDataSet
+
+_BAD_ZIP = (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError)
+
+
+def unpack(path: Path, out: Path, on_chunk: Callable[[int, int, int], None] = lambda done, chunks, files: None) -> int:
+    """Write the source folder of a data set to `out`, which must be new or empty; returns how many files were written.
+
+    Raises `UsageError` for a data set that was not made from a folder, `TargetExistsError`, `FormatError` where a sample is damaged
+    (what was written before stays), `StorageError`.
+    """
+    data_set = StoredDataSet(path)
+    field = data_set.header.source.get("file_field")
+    if not field:
+        raise UsageError(
+            f"{path} was made from Python samples, not from a folder: there are no files to give back."
+            " `brand cat` prints single samples, BrandDataset reads them"
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise TargetExistsError(f"{out} exists and is not empty. Choose another target, or remove it")
+    files = 0
+    with storage_errors(out, "cannot write"):
+        out.mkdir(parents=True, exist_ok=True)
+        for number in range(data_set.header.chunks):
+            files += _chunk(data_set, number, out, field)
+            on_chunk(number + 1, data_set.header.chunks, files)
+        if EXTRAS_NAME in data_set.manifest.companions:
+            files += _extras(path / EXTRAS_NAME, out)
+    return files
+
+
+def _chunk(data_set: StoredDataSet, number: int, out: Path, field: str) -> int:
+    front, path = data_set.open_chunk(number), data_set.chunk_path(number)
+    with path.open("rb") as file:
+        for row, record in read_records(file, front, path):
+            if isinstance(record, FormatError):
+                raise record
+            index = int(row["index"])
+            try:
+                values = decode_record(data_set.header.schema, record, (field, "key"))
+            except ValueError as error:
+                raise DecodeError(str(error), path=path, chunk=number, sample=index) from error
+            target = _target(out, values["key"], path)
+            with target.open("xb") as copy:
+                copy.write(values[field])
+    return len(front.rows)
+
+
+def _extras(archive_path: Path, out: Path) -> int:
+    files = 0
+    try:
+        with zipfile.ZipFile(archive_path) as archive:
+            for info in archive.infolist():
+                target = _target(out, info.filename.rstrip("/"), archive_path)
+                if info.is_dir():
+                    target.mkdir(exist_ok=True)
+                else:
+                    with target.open("xb") as copy:
+                        copy.write(archive.read(info))
+                    files += 1
+    except FileNotFoundError:
+        raise LayoutError("the file is missing; `brand verify` shows all that is wrong", path=archive_path) from None
+    except _BAD_ZIP as error:
+        raise LayoutError(f"not a readable zip file: {error}", path=archive_path) from error
+    return files
+
+
+def _target(out: Path, key: str, source: Path) -> Path:
+    """Where a key's file goes; a key that would leave `out` is an error, not a path."""
+    parts = PurePosixPath(key).parts
+    if not parts or key.startswith("/") or any(part in ("..", ".") for part in parts) or "\0" in key:
+        raise LayoutError("a key that is no path below the folder", path=source, expected="relative path", found=repr(key))
+    target = out.joinpath(*parts)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target

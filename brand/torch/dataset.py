@@ -1,0 +1,153 @@
+"""`BrandDataset`: how does `ds[i]` become exactly sample `i`, as a training script wants it?
+
+Two steps. `_indices` decides: it turns what a sampler or a user gave into checked public indices. `_fetch` acts: one call for the whole
+batch reads, checks and decodes. An index that is a plain int is an exact read, with no side effect; richer indices are a matter of
+the deciding step alone.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from brand.errors import DecodeError, SchemaError, UsageError
+from brand.formats.media import decode_audio, decode_image
+from brand.storage.dataset import StoredDataSet
+
+Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
+
+_MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
+
+
+class BrandDataset(Dataset[Any]):
+    """A converted data set as a map-style PyTorch data set: `len(ds)`, `ds[i]`, and one call for a batch.
+
+    `ds[i]` is exactly sample `i` of the source: a dict of its fields with its `index` and `key`, or a tuple where `fields` names what
+    and in which order, as `ImageFolder` gives `(image, label)`. Picklable, works under fork, spawn and forkserver, with any number of
+    DataLoader workers and from several threads. Opening reads no sample.
+
+    Args:
+        path: The data set's folder.
+        transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` of functions of single fields.
+        fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
+        decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both are the file's bytes.
+
+    Raises:
+        NotADataSetError, FormatError: `path` is no data set, or a damaged one.
+        SchemaError: `fields` or `transform` names a field that is not there.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        transform: Transform | None = None,
+        fields: Sequence[str] | None = None,
+        decode: bool = True,
+    ) -> None:
+        self.path, self.transform, self.decode = Path(path), transform, decode
+        self.fields = None if fields is None else _as_names(fields)
+        self._stored = StoredDataSet(path)
+        known = {*self._stored.header.schema.names, "index", "key"}
+        asked = [*(self.fields or ()), *(transform if isinstance(transform, Mapping) else ())]
+        for name in asked:
+            if name not in known:
+                raise SchemaError(f"no field {name!r}; this data set has {', '.join(sorted(known))}")
+        if isinstance(transform, Mapping) and self.fields is not None and (extra := set(transform) - set(self.fields)):
+            raise SchemaError(f"transform names {', '.join(sorted(extra))}, which is not among the fields {', '.join(self.fields)}")
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self._stored)
+
+    def __getitem__(self, index: int) -> Any:
+        """Sample `index`; negative counts from the end. Raises IndexError out of range, `FormatError` for a damaged sample."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The samples with these indices, in this order: what DataLoader calls once for each batch."""
+        return self._fetch(self._indices(indices))
+
+    def __repr__(self) -> str:
+        header = self._stored.header
+        fields = ", ".join(f"{name}: {codec}" for name, codec in header.schema.fields)
+        return f"BrandDataset({str(self.path)!r}, {len(self):,} samples, {header.chunks:,} chunks of {header.chunk_size}, {{{fields}}})"
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Field name -> codec, in storage order."""
+        return dict(self._stored.header.schema.fields)
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names of the labels, by label; None where there are none."""
+        classes = self._stored.header.classes
+        return None if classes is None else list(classes)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """An `int` or `float` field of all samples, by index, shape (len,), without reading a chunk: `ds.column("label")`."""
+        return self._stored.column(name)
+
+    def _indices(self, indices: Sequence[int]) -> NDArray[np.int64]:
+        """Decide: which public indices are asked for?"""
+        length = len(self)
+        try:
+            asked = np.fromiter(map(operator.index, indices), np.int64, len(indices))
+        except TypeError:
+            kinds = {type(i).__name__ for i in indices} - {"int"}
+            raise TypeError(f"samples are asked for by int, not by {', '.join(sorted(kinds))}") from None
+        if asked.size and not (-length <= asked.min() and asked.max() < length):
+            wrong = int(asked[(asked < -length) | (asked >= length)][0])
+            raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples")
+        return np.where(asked < 0, asked + length, asked)
+
+    def _fetch(self, indices: NDArray[np.int64]) -> list[Any]:
+        """Act: read, check, decode and transform these samples."""
+        records = self._stored.records(indices)
+        return [self._sample(record, index) for record, index in zip(records, indices.tolist(), strict=True)]
+
+    def _sample(self, record: Any, index: int) -> Any:
+        values = self._stored.decode(record, index, self._wanted)
+        for name, codec in self._media:
+            values[name] = self._decode(codec, values[name], index)
+        values["index"] = index
+        if "key" not in values:
+            values["key"] = str(index)
+        transform = self.transform
+        if isinstance(transform, Mapping):
+            for name, function in transform.items():
+                values[name] = function(values[name])
+        sample = values if self.fields is None else tuple([values[name] for name in self.fields])
+        return transform(sample) if callable(transform) else sample
+
+    def _decode(self, codec: str, data: bytes, index: int) -> Any:
+        try:
+            return _MEDIA[codec](data)
+        except ValueError as error:
+            chunk = self._stored.chunk_of(index)
+            path = self._stored.chunk_path(chunk)
+            raise DecodeError(str(error), path=path, chunk=chunk, sample=index, hint="decode=False gives the file's bytes") from error
+
+    @cached_property
+    def _wanted(self) -> tuple[str, ...] | None:
+        """Stored fields to decode; None for all."""
+        return None if self.fields is None else tuple(n for n in self._stored.header.schema.names if n in self.fields)
+
+    @cached_property
+    def _media(self) -> list[tuple[str, str]]:
+        """(name, codec) of the fields to decode as images or audio."""
+        wanted = self.fields or self._stored.header.schema.names
+        return [(n, c) for n, c in self._stored.header.schema.fields if self.decode and c in _MEDIA and n in wanted]
+
+
+def _as_names(fields: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(fields, str):
+        raise UsageError(f"fields={fields!r}: give a tuple of names, ({fields!r},)")
+    return tuple(fields)
