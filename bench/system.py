@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final
 
 _DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
@@ -87,6 +88,6 @@ def warm(folder: Path) -> None:
 
 
 def disk_usage(folder: Path) -> tuple[int, int]:
-    """(bytes in the files, bytes that they occupy on the disk)."""
-    stats = [file.lstat() for file in folder.rglob("*")]
-    return sum(s.st_size for s in stats), sum(s.st_blocks * 512 for s in stats)
+    """(bytes in the files, bytes that files and folders occupy on the disk)."""
+    stats = [entry.lstat() for entry in folder.rglob("*")]
+    return sum(s.st_size for s in stats if S_ISREG(s.st_mode)), sum(s.st_blocks * 512 for s in stats)

@@ -19,8 +19,8 @@
         ├── ChecksumError          the bytes changed
         └── DecodeError            the bytes are right and still do not decode
 
-A `FormatError` always names the file, and the chunk and the sample where they are known, and says what was expected, what was
-found and what to do next.
+A `FormatError` always names the file, and the chunk and the sample where they are known, and says what was expected,
+what was found and what to do next.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class InterruptedConversionError(BrandError):
 class FormatError(BrandError):
     """A stored file is not what it should be.
 
-    Attributes: `path` (the file), `chunk` (its number), `sample` (public index), `expected`, `found`: each None where unknown.
+    Attributes: `path` (the file), `chunk` (its number), `sample` (public index), `expected`, `found`: each None where
+        unknown.
     """
 
     def __init__(

@@ -1,11 +1,15 @@
 """Sources -> shuffled chunks. Meets the rest of Brand only in `formats`.
 
-    convert     the conductor: source -> plan -> workers -> index -> manifest; `pack`, `convert_images`, `convert_audio`
-    folders     what lies in an image or audio folder, in ImageFolder's order        transcripts   the texts of clips
-    listing     the found files as arrays on disk                                    spool         an iterable, on disk in sorted runs
-    source      the three sources behind one interface: folder, spool, indexable     shuffle       the permutation, in bounded memory
-    plan        pure decisions: chunk size, blocks, identity                         chunks        one chunk: records -> file
-    workers     processes that do tasks, and stop cleanly                            work          the work folder of a conversion
+convert     the conductor: source -> plan -> workers -> index -> manifest; `pack`, `convert_images`, `convert_audio`
+folders     what lies in an image or audio folder, in ImageFolder's order        transcripts   the texts of clips
+listing     the found files as arrays on disk                                    spool         an iterable, on disk in
+sorted runs
+source      the three sources behind one interface: folder, spool, indexable     shuffle       the permutation, in
+bounded memory
+plan        pure decisions: chunk size, blocks, identity                         chunks        one chunk: records ->
+file
+workers     processes that do tasks, and stop cleanly                            work          the work folder of a
+conversion
 """
 
 from brand.chunker.convert import Options as Options

@@ -65,7 +65,10 @@ class Packer:
 
 
 def pack_chunk(packer: Packer, number: int) -> Written:
-    """Make one chunk under its temporary name, unless it is there. Raises `SourceError`, `SchemaError`, `StorageError`."""
+    """Make one chunk under its temporary name, unless it is there.
+
+    Raises `SourceError`, `SchemaError`, `StorageError`.
+    """
     found = _find(packer, number)
     if found is not None:
         return found

@@ -1,6 +1,8 @@
-"""Files that go with a data set though they are no samples: what was skipped, and what gives the source folder back whole.
+"""Files that go with a data set though they are no samples: what was skipped, and what gives the source folder back
+whole.
 
-`extras.zip` holds the transcripts (tables and sidecars) and the empty folders of the source; `brand unpack` lays them down again.
+`extras.zip` holds the transcripts (tables and sidecars) and the empty folders of the source; `brand unpack` lays them
+down again.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
     publish           fsync and rename, in threads of this process, while workers go on        formats.publish
     index, manifest   what follows from the chunks' tables; the manifest last                  formats.index
 
-A run that is stopped leaves whole chunks and the work folder; the same command makes the same plan, finds the chunks and goes on.
+A run that is stopped leaves whole chunks and the work folder; the same command makes the same plan, finds the chunks
+and goes on.
 """
 
 from __future__ import annotations
@@ -88,8 +89,11 @@ class Options:
         return self.skip_errors if self.validate is None else self.validate
 
 
-def convert_images(src: Target, dst: Target, options: Options | None = None, *, on_progress: OnProgress = silent) -> Report:
-    """Convert an image folder. Samples have `image` (the file's bytes), `label` where there are class folders, and `key`.
+def convert_images(
+    src: Target, dst: Target, options: Options | None = None, *, on_progress: OnProgress = silent
+) -> Report:
+    """Convert an image folder. Samples have `image` (the file's bytes), `label` where there are class folders, and
+    `key`.
 
     Raises `UsageError` (wrong call, taken target), `SourceError` (a file that cannot be used), `StorageError`,
     `InterruptedConversionError`. All but `UsageError` leave a state that the same call continues.
@@ -105,10 +109,11 @@ def convert_audio(
     transcripts: Target | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
-    """Convert an audio folder. Samples have `audio`, `label` where there are class folders, `text` where there are transcripts, and `key`.
+    """Convert an audio folder. Samples have `audio`, `label` where there are class folders, `text` where there are
+    transcripts, and `key`.
 
-    `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` beside `clip.wav` holds its text. Raises as
-    `convert_images` does.
+    `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` beside `clip.wav` holds its
+    text. Raises as `convert_images` does.
     """
     return _convert_folder(src, dst, "audio", transcripts, options or Options(), on_progress)
 
@@ -129,17 +134,16 @@ def pack(
     """Convert any iterable or indexable of dicts into a data set at `dst`.
 
     Args:
-        samples: An iterable of dicts (a list, a generator: read once, in order), or an object with `len()` and `[i]` (read by `jobs`
+        samples: An iterable of dicts (a list, a generator: read once, in order), or an object with `len()` and `[i]`
+            (read by `jobs`
             processes, each its own items; where processes cannot be forked it must be picklable).
-        dst: A folder that does not exist, is empty, or holds an unfinished conversion of the same samples, which then goes on.
-        schema: Field name -> codec: `bytes int float str json ndarray image audio`. A `str` field `key` names the samples.
-        classes: Names of the values of the `int` field `label`.
-        seed: Seed of the shuffle.
-        chunk_size: Samples a chunk (default: 64, or as many as make the mean chunk 4 MiB).
-        chunk_bytes: Target for the mean chunk instead, in stored bytes.
-        compression: `auto` (zstandard where it saves 10 %), `zstd` or `none`.
-        jobs: Processes (default: one a core). The result does not depend on it.
-        on_progress: Called with a `Progress` now and then.
+        dst: A folder that does not exist, is empty, or holds an unfinished conversion of the same samples, which then
+            goes on. schema: Field name -> codec: `bytes int float str json ndarray image audio`. A `str` field `key`
+            names the samples. classes: Names of the values of the `int` field `label`. seed: Seed of the shuffle.
+            chunk_size: Samples a chunk (default: 64, or as many as make the mean chunk 4 MiB). chunk_bytes: Target for
+            the mean chunk instead, in stored bytes. compression: `auto` (zstandard where it saves 10 %), `zstd` or
+            `none`. jobs: Processes (default: one a core). The result does not depend on it. on_progress: Called with a
+            `Progress` now and then.
 
     Raises:
         SchemaError: A sample does not fit the schema; the message names sample and field.
@@ -154,7 +158,11 @@ def pack(
     started = time.monotonic()
     with open_work(Path(dst)) as work, storage_errors(work.target, "cannot write"):
         source: Source
-        if hasattr(samples, "__getitem__") and hasattr(samples, "__len__") and not isinstance(samples, list | tuple | Mapping):
+        if (
+            hasattr(samples, "__getitem__")
+            and hasattr(samples, "__len__")
+            and not isinstance(samples, list | tuple | Mapping)
+        ):
             source = IndexableSource(samples, parsed)
             if not len(source):
                 raise SourceError("samples", "there are none")
@@ -195,11 +203,15 @@ def _convert_folder(
         if not options.dry_run:
             write_skipped(target, problems)
             write_extras(target, work.folder, folder, source, table)
-        conversion = _Conversion(work, source, f"{kind}s" if kind == "image" else kind, folder.classes, options, on_progress, started)
+        conversion = _Conversion(
+            work, source, f"{kind}s" if kind == "image" else kind, folder.classes, options, on_progress, started
+        )
         return conversion.run(problems, notes)
 
 
-def _unusable(work: Work, folder: Folder, source: FolderSource, options: Options, on_progress: OnProgress) -> list[Problem]:
+def _unusable(
+    work: Work, folder: Folder, source: FolderSource, options: Options, on_progress: OnProgress
+) -> list[Problem]:
     """Files to leave out; raises `SourceError` for the first one unless errors are skipped."""
     problems = list(folder.problems)
     if options.decode_all:
@@ -208,7 +220,11 @@ def _unusable(work: Work, folder: Folder, source: FolderSource, options: Options
         more = f" {len(problems) - 1:,} more files cannot be used either." if len(problems) > 1 else ""
         raise SourceError(problems[0].path, problems[0].reason, hint=more.strip() + " " * bool(more) + _SKIP_HINT)
     if not len(source):
-        raise SourceError(str(folder.root), "none of its files can be used", hint=f"The first: {problems[0].path}: {problems[0].reason}")
+        raise SourceError(
+            str(folder.root),
+            "none of its files can be used",
+            hint=f"The first: {problems[0].path}: {problems[0].reason}",
+        )
     return problems
 
 

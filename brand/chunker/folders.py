@@ -1,9 +1,9 @@
 """What lies in an image or audio folder, and which index and label does each file get?
 
-Order and labels are those of torchvision's `ImageFolder`: classes are the folders at the top, sorted; within a class the folders by
-path, within a folder the files by name. Files that lie directly in the folder make an unlabelled (flat) set. What is no usable file is
-a `Problem` with its reason, never silently dropped; hidden files (a leading dot) and the leavings of file managers are ignored.
-Names of one class folder are held in memory at a time.
+Order and labels are those of torchvision's `ImageFolder`: classes are the folders at the top, sorted; within a class
+the folders by path, within a folder the files by name. Files that lie directly in the folder make an unlabelled (flat)
+set. What is no usable file is a `Problem` with its reason, never silently dropped; hidden files (a leading dot) and the
+leavings of file managers are ignored. Names of one class folder are held in memory at a time.
 """
 
 from __future__ import annotations
@@ -58,10 +58,13 @@ def scan_folder(
 ) -> Folder:
     """List a folder's files into `work`. `exclude` is a file that is no sample (a table of transcripts).
 
-    Raises `UsageError` for a folder that is none, or whose files lie beside class folders; `SourceError` where there is nothing in it.
+    Raises `UsageError` for a folder that is none, or whose files lie beside class folders; `SourceError` where there is
+    nothing in it.
     """
     if not root.is_dir():
-        raise UsageError(f"{root}: there is no such folder" if not root.exists() else f"{root}: this is a file, not a folder")
+        raise UsageError(
+            f"{root}: there is no such folder" if not root.exists() else f"{root}: this is a file, not a folder"
+        )
     scan = _Scan(root, sidecars, follow_links, exclude.resolve() if exclude else None)
     tops = [""] if not labels else _class_folders(scan)
     writer, total = ListingWriter(work), 0
@@ -158,7 +161,7 @@ def _why_unusable(scan: _Scan, path: Path, key: str) -> tuple[str, os.stat_resul
         if stat.S_ISLNK(facts.st_mode):
             inside = path.resolve().is_relative_to(scan.root.resolve())
             if not (scan.follow_links or inside):
-                return f"a symbolic link out of the folder, to {os.readlink(path)}; --follow-links allows it", None
+                return f"a symbolic link out of the folder, to {path.readlink()}; --follow-links allows it", None
             facts = path.stat()
     except OSError as error:
         return f"cannot be read: {error.strerror}", None

@@ -1,14 +1,14 @@
 """The files of a folder as arrays on disk, so that a folder of any size takes little memory.
 
-`names.bin` holds the keys one after the other, `entries.bin` one fixed row a file, `texts.bin` transcripts. Rows stand in the order of
-the public index. Workers map the same files.
+`names.bin` holds the keys one after the other, `entries.bin` one fixed row a file, `texts.bin` transcripts. Rows stand
+in the order of the public index. Workers map the same files.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -81,7 +81,7 @@ class Listing:
     def __init__(self, folder: Path, entries: str = "entries.bin") -> None:
         self.folder, self._entries_name = folder, entries
         self.entries: NDArray[np.void] = _map(folder / entries, ENTRY)
-        self._names: NDArray[np.void] = _map(folder / "names.bin", np.dtype("u1"))
+        self._names: NDArray[np.uint8] = _map(folder / "names.bin", np.dtype("u1"))
 
     def __getstate__(self) -> tuple[Path, str]:
         return self.folder, self._entries_name
@@ -105,7 +105,7 @@ class Listing:
         return self._texts[at : at + size].tobytes() if size else b""
 
     @cached_property
-    def _texts(self) -> NDArray[np.void]:
+    def _texts(self) -> NDArray[np.uint8]:
         return _map(self.folder / "texts.bin", np.dtype("u1"))
 
     def without(self, bad: NDArray[np.bool_]) -> Listing:
@@ -132,7 +132,7 @@ class Listing:
         return digest.hexdigest()
 
 
-def _map(path: Path, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
     return np.memmap(path, dtype, "r")

@@ -70,7 +70,10 @@ def make_plan(
     source: Mapping[str, str],
     fingerprint: str,
 ) -> Plan:
-    """Decide everything. `probe` are records of randomly placed samples; `raw_bytes` is None where only the probe can tell."""
+    """Decide everything.
+
+    `probe` are records of randomly placed samples; `raw_bytes` is None where only the probe can tell.
+    """
     probe_bytes = sum(map(len, probe))
     raw = raw_bytes if raw_bytes is not None else round(probe_bytes / len(probe) * samples)
     chunks = max(1, min(-(-samples // USUAL_SAMPLES), raw // LEAST_BYTES))
@@ -82,13 +85,21 @@ def make_plan(
     for record in probe:
         seen.update(record)
     identity = canonical_json(
-        {"header": header.to_json(), "source": fingerprint, "probe": seen.hexdigest(), "dictionary": compression.dictionary.hex()}
+        {
+            "header": header.to_json(),
+            "source": fingerprint,
+            "probe": seen.hexdigest(),
+            "dictionary": compression.dictionary.hex(),
+        }
     )
     return Plan(header, compression, xxhash.xxh3_128_digest(identity), pack_header(header), raw)
 
 
 def chunk_samples(samples: int, stored_bytes: float, layout: Layout) -> int:
-    """Samples a chunk. Chunks come out evenly filled: the last one is never a small rest if others can be a little larger."""
+    """Samples a chunk.
+
+    Chunks come out evenly filled: the last one is never a small rest if others can be a little larger.
+    """
     if layout.chunk_size is not None:
         return layout.chunk_size
     if layout.chunk_bytes is not None:

@@ -1,8 +1,8 @@
 """In which order are N samples stored, for N that does not fit in memory?
 
-Each index gets a random 64-bit key from a counter-based stream (Philox, seeded); the order is the indices sorted by key, ties by index.
-Every permutation is equally likely, sample `i`'s key is known before `N` is, and sorting works in buckets of key ranges, so memory
-stays at `BLOCK` entries whatever `N` is.
+Each index gets a random 64-bit key from a counter-based stream (Philox, seeded); the order is the indices sorted by
+key, ties by index. Every permutation is equally likely, sample `i`'s key is known before `N` is, and sorting works in
+buckets of key ranges, so memory stays at `BLOCK` entries whatever `N` is.
 """
 
 from __future__ import annotations

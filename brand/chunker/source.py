@@ -1,7 +1,7 @@
 """Three kinds of source behind one interface: a number of samples, and the records of any of them.
 
-Workers ask for records in storage order, that is in random order of the source. A folder reads files; an indexable is asked for
-items; an iterable can do neither and is spooled first (`spool`), which makes it a source as well.
+Workers ask for records in storage order, that is in random order of the source. A folder reads files; an indexable is
+asked for items; an iterable can do neither and is spooled first (`spool`), which makes it a source as well.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Source(Protocol):
         """Records of these samples. Raises `SourceError` or `SchemaError` that names the one at fault."""
 
     def fingerprint(self, *, times: bool) -> str:
-        """Identity of the contents, as far as it is known without reading all; with `times` also of the files' dates."""
+        """Identity of the contents, as far as known without reading all; with `times` also of the files' dates."""
 
 
 class FolderSource:
@@ -132,7 +132,9 @@ class FolderSource:
         if kind is None or not kind.startswith(self.file_field):
             found = kind or ("text" if _looks_like_text(data) else "something unknown")
             article = "an" if self.file_field[0] in "ai" else "a"
-            raise SourceError(self.listing.key(index), f"not {article} {self.file_field} file: its contents are {found}")
+            raise SourceError(
+                self.listing.key(index), f"not {article} {self.file_field} file: its contents are {found}"
+            )
 
     def _record(self, index: int, data: bytes) -> bytes:
         payloads = [data]
@@ -190,4 +192,3 @@ def _opens(field: str, data: bytes) -> bool:
 
 def _looks_like_text(data: bytes) -> bool:
     return b"\0" not in data[:512] and data[:512].isascii()
-

@@ -1,7 +1,8 @@
 """An iterable gives each sample once, in its own order: how is it stored in random order with bounded memory?
 
-An external sort. Records collect until `RUN_BYTES`; each such run is written to one file *sorted by the samples' shuffle keys*. A chunk is a
-range of keys, so it lies in each run as one contiguous piece, and reading a chunk takes one read a run instead of one a sample.
+An external sort. Records collect until `RUN_BYTES`; each such run is written to one file *sorted by the samples'
+shuffle keys*. A chunk is a range of keys, so it lies in each run as one contiguous piece, and reading a chunk takes one
+read a run instead of one a sample.
 """
 
 from __future__ import annotations
@@ -84,9 +85,18 @@ class SpoolSource:
 
 
 def spool(
-    samples: Iterable[Mapping[str, Any]], schema: Schema, seed: int, folder: Path, *, total: int | None, on_progress: OnProgress
+    samples: Iterable[Mapping[str, Any]],
+    schema: Schema,
+    seed: int,
+    folder: Path,
+    *,
+    total: int | None,
+    on_progress: OnProgress,
 ) -> SpoolSource:
-    """Encode an iterable into `folder`. Raises `SchemaError` that names the sample at fault, `SourceError` for an empty one."""
+    """Encode an iterable into `folder`.
+
+    Raises `SchemaError` that names the sample at fault, `SourceError` for an empty one.
+    """
     keys, digest = Keys(seed), xxhash.xxh3_128()
     count = written = held = 0
     run: list[bytes] = []

@@ -1,6 +1,7 @@
 """Which text belongs to which clip? A table (TSV or CSV of path and text) is joined to the listing by hashed path.
 
-The table is read once, row by row; texts go to `texts.bin`, their places into the listing's entries. Memory: 16 bytes a clip.
+The table is read once, row by row; texts go to `texts.bin`, their places into the listing's entries. Memory: 16 bytes a
+clip.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ TEXT_NAMES: Final = ("text", "transcript", "transcription", "sentence")
 def join_table(table: Path, root: Path, listing: Listing, unusable: Collection[str]) -> int:
     """Give each clip that the table names its text; returns how many got one. Rows of `unusable` clips are passed over.
 
-    Raises `UsageError` for a table without the two columns, `SourceError` for a row that names no clip or a clip that is named twice.
+    Raises `UsageError` for a table without the two columns, `SourceError` for a row that names no clip or a clip that
+    is named twice.
     """
     find = _Finder(listing)
     entries = listing.writable_entries()

@@ -1,7 +1,8 @@
 """The work folder of a conversion: who may write, what was planned, what is left to tidy up.
 
-`DST/.brand-work` exists from the first moment of a conversion to its last, so a conversion that was killed is known as such, goes on
-with the same command, and refuses any other. A lock keeps two conversions apart and ends with its process.
+`DST/.brand-work` exists from the first moment of a conversion to its last, so a conversion that was killed is known as
+such, goes on with the same command, and refuses any other. A lock keeps two conversions apart and ends with its
+process.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def open_work(target: Path, *, dry_run: bool = False) -> Iterator[Work]:
     """
     check_target(target)
     if dry_run:
-        with tempfile.TemporaryDirectory(prefix="brand-") as folder:
-            yield Work(target, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="brand-") as temporary:
+            yield Work(target, Path(temporary))
         return
     folder = target / WORK_NAME
     with storage_errors(target, "cannot write the data set to"):

@@ -1,7 +1,7 @@
 """Many tasks in a few processes: results as they come, a bound on what is in flight, and a clean stop.
 
-Workers are forked where that is possible (no start-up cost, the context needs no pickling) and spawned elsewhere. They ignore Ctrl-C, which
-is the parent's to handle, and end when the parent is gone, however it ended.
+Workers are forked where that is possible (no start-up cost, the context needs no pickling) and spawned elsewhere. They
+ignore Ctrl-C, which is the parent's to handle, and end when the parent is gone, however it ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def run_tasks(
 ) -> Iterator[tuple[Task, Result]]:
     """Yield (task, `function(context, task)`) as they finish; with one job, here and in order.
 
-    An error in a task is raised here after the running tasks have ended. A worker that dies raises `InterruptedConversionError`.
+    An error in a task is raised here after the running tasks have ended. A worker that dies raises
+    `InterruptedConversionError`.
     """
     if jobs == 1:
         for task in tasks:

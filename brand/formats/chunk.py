@@ -3,8 +3,8 @@
     0               64            64+H          64+H+D        64+H+D+32n                            F
     | preamble (64) | header (H)  | dictionary  | table (32n) | sample 0 | sample 1 |...| sample n-1|
 
-`pack_front` makes it, `read_front` reads and checks it: after that every row of the table lies inside the file, in order, without
-gaps, and the numbers in it may be relied on.
+`pack_front` makes it, `read_front` reads and checks it: after that every row of the table lies inside the file, in
+order, without gaps, and the numbers in it may be relied on.
 """
 
 from __future__ import annotations
@@ -82,9 +82,14 @@ def pack_front(header: bytes, dictionary: bytes, rows: NDArray[np.void], *, numb
 
 
 def parse_preamble(data: bytes, path: Path) -> Preamble:
-    """Read the first 64 bytes. Raises `TruncatedError`, `LayoutError` (no chunk file), `VersionError`, `OversizedError`."""
+    """Read the first 64 bytes.
+
+    Raises `TruncatedError`, `LayoutError` (no chunk file), `VersionError`, `OversizedError`.
+    """
     if len(data) < PREAMBLE_SIZE:
-        raise TruncatedError("too short for a chunk file", path=path, expected=f">= {PREAMBLE_SIZE} bytes", found=len(data))
+        raise TruncatedError(
+            "too short for a chunk file", path=path, expected=f">= {PREAMBLE_SIZE} bytes", found=len(data)
+        )
     magic, major, _, header_size, dictionary_size, samples, number, file_size, data_set_id, checksum = _PREAMBLE.unpack(
         data[:PREAMBLE_SIZE]
     )
@@ -92,7 +97,11 @@ def parse_preamble(data: bytes, path: Path) -> Preamble:
         raise ForeignFileError("not a chunk file", path=path, expected=MAGIC.hex(" "), found=magic.hex(" "))
     if major != VERSION_MAJOR:
         raise VersionError(
-            "format version", path=path, expected=VERSION_MAJOR, found=major, hint="Install the newest brand-data to read it"
+            "format version",
+            path=path,
+            expected=VERSION_MAJOR,
+            found=major,
+            hint="Install the newest brand-data to read it",
         )
     for what, value, limit in (
         ("size of the header", header_size, MAX_HEADER),
@@ -134,7 +143,12 @@ def read_front(file: BinaryIO, path: Path) -> Front:
 
 
 def _check_length(preamble: Preamble, actual: int, path: Path) -> None:
-    facts: dict[str, Any] = {"path": path, "chunk": preamble.number, "expected": f"{preamble.file_size} bytes", "found": actual}
+    facts: dict[str, Any] = {
+        "path": path,
+        "chunk": preamble.number,
+        "expected": f"{preamble.file_size} bytes",
+        "found": actual,
+    }
     if actual < preamble.file_size:
         raise TruncatedError("the file is shorter than its preamble says", **facts, hint=_REBUILD)
     if actual > preamble.file_size:
@@ -146,8 +160,8 @@ def _check_length(preamble: Preamble, actual: int, path: Path) -> None:
 def _check_place(preamble: Preamble, header: Header, path: Path) -> None:
     if preamble.number >= header.chunks or preamble.samples != header.chunk_samples(preamble.number):
         raise LayoutError(
-            f"chunk {preamble.number} with {preamble.samples} samples is no part of a data set of {header.samples} samples"
-            f" in chunks of {header.chunk_size}",
+            f"chunk {preamble.number} with {preamble.samples} samples is no part of a data set"
+            f" of {header.samples} samples in chunks of {header.chunk_size}",
             path=path,
             chunk=preamble.number,
         )

@@ -1,8 +1,9 @@
 """Is compression worth it for these samples, and how is one record stored?
 
-`choose` looks at a probe (records of randomly placed samples): half of it trains a dictionary where samples are small, the other half
-measures what zstandard saves without and with it. Below 10 % a data set is stored as it is. Where it is worth it, each sample is
-still kept raw if it saves less than 10 % by itself: JPEG beside captions costs nothing to read.
+`choose` looks at a probe (records of randomly placed samples): half of it trains a dictionary where samples are small,
+the other half measures what zstandard saves without and with it. Below 10 % a data set is stored as it is. Where it is
+worth it, each sample is still kept raw if it saves less than 10 % by itself: JPEG beside captions costs nothing to
+read.
 """
 
 from __future__ import annotations
@@ -59,10 +60,15 @@ class Decompressor:
     """Unpacks stored bytes. Not thread-safe: one a thread."""
 
     def __init__(self, dictionary: bytes = b"") -> None:
-        self._zstd = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(dictionary) if dictionary else None)
+        self._zstd = zstandard.ZstdDecompressor(
+            dict_data=zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        )
 
     def unpack(self, stored: Buffer, raw_size: int) -> Buffer:
-        """The record. Raises ValueError where the frame is not one, or is not of `raw_size`; allocates nothing before that is known."""
+        """The record.
+
+        Raises ValueError where the frame is not one, or is not of `raw_size`; allocates nothing before that is known.
+        """
         if len(stored) == raw_size:
             return stored
         try:

@@ -24,9 +24,7 @@ MAX_CHUNKS: Final = 10**8
 MAX_FIELDS: Final = 64
 MAX_DIMENSIONS: Final = 32
 
-ROW: Final = np.dtype(
-    [("offset", "<u8"), ("size", "<u4"), ("raw_size", "<u4"), ("checksum", "<u8"), ("index", "<u8")]
-)
+ROW: Final = np.dtype([("offset", "<u8"), ("size", "<u4"), ("raw_size", "<u4"), ("checksum", "<u8"), ("index", "<u8")])
 """One row of a chunk's table and of `index/samples.npy`."""
 
 CHUNK_ROW: Final = np.dtype([("file_size", "<u8"), ("checksum", "<u8")])

@@ -1,6 +1,7 @@
 """The samples of a chunk file, one after the other: checked stored bytes, and the records they unpack to.
 
-A pass over a chunk reads blocks of up to `BLOCK_BYTES` (or one sample, where that is larger), so memory does not depend on the chunk's size.
+A pass over a chunk reads blocks of up to `BLOCK_BYTES` (or one sample, where that is larger), so memory does not depend
+on the chunk's size.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ BLOCK_BYTES: Final = 8 << 20
 
 
 def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES, most: int = 1 << 16) -> list[tuple[int, int]]:
-    """(start, end) of consecutive runs of at most `limit` bytes and `most` items; an item above the limit stands alone. Pure."""
+    """(start, end) of consecutive runs of at most `limit` bytes and `most` items; an item above the limit stands alone.
+
+    Pure.
+    """
     blocks, start, held = [], 0, 0
     for position, size in enumerate(sizes.tolist()):
         if position > start and (held + size > limit or position - start == most):
@@ -35,7 +39,9 @@ def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES, most: int =
 
 
 def read_records(file: BinaryIO, front: Front, path: Path) -> Iterator[tuple[np.void, Buffer | FormatError]]:
-    """(row, record) of each sample in storage order; in the place of a damaged record stands the error that says what is wrong."""
+    """(row, record) of each sample in storage order; in the place of a damaged record stands the error that says what
+    is wrong.
+    """
     unpack = Decompressor(front.dictionary).unpack
     rows, number = front.rows, front.preamble.number
     for start, end in cut_blocks(rows["size"]):

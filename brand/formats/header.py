@@ -82,7 +82,9 @@ def pack_header(header: Header) -> bytes:
     """Bytes of the header as they stand in a chunk file."""
     packed = zstandard.ZstdCompressor(level=19).compress(canonical_json(header.to_json()))
     if len(packed) > MAX_HEADER:
-        raise SchemaError(f"class names and schema take {len(packed):,} bytes in each chunk; the limit is {MAX_HEADER:,}")
+        raise SchemaError(
+            f"class names and schema take {len(packed):,} bytes in each chunk; the limit is {MAX_HEADER:,}"
+        )
     return packed
 
 
@@ -91,7 +93,9 @@ def unpack_header(packed: bytes, path: Path) -> Header:
     try:
         size = zstandard.frame_content_size(packed)
         if not 0 <= size <= MAX_HEADER_UNPACKED:
-            raise OversizedError("size of the unpacked header", path=path, expected=f"<= {MAX_HEADER_UNPACKED}", found=size)
+            raise OversizedError(
+                "size of the unpacked header", path=path, expected=f"<= {MAX_HEADER_UNPACKED}", found=size
+            )
         value = json.loads(zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False))
     except (zstandard.ZstdError, ValueError, RecursionError) as error:
         raise LayoutError(f"the header does not unpack: {error}", path=path) from error

@@ -1,8 +1,9 @@
 """The index: what follows from the chunks' tables, as memory-mapped arrays (docs/format.md, section 4).
 
-`IndexBuilder` makes the files while chunks come in, in any order, in memory-mapped files of a work folder, so its memory does not
-grow with the data set; `seal` checks it, moves it into place and writes the manifest last. `open_array` maps one file and distrusts it.
-The chunker and `brand reindex` use the same two, which is why their results are equal byte for byte.
+`IndexBuilder` makes the files while chunks come in, in any order, in memory-mapped files of a work folder, so its
+memory does not grow with the data set; `seal` checks it, moves it into place and writes the manifest last. `open_array`
+maps one file and distrusts it. The chunker and `brand reindex` use the same two, which is why their results are equal
+byte for byte.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def place_dtype(samples: int) -> np.dtype[Any]:
 
 def array_dtypes(header: Header) -> dict[str, tuple[np.dtype[Any], int]]:
     """(dtype, length) of each file of the index."""
-    columns = {column_name(n): (np.dtype("<i8" if c == "int" else "<f8"), header.samples) for n, c in header.schema.fixed}
+    columns = {
+        column_name(n): (np.dtype("<i8" if c == "int" else "<f8"), header.samples) for n, c in header.schema.fixed
+    }
     return {
         SAMPLES_NAME: (ROW, header.samples),
         PLACE_NAME: (place_dtype(header.samples), header.samples),
@@ -50,7 +53,10 @@ def array_dtypes(header: Header) -> dict[str, tuple[np.dtype[Any], int]]:
 
 
 class IndexBuilder:
-    """Collects the tables of all chunks. Owned by one process; `folder` is a work folder on the data set's file system."""
+    """Collects the tables of all chunks.
+
+    Owned by one process; `folder` is a work folder on the data set's file system.
+    """
 
     def __init__(self, folder: Path, header: Header) -> None:
         self.folder, self.header = folder, header
@@ -109,8 +115,8 @@ def seal(folder: Path, builder: IndexBuilder, *, data_set_id: bytes, dictionary_
         files[name] = file_digest(builder.folder / name)
         (folder / name).parent.mkdir(exist_ok=True)
         publish_file(builder.folder / name, folder / name)
-    for name in {Path(name).parent for name in files} | {Path("chunks")}:
-        sync_folder(folder / name)
+    for parent in {Path(name).parent for name in files} | {Path("chunks")}:
+        sync_folder(folder / parent)
     companions = {name: file_digest(folder / name) for name in (EXTRAS_NAME, SKIPPED_NAME) if (folder / name).exists()}
     manifest = Manifest(
         data_set_id, builder.header, dictionary_size, stored, raw, builder.largest_sample, files, companions
@@ -120,7 +126,10 @@ def seal(folder: Path, builder: IndexBuilder, *, data_set_id: bytes, dictionary_
 
 
 def open_array(folder: Path, name: str, header: Header) -> NDArray[Any]:
-    """Map one file of the index read-only. Raises `MissingFileError`, `TruncatedError` or `LayoutError`; reads no element."""
+    """Map one file of the index read-only.
+
+    Raises `MissingFileError`, `TruncatedError` or `LayoutError`; reads no element.
+    """
     path = folder / name
     dtype, length = array_dtypes(header)[name]
     try:
@@ -131,6 +140,11 @@ def open_array(folder: Path, name: str, header: Header) -> NDArray[Any]:
         raise TruncatedError(f"the index file is cut short or no .npy file: {error}", path=path, hint=_HINT) from error
     if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != (length,):
         found = f"{getattr(array, 'shape', '?')} of {getattr(array, 'dtype', '?')}"
-        raise LayoutError("the index file does not fit the manifest", path=path, expected=f"({length},) of {dtype}", found=found, hint=_HINT)
+        raise LayoutError(
+            "the index file does not fit the manifest",
+            path=path,
+            expected=f"({length},) of {dtype}",
+            found=found,
+            hint=_HINT,
+        )
     return array
-

@@ -74,7 +74,9 @@ def read_manifest(folder: Path) -> Manifest:
     except (NotADirectoryError, IsADirectoryError):
         raise NotADataSetError("not a data set: a data set is a folder with a file brand.json", path=folder) from None
     if len(data) > MAX_MANIFEST:
-        raise OversizedError("the manifest is too large", path=path, expected=f"<= {MAX_MANIFEST} bytes", found=f"> {MAX_MANIFEST}")
+        raise OversizedError(
+            "the manifest is too large", path=path, expected=f"<= {MAX_MANIFEST} bytes", found=f"> {MAX_MANIFEST}"
+        )
     return parse_manifest(data, path)
 
 
@@ -90,7 +92,11 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
         raise LayoutError(f"the manifest is not readable: {error}", path=path, hint=hint) from error
     if version[0] != VERSION_MAJOR:
         raise VersionError(
-            "format version", path=path, expected=VERSION_MAJOR, found=version[0], hint="Install the newest brand-data to read it"
+            "format version",
+            path=path,
+            expected=VERSION_MAJOR,
+            found=version[0],
+            hint="Install the newest brand-data to read it",
         )
     found = value.pop("checksum", None)
     expected = xxhash.xxh3_64_hexdigest(canonical_json(value))
@@ -120,7 +126,9 @@ def _why_not(folder: Path) -> str:
     if not folder.exists():
         return "there is no such folder"
     if (folder / WORK_NAME).exists():
-        return "this conversion is not finished: run the same `brand convert` command again, it goes on where it stopped"
+        return (
+            "this conversion is not finished: run the same `brand convert` command again, it goes on where it stopped"
+        )
     if (folder / "chunks").is_dir():
         return "the manifest brand.json is missing: `brand reindex` makes it again from the chunks"
     return "not a data set: there is no brand.json in it. Make one with `brand convert images` or `brand convert audio`"

@@ -1,7 +1,7 @@
 """What kind of image or audio file are these bytes, and what do they decode to?
 
-The kind is found from the first bytes, never from the name. Decoding is left to Pillow and to libsndfile (package `soundfile`), which
-are imported when the first image or clip is decoded.
+The kind is found from the first bytes, never from the name. Decoding is left to Pillow and to libsndfile (package
+`soundfile`), which are imported when the first image or clip is decoded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ _SIGNATURES: Final[tuple[tuple[int, bytes, str], ...]] = (
     (0, b"\xff\xf3", "audio/mp3"),
     (0, b"\xff\xf2", "audio/mp3"),
 )
-_CONTAINERS: Final = {"image/webp": b"RIFF", "audio/wav": (b"RIFF", b"RIFX", b"RF64"), "audio/aiff": b"FORM"}
+_CONTAINERS: Final[dict[str, tuple[bytes, ...]]] = {
+    "image/webp": (b"RIFF",),
+    "audio/wav": (b"RIFF", b"RIFX", b"RF64"),
+    "audio/aiff": (b"FORM",),
+}
 
 
 class Waveform(NamedTuple):
@@ -64,28 +68,45 @@ def kind_of(head: Buffer) -> str | None:
     """`image/png`, `audio/wav`, ... from the first `HEAD_BYTES` of a file; None for anything else."""
     start = bytes(head[:HEAD_BYTES])
     for offset, signature, kind in _SIGNATURES:
-        if start.startswith(signature, offset) and start.startswith(_CONTAINERS.get(kind, b"")):
+        if start.startswith(signature, offset) and start.startswith(_CONTAINERS.get(kind, (b"",))):
             return kind
     return None
 
 
 def decode_image(data: Buffer) -> Image.Image:
-    """The first frame as an RGB Pillow image, loaded, as torchvision's `ImageFolder` gives it. Raises ValueError where Pillow can't."""
-    from PIL import Image
+    """The first frame as an RGB Pillow image, loaded, as torchvision's `ImageFolder` gives it.
+
+    Raises ValueError where Pillow can't.
+    """
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(data)) as image:
             if image.mode == "P" and "transparency" in image.info:
                 return image.convert("RGBA").convert("RGB")
             return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, IndexError, TypeError, KeyError) as error:
-        raise ValueError(f"Pillow cannot decode it: {error}") from error
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        struct.error,
+        zlib.error,
+        IndexError,
+        TypeError,
+        KeyError,
+    ) as error:
+        unknown = isinstance(error, UnidentifiedImageError)  # its text holds an address, which differs on each run
+        raise ValueError(f"Pillow cannot decode it: {'no kind of image it knows' if unknown else error}") from error
     except (Image.DecompressionBombError, MemoryError) as error:
         raise ValueError(f"Pillow refuses it: {error}") from error
 
 
 def decode_audio(data: Buffer) -> Waveform:
-    """All frames as float32. Raises ValueError where libsndfile can't, `MissingExtraError` where it is not installed."""
+    """All frames as float32.
+
+    Raises ValueError where libsndfile can't, `MissingExtraError` where it is not installed.
+    """
     soundfile = _soundfile()
     try:
         samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
@@ -98,5 +119,7 @@ def _soundfile() -> Any:
     try:
         import soundfile
     except ImportError as error:
-        raise MissingExtraError("decoding audio needs the package soundfile: pip install 'brand-data[audio]'") from error
+        raise MissingExtraError(
+            "decoding audio needs the package soundfile: pip install 'brand-data[audio]'"
+        ) from error
     return soundfile

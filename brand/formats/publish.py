@@ -1,4 +1,7 @@
-"""How does a file appear whole or not at all? Temporary name, fsync, rename; and what the storage's refusals are called."""
+"""How does a file appear whole or not at all?
+
+Temporary name, fsync, rename; and what the storage's refusals are called.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def publish_file(temporary: Path, final: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.replace(temporary, final)
+    temporary.replace(final)
 
 
 def publish_bytes(final: Path, data: bytes) -> None:

@@ -35,7 +35,9 @@ def encode_records(schema: Schema, samples: Sequence[Mapping[str, Any]], indices
     heads = zip(*fixed, *[map(len, column) for column in payloads], strict=True)
     pack = head_struct(schema).pack
     try:
-        records = [b"".join((pack(*head), *body)) for head, body in zip(heads, _rows(payloads, len(samples)), strict=True)]
+        records = [
+            b"".join((pack(*head), *body)) for head, body in zip(heads, _rows(payloads, len(samples)), strict=True)
+        ]
     except struct.error as error:
         raise SchemaError(_what_does_not_fit(schema, fixed, payloads, indices)) from error
     for position, record in enumerate(records):

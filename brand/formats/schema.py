@@ -1,6 +1,7 @@
 """Which fields does a sample have, and how is each one stored?
 
-A schema is an ordered list of (name, codec). `Schema.parse` checks what a user or a file says; the rest of Brand may then rely on it.
+A schema is an ordered list of (name, codec). `Schema.parse` checks what a user or a file says; the rest of Brand may
+then rely on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One field of variable size <-> its payload (docs/format.md, section 3). Images and audio are bytes here; see `media`."""
+"""One field of variable size <-> its payload (docs/format.md, section 3).
+
+Images and audio are bytes here; see `media`.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def decode_json(payload: Buffer) -> Any:
 
 
 def decode_ndarray(payload: Buffer) -> np.ndarray[Any, Any]:
-    """Inverse of `encode_ndarray`: a new, writable array. Raises ValueError for a head that contradicts the payload's size."""
+    """Inverse of `encode_ndarray`: a new, writable array.
+
+    Raises ValueError for a head that contradicts the payload's size.
+    """
     number, dimensions = payload[0], payload[1]
     if number not in ARRAY_DTYPES or dimensions > MAX_DIMENSIONS:
         raise ValueError(f"dtype number {number} with {dimensions} dimensions is not an array")
@@ -69,7 +75,9 @@ def decode_ndarray(payload: Buffer) -> np.ndarray[Any, Any]:
     for length in shape:
         expected *= length
     if len(payload) - start != expected:
-        raise ValueError(f"an array of shape {shape} and dtype {dtype} has {expected} bytes, not {len(payload) - start}")
+        raise ValueError(
+            f"an array of shape {shape} and dtype {dtype} has {expected} bytes, not {len(payload) - start}"
+        )
     array: np.ndarray[Any, Any] = np.frombuffer(payload, dtype, offset=start).reshape(shape).copy()
     return array
 

@@ -1,8 +1,10 @@
 """Ranges of bytes from files, and the data sets they belong to.
 
-    files      range reads from many files with few open: what is cached at once, the rest all together
-    dataset    a data set opened for reading: indices -> rows -> ranges -> checked records
-    verify     is everything as it was written?
-    reindex    manifest and index again from the chunks alone
-    unpack     a converted folder back as it was
+files      range reads from many files with few open: what is cached at once, the rest all together
+dataset    a data set opened for reading: indices -> rows -> ranges -> checked records
+verify     is everything as it was written?
+progress   how far a pass over all chunks is
+summary    sizes and classes in numbers
+reindex    manifest and index again from the chunks alone
+unpack     a converted folder back as it was
 """

@@ -1,9 +1,11 @@
 """A data set opened for reading: how do indices become checked records?
 
-    indices -> places (index/place.npy) -> rows (index/samples.npy) -> ranges (`cut_ranges`, pure) -> bytes -> checksum -> record
+    indices -> places (index/place.npy) -> rows (index/samples.npy) -> ranges (`cut_ranges`, pure) -> bytes -> checksum
+    -> record
 
-Opening maps the index and reads none of it, so it takes the same time and memory for any number of samples. Reads have no
-side effect on anyone. One object may be used by several threads and across `fork`: descriptors and decompressors are per thread.
+Opening maps the index and reads none of it, so it takes the same time and memory for any number of samples. Reads have
+no side effect on anyone. One object may be used by several threads and across `fork`: descriptors and decompressors are
+per thread.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ class Cut(NamedTuple):
 
 
 def cut_ranges(chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> Cut:
-    """One range for each run of samples that lie side by side in a chunk; a sample that is asked twice is read once. Pure."""
+    """One range for each run of samples that lie side by side in a chunk; a sample that is asked twice is read once.
+
+    Pure.
+    """
     offsets, sizes = rows["offset"].astype(np.int64), rows["size"].astype(np.int64)
     order = np.lexsort((offsets, chunks))
     chunk, start = chunks[order], offsets[order]
@@ -110,7 +115,10 @@ class StoredDataSet:
         return self.path / chunk_name(number)
 
     def column(self, name: str) -> NDArray[Any]:
-        """An `int` or `float` field of all samples by index, shape (len,), memory-mapped. Raises `SchemaError` for other fields."""
+        """An `int` or `float` field of all samples by index, shape (len,), memory-mapped.
+
+        Raises `SchemaError` for other fields.
+        """
         codec = self.header.schema.codec(name)
         if codec not in ("int", "float"):
             fixed = ", ".join(n for n, _ in self.header.schema.fixed) or "none"
@@ -122,7 +130,10 @@ class StoredDataSet:
         return np.asarray(self._rows[first:end])
 
     def records(self, indices: NDArray[np.integer[Any]]) -> list[Buffer]:
-        """The checked records of the samples with these indices (each 0 <= i < len), in that order. Raises `FormatError`."""
+        """The checked records of the samples with these indices (each 0 <= i < len), in that order.
+
+        Raises `FormatError`.
+        """
         places = self._place[indices].astype(np.int64)
         if len(places) and int(places.max()) >= len(self):
             raise LayoutError("a place out of range", path=self.path / PLACE_NAME, hint="Run `brand reindex`")
@@ -161,7 +172,9 @@ class StoredDataSet:
             with path.open("rb") as file:
                 front = read_front(file, path)
         except FileNotFoundError:
-            raise MissingFileError("the chunk is missing", path=path, chunk=number, hint="Copy it again or convert again") from None
+            raise MissingFileError(
+                "the chunk is missing", path=path, chunk=number, hint="Copy it again or convert again"
+            ) from None
         self._check_identity(front, number, path)
         return front
 
@@ -169,9 +182,13 @@ class StoredDataSet:
         preamble = front.preamble
         if preamble.data_set_id != self.manifest.data_set_id:
             expected, found = self.manifest.data_set_id.hex(), preamble.data_set_id.hex()
-            raise ForeignFileError("a chunk of another data set", path=path, chunk=number, expected=expected, found=found)
+            raise ForeignFileError(
+                "a chunk of another data set", path=path, chunk=number, expected=expected, found=found
+            )
         if preamble.number != number:
-            raise ForeignFileError("a chunk under another's name", path=path, chunk=number, expected=number, found=preamble.number)
+            raise ForeignFileError(
+                "a chunk under another's name", path=path, chunk=number, expected=number, found=preamble.number
+            )
         known = self.chunk_rows[number]
         if (preamble.file_size, preamble.checksum) != (int(known["file_size"]), int(known["checksum"])):
             raise ForeignFileError(
@@ -202,7 +219,14 @@ class StoredDataSet:
             ) from None
         digest, unpack = xxhash.xxh3_64_intdigest, self._decompressor.unpack
         records: list[Buffer] = []
-        facts = zip(cut.range_of, cut.starts, rows["size"].tolist(), rows["raw_size"].tolist(), rows["checksum"].tolist(), strict=True)
+        facts = zip(
+            cut.range_of,
+            cut.starts,
+            rows["size"].tolist(),
+            rows["raw_size"].tolist(),
+            rows["checksum"].tolist(),
+            strict=True,
+        )
         for position, (block, start, size, raw_size, checksum) in enumerate(facts):
             stored = blocks[block][start : start + size]
             if digest(stored) != checksum:
@@ -240,7 +264,12 @@ class StoredDataSet:
             raise
         if len(stored) < int(row["size"]):
             raise TruncatedError(
-                "the file ends inside the sample", path=path, chunk=number, sample=index, expected=int(row["size"]), found=len(stored)
+                "the file ends inside the sample",
+                path=path,
+                chunk=number,
+                sample=index,
+                expected=int(row["size"]),
+                found=len(stored),
             )
         raise ChecksumError(
             "checksum of the sample",

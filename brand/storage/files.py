@@ -1,8 +1,9 @@
 """Many small or large ranges of many files: how are they read with few open files and, when cold, all at once?
 
-`RangeReader.read` first asks for each range with RWF_NOWAIT: what the page cache holds costs one system call. The ranges that
-would wait are then all announced to the kernel (POSIX_FADV_WILLNEED), so that the device sees a deep queue from one thread, and read
-one after the other. Open descriptors are kept, least recently used first out. Not thread-safe; each process opens its own.
+`RangeReader.read` first asks for each range with RWF_NOWAIT: what the page cache holds costs one system call. The
+ranges that would wait are then all announced to the kernel (POSIX_FADV_WILLNEED), so that the device sees a deep queue
+from one thread, and read one after the other. Open descriptors are kept, least recently used first out. Not
+thread-safe; each process opens its own.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from brand.errors import ForeignFileError, FormatError, MissingFileError, NotADataSetError
@@ -14,10 +13,12 @@ from brand.formats.index import IndexBuilder, seal
 from brand.formats.manifest import Manifest
 from brand.formats.publish import storage_errors
 from brand.formats.record import fixed_columns
+from brand.storage.progress import OnChunk, silent
 
 
-def reindex(path: Path, on_chunk: Callable[[int, int, int], None] = lambda done, chunks, size: None) -> Manifest:
-    """Rebuild everything but the chunks; the old files stay until the new ones are whole. `on_chunk(done, of, bytes)` tells progress.
+def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
+    """Rebuild everything but the chunks; the old files stay until the new ones are whole. `on_chunk(done, of, bytes)`
+    tells progress.
 
     Raises:
         NotADataSetError: There are no chunks here, or their conversion is not finished.
@@ -67,7 +68,9 @@ def _front(path: Path, number: int) -> Front:
         with path.open("rb") as file:
             front = read_front(file, path)
     except FileNotFoundError:
-        raise MissingFileError("the chunk is missing", path=path, chunk=number, hint="Copy it again or convert again") from None
+        raise MissingFileError(
+            "the chunk is missing", path=path, chunk=number, hint="Copy it again or convert again"
+        ) from None
     if front.preamble.number != number:
         raise ForeignFileError("a chunk under another's name", path=path, expected=number, found=front.preamble.number)
     return front

@@ -1,9 +1,10 @@
-"""A converted folder back as it was, bit for bit: each sample's file under its key, and the companions that are no samples."""
+"""A converted folder back as it was, bit for bit: each sample's file under its key, and the companions that are no
+samples.
+"""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from brand.errors import DecodeError, FormatError, LayoutError, TargetExistsError, UsageError
@@ -12,15 +13,16 @@ from brand.formats.contents import read_records
 from brand.formats.publish import storage_errors
 from brand.formats.record import decode_record
 from brand.storage.dataset import StoredDataSet
+from brand.storage.progress import OnChunk, silent
 
 _BAD_ZIP = (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError)
 
 
-def unpack(path: Path, out: Path, on_chunk: Callable[[int, int, int], None] = lambda done, chunks, files: None) -> int:
+def unpack(path: Path, out: Path, on_chunk: OnChunk = silent) -> int:
     """Write the source folder of a data set to `out`, which must be new or empty; returns how many files were written.
 
-    Raises `UsageError` for a data set that was not made from a folder, `TargetExistsError`, `FormatError` where a sample is damaged
-    (what was written before stays), `StorageError`.
+    Raises `UsageError` for a data set that was not made from a folder, `TargetExistsError`, `FormatError` where a
+    sample is damaged (what was written before stays), `StorageError`.
     """
     data_set = StoredDataSet(path)
     field = data_set.header.source.get("file_field")
@@ -82,7 +84,9 @@ def _target(out: Path, key: str, source: Path) -> Path:
     """Where a key's file goes; a key that would leave `out` is an error, not a path."""
     parts = PurePosixPath(key).parts
     if not parts or key.startswith("/") or any(part in ("..", ".") for part in parts) or "\0" in key:
-        raise LayoutError("a key that is no path below the folder", path=source, expected="relative path", found=repr(key))
+        raise LayoutError(
+            "a key that is no path below the folder", path=source, expected="relative path", found=repr(key)
+        )
     target = out.joinpath(*parts)
     target.parent.mkdir(parents=True, exist_ok=True)
     return target

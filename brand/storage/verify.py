@@ -1,7 +1,7 @@
 """Is everything as it was written? Every byte of a data set is read and checked; what is wrong is told, not raised.
 
-Companions, index and columns are compared with the manifest's checksums; each chunk's front with the index; each sample with its
-checksum, its row in the index, its record's structure and its columns.
+Companions, index and columns are compared with the manifest's checksums; each chunk's front with the index; each sample
+with its checksum, its row in the index, its record's structure and its columns.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ class Checked:
 
 
 def verify(path: Path) -> Iterator[Checked]:
-    """Check a data set, one chunk a step. Raises a `FormatError` only where there is no readable manifest to check against."""
+    """Check a data set, one chunk a step.
+
+    Raises a `FormatError` only where there is no readable manifest to check against.
+    """
     manifest = read_manifest(path)
-    wrong = [error for name, facts in (manifest.files | manifest.companions).items() if (error := _file(path, name, facts))]
-    yield Checked(0, sum(size for size, _ in (manifest.files | manifest.companions).values()), tuple(wrong))
+    files = {**manifest.files, **manifest.companions}
+    wrong = [error for name, facts in files.items() if (error := _file(path, name, facts))]
+    yield Checked(0, sum(size for size, _ in files.values()), tuple(wrong))
     try:
         data_set = StoredDataSet(path)
     except FormatError as error:
@@ -87,6 +91,8 @@ def _chunk(data_set: StoredDataSet, number: int) -> Checked:
                 if column[index] != values[name] and values[name] == values[name]:
                     what = f"column {name!r} differs from the sample"
                     errors.append(
-                        LayoutError(what, path=path, chunk=number, sample=index, expected=values[name], found=column[index])
+                        LayoutError(
+                            what, path=path, chunk=number, sample=index, expected=values[name], found=column[index]
+                        )
                     )
     return Checked(len(front.rows), front.preamble.file_size, tuple(errors))

@@ -1,6 +1,6 @@
 """What a PyTorch training script sees. The only room that imports torch.
 
-    dataset     BrandDataset: a map-style data set of exact reads
+dataset     BrandDataset: a map-style data set of exact reads
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`BrandDataset`: how does `ds[i]` become exactly sample `i`, as a training script wants it?
 
-Two steps. `_indices` decides: it turns what a sampler or a user gave into checked public indices. `_fetch` acts: one call for the whole
-batch reads, checks and decodes. An index that is a plain int is an exact read, with no side effect; richer indices are a matter of
-the deciding step alone.
+Two steps. `_indices` decides: it turns what a sampler or a user gave into checked public indices. `_fetch` acts: one
+call for the whole batch reads, checks and decodes. An index that is a plain int is an exact read, with no side effect;
+richer indices are a matter of the deciding step alone.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ _MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio"
 class BrandDataset(Dataset[Any]):
     """A converted data set as a map-style PyTorch data set: `len(ds)`, `ds[i]`, and one call for a batch.
 
-    `ds[i]` is exactly sample `i` of the source: a dict of its fields with its `index` and `key`, or a tuple where `fields` names what
-    and in which order, as `ImageFolder` gives `(image, label)`. Picklable, works under fork, spawn and forkserver, with any number of
-    DataLoader workers and from several threads. Opening reads no sample.
+    `ds[i]` is exactly sample `i` of the source: a dict of its fields with its `index` and `key`, or a tuple where
+    `fields` names what and in which order, as `ImageFolder` gives `(image, label)`. Picklable, works under fork, spawn
+    and forkserver, with any number of DataLoader workers and from several threads. Opening reads no sample.
 
     Args:
         path: The data set's folder.
-        transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` of functions of single fields.
-        fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
-        decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both are the file's bytes.
+        transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` of functions of single
+            fields. fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all,
+            as a dict. decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both
+            are the file's bytes.
 
     Raises:
         NotADataSetError, FormatError: `path` is no data set, or a damaged one.
@@ -61,14 +62,19 @@ class BrandDataset(Dataset[Any]):
             if name not in known:
                 raise SchemaError(f"no field {name!r}; this data set has {', '.join(sorted(known))}")
         if isinstance(transform, Mapping) and self.fields is not None and (extra := set(transform) - set(self.fields)):
-            raise SchemaError(f"transform names {', '.join(sorted(extra))}, which is not among the fields {', '.join(self.fields)}")
+            raise SchemaError(
+                f"transform names {', '.join(sorted(extra))}, which is not among the fields {', '.join(self.fields)}"
+            )
 
     def __len__(self) -> int:
         """Number of samples."""
         return len(self._stored)
 
     def __getitem__(self, index: int) -> Any:
-        """Sample `index`; negative counts from the end. Raises IndexError out of range, `FormatError` for a damaged sample."""
+        """Sample `index`; negative counts from the end.
+
+        Raises IndexError out of range, `FormatError` for a damaged sample.
+        """
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
@@ -78,7 +84,8 @@ class BrandDataset(Dataset[Any]):
     def __repr__(self) -> str:
         header = self._stored.header
         fields = ", ".join(f"{name}: {codec}" for name, codec in header.schema.fields)
-        return f"BrandDataset({str(self.path)!r}, {len(self):,} samples, {header.chunks:,} chunks of {header.chunk_size}, {{{fields}}})"
+        chunks = f"{header.chunks:,} chunks of {header.chunk_size}"
+        return f"BrandDataset({str(self.path)!r}, {len(self):,} samples, {chunks}, {{{fields}}})"
 
     @property
     def schema(self) -> dict[str, str]:
@@ -92,7 +99,10 @@ class BrandDataset(Dataset[Any]):
         return None if classes is None else list(classes)
 
     def column(self, name: str) -> NDArray[Any]:
-        """An `int` or `float` field of all samples, by index, shape (len,), without reading a chunk: `ds.column("label")`."""
+        """An `int` or `float` field of all samples, by index, shape (len,), without reading a chunk:
+
+        `ds.column("label")`.
+        """
         return self._stored.column(name)
 
     def _indices(self, indices: Sequence[int]) -> NDArray[np.int64]:
@@ -133,7 +143,9 @@ class BrandDataset(Dataset[Any]):
         except ValueError as error:
             chunk = self._stored.chunk_of(index)
             path = self._stored.chunk_path(chunk)
-            raise DecodeError(str(error), path=path, chunk=chunk, sample=index, hint="decode=False gives the file's bytes") from error
+            raise DecodeError(
+                str(error), path=path, chunk=chunk, sample=index, hint="decode=False gives the file's bytes"
+            ) from error
 
     @cached_property
     def _wanted(self) -> tuple[str, ...] | None:

@@ -1,0 +1,208 @@
+"""How does each library store the same samples, and what is its fastest official call to read a batch of them by index?
+
+A sample is a dict: `{"line": bytes}`, one JSON record, or `{"image": bytes, "label": int}`, one picture as it is. `build` writes all
+of them in source order (Brand shuffles and keeps the source's numbering); `open` returns a `Reader`. `Reader.read` is what is
+timed: it hands back what the library hands back, usually dicts; `Reader.samples` turns that into plain samples for checking.
+
+- Brand: `ds.__getitems__`, what a `DataLoader` calls; also without compression.
+- mosaicml: `LocalDataset[i]`, its class for local data; there is no call for a batch.
+- litdata: `StreamingDataset[i]`; the same.
+- array_record: `ArrayRecordDataSource.__getitems__`, one record a group, as its users are told; also without compression. Its values
+  are bytes, so a picture carries its label in 4 bytes before it.
+- Lance: `dataset.take`, columns turned to Python values.
+- files: one file per sample, paths and labels in a list. webdataset has no access by index and is not here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.harness import Rival
+from bench.mosaicml import load_streaming
+from bench.sources import FILES_PER_FOLDER
+
+Sample = dict[str, Any]
+_LABEL: Final = struct.Struct("<i")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """An open data set."""
+
+    read: Callable[[list[int]], Any]
+    """Timed: indices -> a batch, in the library's own form."""
+    samples: Callable[[Any], list[Sample]]
+    """Not timed: a batch -> plain samples, in the order that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One rival: how it stores, how it reads."""
+
+    rival: Rival
+    build: Callable[[Sequence[Sample], Path], None]
+    open: Callable[[Path, Sequence[str]], Reader]
+    """(folder, field names) -> reader."""
+
+
+def _brand_builder(**options: Any) -> Callable[[Sequence[Sample], Path], None]:
+    def build(samples: Sequence[Sample], out: Path) -> None:
+        import brand
+
+        brand.pack(samples, out, schema=_codecs(samples[0]), jobs=2, **options)
+
+    return build
+
+
+def _brand_open(out: Path, fields: Sequence[str]) -> Reader:
+    from brand import BrandDataset
+
+    dataset = BrandDataset(out, decode=False)
+    return Reader(dataset.__getitems__, lambda batch: [{name: sample[name] for name in fields} for sample in batch])
+
+
+def _mosaicml_build(samples: Sequence[Sample], out: Path) -> None:
+    with load_streaming().MDSWriter(columns=_codecs(samples[0]), out=str(out)) as writer:
+        for sample in samples:
+            writer.write(sample)
+
+
+def _mosaicml_open(out: Path, fields: Sequence[str]) -> Reader:
+    dataset = load_streaming().LocalDataset(str(out))
+    return Reader(lambda indices: [dataset[i] for i in indices], _as_it_is)
+
+
+def _litdata_build(samples: Sequence[Sample], out: Path) -> None:
+    import litdata
+
+    litdata.optimize(_Pick(samples), list(range(len(samples))), str(out), chunk_bytes="64MB", num_workers=1,
+                     start_method="fork", keep_data_ordered=True, reorder_files=False, verbose=False)  # fmt: skip
+
+
+class _Pick:
+    """Callable for litdata: index -> sample."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples = samples
+
+    def __call__(self, index: int) -> Sample:
+        return self._samples[index]
+
+
+def _litdata_open(out: Path, fields: Sequence[str]) -> Reader:
+    import litdata
+
+    dataset = litdata.StreamingDataset(str(out))
+    return Reader(lambda indices: [dataset[i] for i in indices], _as_it_is)
+
+
+def _array_record_builder(options: str) -> Callable[[Sequence[Sample], Path], None]:
+    def build(samples: Sequence[Sample], out: Path) -> None:
+        from array_record.python import array_record_module
+
+        out.mkdir(parents=True)
+        writer = array_record_module.ArrayRecordWriter(str(out / "all.array_record"), options)
+        for sample in samples:
+            prefix = _LABEL.pack(sample["label"]) if "label" in sample else b""
+            writer.write(prefix + _payload(sample))
+        writer.close()
+
+    return build
+
+
+def _array_record_open(out: Path, fields: Sequence[str]) -> Reader:
+    from array_record.python import array_record_data_source
+
+    source = array_record_data_source.ArrayRecordDataSource([str(out / "all.array_record")])
+    if "label" not in fields:
+        return Reader(source.__getitems__, lambda batch: [{fields[0]: record} for record in batch])
+
+    def read(indices: list[int]) -> list[Sample]:
+        records = source.__getitems__(indices)
+        return [{"image": record[_LABEL.size :], "label": _LABEL.unpack_from(record)[0]} for record in records]
+
+    return Reader(read, _as_it_is)
+
+
+def _lance_build(samples: Sequence[Sample], out: Path) -> None:
+    import lance
+    import pyarrow
+
+    kinds = {name: pyarrow.binary() if isinstance(value, bytes) else pyarrow.int64() for name, value in samples[0].items()}
+    table = pyarrow.table({name: pyarrow.array([s[name] for s in samples], kind) for name, kind in kinds.items()})
+    lance.write_dataset(table, str(out))
+
+
+def _lance_open(out: Path, fields: Sequence[str]) -> Reader:
+    import lance
+
+    dataset = lance.dataset(str(out))
+    columns = list(fields)
+
+    def read(indices: list[int]) -> list[list[Any]]:
+        taken = dataset.take(indices, columns=columns)
+        return [taken.column(name).to_pylist() for name in columns]
+
+    return Reader(read, lambda batch: [dict(zip(columns, values, strict=True)) for values in zip(*batch, strict=True)])
+
+
+def _files_build(samples: Sequence[Sample], out: Path) -> None:
+    labels = []
+    for i, sample in enumerate(samples):
+        path = _file_of(out, i)
+        if i % FILES_PER_FOLDER == 0:
+            path.parent.mkdir(parents=True)
+        path.write_bytes(_payload(sample))
+        labels.append(str(sample.get("label", 0)))
+    (out / "labels").write_text("\n".join(labels))
+
+
+def _files_open(out: Path, fields: Sequence[str]) -> Reader:
+    labels = [int(label) for label in (out / "labels").read_text().split()]
+    paths = [str(_file_of(out, i)) for i in range(len(labels))]
+
+    def content(i: int) -> bytes:
+        with open(paths[i], "rb", buffering=0) as file:
+            return file.read()
+
+    if "label" not in fields:
+        return Reader(lambda indices: [{"line": content(i)} for i in indices], _as_it_is)
+    return Reader(lambda indices: [{"image": content(i), "label": labels[i]} for i in indices], _as_it_is)
+
+
+def _file_of(out: Path, i: int) -> Path:
+    return out / f"{i // FILES_PER_FOLDER:04d}" / f"{i:07d}"
+
+
+def _payload(sample: Sample) -> bytes:
+    """The one field that is bytes."""
+    return next(value for value in sample.values() if isinstance(value, bytes))
+
+
+def _codecs(sample: Sample) -> dict[str, str]:
+    return {name: "bytes" if isinstance(value, bytes) else "int" for name, value in sample.items()}
+
+
+def _as_it_is(batch: list[Sample]) -> list[Sample]:
+    return batch
+
+
+def _array_record(name: str, options: str) -> Library:
+    rival = Rival(name, "array_record", "array_record")
+    return Library(rival, _array_record_builder(options), _array_record_open)
+
+
+LIBRARIES: Final = (
+    Library(Rival("brand", "brand", "brand"), _brand_builder(), _brand_open),
+    Library(Rival("brand, uncompressed", "brand", "brand"), _brand_builder(compression="none"), _brand_open),
+    Library(Rival("mosaicml", "streaming", "mosaicml-streaming"), _mosaicml_build, _mosaicml_open),
+    Library(Rival("litdata", "litdata", "litdata"), _litdata_build, _litdata_open),
+    _array_record("array_record", "group_size:1"),
+    _array_record("array_record, uncompressed", "group_size:1,uncompressed"),
+    Library(Rival("lance", "lance", "pylance"), _lance_build, _lance_open),
+    Library(Rival("files"), _files_build, _files_open),
+)

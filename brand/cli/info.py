@@ -1,0 +1,81 @@
+"""`brand info DST`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from brand.cli.output import print_json, size
+from brand.storage.dataset import StoredDataSet
+from brand.storage.summary import Summary, summarise
+
+_BAR = 32
+_CLASSES_SHOWN = 30
+
+
+@click.command()
+@click.argument("dst", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
+def info(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Show what is in the data set DST: fields, sizes, classes. Reads the index only."""
+    summary = summarise(StoredDataSet(dst))
+    if as_json:
+        print_json(summary.to_json())
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(_facts(summary))
+    sizes = [(f"{size(low)} - {size(2 * low)}", count) for low, count in summary.size_histogram.items()]
+    console.print(_bars("sample sizes", sizes))
+    if summary.class_counts is not None:
+        classes = list(summary.class_counts.items())
+        console.print(_bars(f"{len(classes):,} classes", classes[:_CLASSES_SHOWN]))
+        if len(classes) > _CLASSES_SHOWN:
+            console.print(f"  and {len(classes) - _CLASSES_SHOWN:,} more classes (--json lists all)")
+
+
+def _facts(summary: Summary) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    mean = summary.raw_bytes / summary.samples
+    chunk = size(summary.stored_bytes / summary.chunks)
+    kept = (
+        ""
+        if summary.compression == "none"
+        else f", {100 * summary.stored_bytes / max(1, summary.raw_bytes):.0f} % of the raw size"
+    )
+    dictionary = f" with a dictionary of {size(summary.dictionary_bytes)}" if summary.dictionary_bytes else ""
+    rows = {
+        "data set": f"{summary.path}  (id {summary.id})",
+        "samples": f"{summary.samples:,}, {size(mean)} on average, the largest {size(summary.largest_sample)}",
+        "fields": ", ".join(f"{name}: {codec}" for name, codec in summary.schema.items()),
+        "chunks": f"{summary.chunks:,} of {summary.chunk_size:,} samples, {chunk} on average",
+        "compression": f"{summary.compression}{dictionary}{kept}",
+        "on disk": f"{size(summary.disk_bytes)}, chunks and index",
+        "made from": f"{summary.source.get('kind', '?')}, shuffled with seed {summary.seed}",
+    }
+    rows |= (
+        {"beside it": ", ".join(f"{name} ({size(count)})" for name, count in summary.companions.items())}
+        if summary.companions
+        else {}
+    )
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}[/bold]", value.replace("[", r"\["))
+    return table
+
+
+def _bars(title: str, counts: Iterable[tuple[str, int]]) -> Table:
+    rows = list(counts)
+    most = max((count for _, count in rows), default=1) or 1
+    table = Table(
+        box=None, show_header=False, padding=(0, 2, 0, 0), title=f"\n{title}", title_justify="left", title_style="bold"
+    )
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    for name, count in rows:
+        table.add_row(
+            name.replace("[", r"\["), f"{count:,}", "█" * round(_BAR * count / most) or ("▏" if count else "")
+        )
+    return table

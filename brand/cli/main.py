@@ -1,0 +1,54 @@
+"""The group `brand`, and what becomes of errors: a message that names the thing and the next step, and an exit code.
+
+0 done    1 something was found wrong    2 wrong use    130 stopped with Ctrl-C
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+import brand
+from brand.cli.cat import cat
+from brand.cli.convert import convert
+from brand.cli.info import info
+from brand.cli.output import fail
+from brand.cli.reindex import reindex
+from brand.cli.unpack import unpack
+from brand.cli.verify import verify
+from brand.errors import BrandError, UsageError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(brand.__version__, "-V", "--version", prog_name="brand")
+def cli() -> None:
+    """Pack samples into chunks, and look after data sets that are packed.
+
+    Exit codes: 0 done, 1 something was found wrong, 2 wrong use, 130 stopped with Ctrl-C.
+    """
+
+
+for _verb in (convert, info, verify, unpack, cat, reindex):
+    cli.add_command(_verb)
+
+
+def main() -> None:
+    """Run the command and leave with its exit code."""
+    as_json = "--json" in sys.argv[1:]
+    try:
+        code = cli.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Abort:
+        stopped = "Stopped. A conversion keeps what is finished: run the same command again and it goes on."
+        sys.exit(fail(stopped, "Interrupted", 130, as_json=as_json))
+    except click.ClickException as error:
+        if as_json:
+            sys.exit(fail(error.format_message(), "UsageError", error.exit_code, as_json=True))
+        error.show()
+        sys.exit(error.exit_code)
+    except BrandError as error:
+        sys.exit(fail(str(error), type(error).__name__, 2 if isinstance(error, UsageError) else 1, as_json=as_json))
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)

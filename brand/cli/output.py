@@ -1,0 +1,130 @@
+"""How results and progress are shown: bars on a terminal, plain lines elsewhere, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+
+LINE_EVERY_S: Final = 10.0
+BAR_EVERY_S: Final = 0.1
+
+
+Meter = Callable[[str, int, int | None, int, int | None], None]
+"""Shows how far a stage is: its name, samples (or chunks) done, of a total, bytes done, of a total."""
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+
+
+def fail(message: str, kind: str, code: int, *, as_json: bool) -> int:
+    """Say what went wrong; returns the exit code."""
+    if as_json:
+        print_json({"error": {"type": kind, "message": message}})
+    else:
+        click.secho("brand: ", fg="red", nl=False, err=True)
+        click.echo(message, err=True)
+    return code
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1.5 GB (powers of 1,000)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+@contextmanager
+def meter(*, quiet: bool) -> Iterator[Meter]:
+    """A bar on a terminal, lines every ten seconds elsewhere, nothing where `quiet`."""
+    if quiet:
+        yield _silent
+    elif sys.stderr.isatty():
+        with _Bars() as bars:
+            yield bars
+    else:
+        yield _Lines()
+
+
+def _silent(*_: object) -> None:
+    """Show nothing."""
+
+
+class _Bars:
+    """One bar a stage, drawn when there is news (no thread of its own: workers are forked meanwhile)."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description:>6}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[count]}"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(compact=True),
+        )
+        self._progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
+        self._tasks: dict[str, Any] = {}
+        self._started: dict[str, float] = {}
+        self._drawn = 0.0
+
+    def __enter__(self) -> _Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.refresh()
+        self._progress.stop()
+
+    def __call__(self, stage: str, done: int, total: int | None, size_done: int, total_size: int | None) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = self._progress.add_task(stage, total=None, count="", rate="")
+            self._started[stage] = time.monotonic()
+        seconds = time.monotonic() - self._started[stage]
+        count = f"{done:,}" + (f" of {total:,}" if total is not None else "")
+        rate = f"{size(size_done / seconds)}/s" if seconds > 0.2 else ""
+        of = (total_size, size_done) if total_size else (total, done)
+        self._progress.update(self._tasks[stage], total=of[0], completed=of[1], count=count, rate=rate)
+        if time.monotonic() - self._drawn > BAR_EVERY_S:
+            self._progress.refresh()
+            self._drawn = time.monotonic()
+
+
+class _Lines:
+    """A line every ten seconds, and one when a stage is done."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._started: dict[str, float] = {}
+
+    def __call__(self, stage: str, done: int, total: int | None, size_done: int, _: int | None) -> None:
+        now = time.monotonic()
+        started = self._started.setdefault(stage, now)
+        finished = total is not None and done >= total
+        if finished and self._last.get(stage) == float("inf"):
+            return
+        if not finished and now - self._last.get(stage, started) < LINE_EVERY_S:
+            return
+        self._last[stage] = float("inf") if finished else now
+        share = f" of {total:,} ({100 * done / total:.0f} %)" if total else ""
+        rate = f", {size(size_done / (now - started))}/s" if now - started > 0.2 else ""
+        click.echo(f"{stage}: {done:,}{share}" + (f", {size(size_done)}{rate}" if size_done else ""), err=True)

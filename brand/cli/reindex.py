@@ -1,0 +1,30 @@
+"""`brand reindex DST`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from brand.cli.output import meter, print_json
+from brand.storage.reindex import reindex as run
+
+
+@click.command()
+@click.argument("dst", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
+def reindex(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Make manifest, index and columns of DST again from its chunks alone."""
+    total = 0
+    with meter(quiet=as_json) as show:
+
+        def on_chunk(done: int, chunks: int, size: int) -> None:
+            nonlocal total
+            total += size
+            show("reindex", done, chunks, total, None)
+
+        manifest = run(dst, on_chunk)
+    if as_json:
+        print_json({"path": str(dst), "samples": manifest.header.samples, "chunks": manifest.header.chunks})
+    else:
+        click.echo(f"The index of {manifest.header.samples:,} samples in {manifest.header.chunks:,} chunks is new")

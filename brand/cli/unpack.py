@@ -1,0 +1,24 @@
+"""`brand unpack DST OUT`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from brand.cli.output import meter, print_json
+from brand.storage.unpack import unpack as run
+
+
+@click.command()
+@click.argument("dst", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
+def unpack(dst: Path, out: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Give the folder that DST was made from back in OUT, bit for bit."""
+    with meter(quiet=as_json) as show:
+        files = run(dst, out, lambda done, chunks, _: show("unpack", done, chunks, 0, None))
+    if as_json:
+        print_json({"path": str(dst), "out": str(out), "files": files})
+    else:
+        click.echo(f"{files:,} files are in {out}, each as it was")

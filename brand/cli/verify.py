@@ -1,0 +1,48 @@
+"""`brand verify DST`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from brand.cli.output import meter, print_json, size
+from brand.errors import FormatError
+from brand.formats.manifest import read_manifest
+from brand.storage.verify import verify as run
+
+_SHOWN = 100
+
+
+@click.command()
+@click.argument("dst", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
+def verify(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
+    """Read every byte of the data set DST and check it.
+
+    Exit code 1 where something is wrong, with chunk and sample named.
+    """
+    header = read_manifest(dst).header
+    samples = total = 0
+    errors: list[FormatError] = []
+    with meter(quiet=as_json) as show:
+        for step in run(dst):
+            samples, total = samples + step.samples, total + step.bytes
+            errors += step.errors
+            show("verify", samples, header.samples, total, None)
+    if as_json:
+        listed = [
+            {"type": type(e).__name__, "file": str(e.path), "chunk": e.chunk, "sample": e.sample, "message": str(e)}
+            for e in errors
+        ]
+        print_json({"path": str(dst), "samples": samples, "bytes": total, "errors": listed})
+    elif not errors:
+        click.echo(
+            f"{dst} is whole: {samples:,} samples in {header.chunks:,} chunks, {size(total)}, every checksum right"
+        )
+    else:
+        for error in errors[:_SHOWN]:
+            click.echo(str(error))
+        more = f" (the first {_SHOWN} are shown)" if len(errors) > _SHOWN else ""
+        click.echo(f"{dst}: {len(errors):,} errors{more}", err=True)
+    return 1 if errors else 0
