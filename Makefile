@@ -1,0 +1,64 @@
+# Every verb sets up what it needs. A machine with Python >= 3.11 and make is enough.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEMO ?= demo-output
+SETUP := $(VENV)/.ready
+DEV := $(VENV)/.ready-dev
+DOCS := $(VENV)/.ready-docs
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test lint bench docs clean
+help:
+	@echo "make demo    convert, look at, verify and train from a small real data set"
+	@echo "make test    all tests but the large real sets"
+	@echo "make lint    ruff, mypy --strict, import-linter"
+	@echo "make bench   what this machine can measure in a few minutes (bench/README.md tells the rest)"
+	@echo "make docs    the documentation as HTML in docs/_build/html"
+	@echo "make clean   remove what these made"
+
+$(SETUP): pyproject.toml
+	@echo "Setting up $(VENV): the first time takes some minutes, PyTorch is large"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Brand needs Python 3.11 or newer; make PYTHON=... names one")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) torch==2.13.0
+	@$(PIP) --editable '.[train,audio]'
+	@touch $@
+
+$(DEV): $(SETUP)
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(DOCS): $(DEV)
+	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+demo: $(SETUP)
+	@rm -rf $(DEMO) && mkdir -p $(DEMO)
+	@$(BIN)/python -m zipfile -e examples/data/fashion-mnist-small.zip $(DEMO)/fashion-mnist
+	$(BIN)/brand convert images $(DEMO)/fashion-mnist/train $(DEMO)/train.brand
+	$(BIN)/brand convert images $(DEMO)/fashion-mnist/test $(DEMO)/test.brand
+	$(BIN)/brand info $(DEMO)/train.brand
+	$(BIN)/brand verify $(DEMO)/train.brand
+	$(BIN)/python examples/train_fashion_mnist.py $(DEMO)/train.brand $(DEMO)/test.brand --epochs 2
+	$(BIN)/brand convert audio examples/data/clips $(DEMO)/clips.brand --transcripts examples/data/clips/transcripts.tsv
+	$(BIN)/brand cat $(DEMO)/clips.brand 0
+
+test: $(DEV)
+	$(BIN)/python -m pytest -n auto
+
+lint: $(DEV)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(DEV)
+	$(BIN)/python -m bench.smoke
+
+docs: $(DOCS)
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+clean:
+	rm -rf $(VENV) $(DEMO) build dist docs/_build docs/api *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
