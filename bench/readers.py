@@ -6,7 +6,8 @@ timed: it hands back what the library hands back, usually dicts; `Reader.samples
 
 - Brand: `ds.__getitems__`, what a `DataLoader` calls; also without compression.
 - mosaicml: `LocalDataset[i]`, its class for local data; there is no call for a batch.
-- litdata: `StreamingDataset[i]`; the same.
+- litdata: `StreamingDataset[i]`; the same. Found by trying: one large chunk; pictures as tuples that are decoded one at a time (80 times
+  faster than the defaults) and come as views of a memory map, copied to bytes here; records as dicts (faster than as bytes).
 - array_record: `ArrayRecordDataSource.__getitems__`, one record a group, as its users are told; also without compression. Its values
   are bytes, so a picture carries its label in 4 bytes before it.
 - Lance: `dataset.take`, columns turned to Python values.
@@ -16,7 +17,7 @@ timed: it hands back what the library hands back, usually dicts; `Reader.samples
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -79,25 +80,24 @@ def _mosaicml_open(out: Path, fields: Sequence[str]) -> Reader:
 def _litdata_build(samples: Sequence[Sample], out: Path) -> None:
     import litdata
 
-    litdata.optimize(_Pick(samples), list(range(len(samples))), str(out), chunk_bytes="64MB", num_workers=1,
-                     start_method="fork", keep_data_ordered=True, reorder_files=False, verbose=False)  # fmt: skip
+    def write(_: int) -> Iterator[Any]:
+        yield from samples if "line" in samples[0] else (tuple(sample.values()) for sample in samples)
 
-
-class _Pick:
-    """Callable for litdata: index -> sample."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self._samples = samples
-
-    def __call__(self, index: int) -> Sample:
-        return self._samples[index]
+    litdata.optimize(write, [0], str(out), chunk_bytes="1GB", num_workers=1, start_method="fork", verbose=False)
 
 
 def _litdata_open(out: Path, fields: Sequence[str]) -> Reader:
     import litdata
 
-    dataset = litdata.StreamingDataset(str(out))
-    return Reader(lambda indices: [dataset[i] for i in indices], _as_it_is)
+    dataset = litdata.StreamingDataset(str(out), batch_decode=1)
+    if "label" not in fields:
+        return Reader(lambda indices: [dataset[i] for i in indices], _as_it_is)
+
+    def read(indices: list[int]) -> list[Sample]:
+        pairs = (dataset[i] for i in indices)
+        return [{"image": bytes(image), "label": label} for image, label in pairs]
+
+    return Reader(read, _as_it_is)
 
 
 def _array_record_builder(options: str) -> Callable[[Sequence[Sample], Path], None]:

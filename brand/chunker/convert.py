@@ -47,7 +47,6 @@ Target = str | PathLike[str]
 
 _PROBE_SAMPLES: Final = 16_384
 _PROBE_BYTES: Final = 8 << 20
-_PROBE_STEP: Final = 64
 _CHECKS_A_TASK: Final = 32
 
 
@@ -305,18 +304,17 @@ class _Conversion:
 
     def _probe(self, order_path: Path) -> list[bytes]:
         """Records of the first places, that is of random samples: up to 16,384 of them or 8 MiB."""
-        order = open_order(order_path, len(self.source))
+        indices = open_order(order_path, len(self.source))[:_PROBE_SAMPLES]
+        sizes = self.source.sizes(indices)
+        if sizes is not None:
+            return self.source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))])
         probe: list[bytes] = []
         held = 0
-        for start in range(0, min(len(order), _PROBE_SAMPLES), _PROBE_STEP):
-            if held >= _PROBE_BYTES:
+        for index in indices:
+            probe += self.source.records(np.array([index]))
+            held += len(probe[-1])
+            if held > _PROBE_BYTES:
                 break
-            for index in order[start : start + _PROBE_STEP]:
-                record = self.source.records(np.array([index]))[0]
-                probe.append(record)
-                held += len(record)
-                if held >= _PROBE_BYTES:
-                    break
         return probe
 
     def _plan(self, probe: list[bytes]) -> Plan:

@@ -135,4 +135,4 @@ class Listing:
 def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
-    return np.memmap(path, dtype, "r")
+    return np.memmap(path, dtype, "r").view(np.ndarray)  # a plain array: indexing a memmap costs five times as much

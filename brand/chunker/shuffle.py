@@ -43,7 +43,7 @@ def write_order(path: Path, samples: int, seed: int, *, block: int = BLOCK) -> N
 
 def open_order(path: Path, samples: int) -> NDArray[np.uint64]:
     """Map what `write_order` wrote."""
-    return np.memmap(path, "<u8", "r", shape=(samples,))
+    return np.memmap(path, "<u8", "r", shape=(samples,)).view(np.ndarray)
 
 
 def _sort_by_bucket(order: NDArray[np.uint64], scratch: Path, seed: int, block: int) -> None:

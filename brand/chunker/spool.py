@@ -72,7 +72,7 @@ class SpoolSource:
 
     @cached_property
     def _spans(self) -> NDArray[np.void]:
-        return np.memmap(self.folder / "spans.bin", _SPAN, "r")
+        return np.memmap(self.folder / "spans.bin", _SPAN, "r").view(np.ndarray)
 
     @cached_property
     def _file(self) -> Any:

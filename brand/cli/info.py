@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from brand.cli.output import print_json, size
 from brand.storage.dataset import StoredDataSet
 from brand.storage.summary import Summary, summarise
+
+if TYPE_CHECKING:
+    from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
 
 _BAR = 32
 _CLASSES_SHOWN = 30
@@ -26,6 +28,8 @@ def info(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes optio
     if as_json:
         print_json(summary.to_json())
         return
+    from rich.console import Console
+
     console = Console(highlight=False, soft_wrap=True)
     console.print(_facts(summary))
     sizes = [(f"{size(low)} - {size(2 * low)}", count) for low, count in summary.size_histogram.items()]
@@ -38,6 +42,8 @@ def info(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes optio
 
 
 def _facts(summary: Summary) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     mean = summary.raw_bytes / summary.samples
     chunk = size(summary.stored_bytes / summary.chunks)
@@ -67,6 +73,8 @@ def _facts(summary: Summary) -> Table:
 
 
 def _bars(title: str, counts: Iterable[tuple[str, int]]) -> Table:
+    from rich.table import Table
+
     rows = list(counts)
     most = max((count for _, count in rows), default=1) or 1
     table = Table(

@@ -51,28 +51,43 @@ def encode_record(schema: Schema, fixed: Sequence[int | float], payloads: Sequen
     return b"".join((head_struct(schema).pack(*fixed, *map(len, payloads)), *payloads))
 
 
-def decode_record(schema: Schema, record: Buffer, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Values of a record's fields (all, or only `names`), images and audio as bytes.
+class RecordDecoder:
+    """Record -> values of its fields, images and audio as bytes.
 
-    Raises ValueError where the bytes are not a record of this schema.
+    Made once for a schema and the names wanted (None: all).
     """
-    head = head_struct(schema)
-    if len(record) < head.size:
-        raise ValueError(f"a record of {len(record)} bytes has no room for its head of {head.size}")
-    view = memoryview(record)
-    numbers = head.unpack_from(view)
-    count = len(schema.fixed)
-    values: dict[str, Any] = {n: v for (n, _), v in zip(schema.fixed, numbers[:count], strict=True)}
-    end = head.size
-    for (name, codec), length in zip(schema.variable, numbers[count:], strict=True):
-        start, end = end, end + length
-        if end > len(view):
-            raise ValueError(f"field {name!r} ends at byte {end} of a record of {len(view)}")
-        if names is None or name in names:
-            values[name] = DECODERS[codec](view[start:end])
-    if end != len(view):
-        raise ValueError(f"the fields end at byte {end} of a record of {len(view)}")
-    return {name: values[name] for name in (schema.names if names is None else names)}
+
+    def __init__(self, schema: Schema, names: Sequence[str] | None = None) -> None:
+        self.schema, self.names = schema, schema.names if names is None else tuple(names)
+        self._head = head_struct(schema)
+        self._fixed = tuple(name for name, _ in schema.fixed)
+        self._variable = tuple(
+            (name, DECODERS[codec] if name in self.names else None) for name, codec in schema.variable
+        )
+        made = (*self._fixed, *(name for name, decode in self._variable if decode is not None))
+        self._in_order = made == self.names
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RecordDecoder, (self.schema, self.names)
+
+    def __call__(self, record: Buffer) -> dict[str, Any]:
+        """Values by name, in the order asked for. Raises ValueError where the bytes are not a record of this schema."""
+        try:
+            numbers = self._head.unpack_from(record)
+        except struct.error as error:
+            raise ValueError(
+                f"a record of {len(record)} bytes has no room for its head of {self._head.size}"
+            ) from error
+        values: dict[str, Any] = dict(zip(self._fixed, numbers, strict=False))
+        start = self._head.size
+        for (name, decode), length in zip(self._variable, numbers[len(self._fixed) :], strict=True):
+            end = start + length
+            if decode is not None:
+                values[name] = decode(record[start:end])
+            start = end
+        if start != len(record):
+            raise ValueError(f"the fields end at byte {start} of a record of {len(record)}")
+        return values if self._in_order else {name: values[name] for name in self.names}
 
 
 def fixed_columns(schema: Schema, records: Sequence[bytes]) -> NDArray[np.void]:
@@ -90,7 +105,7 @@ def _rows(columns: Sequence[Sequence[bytes]], count: int) -> Any:
 
 def _column(name: str, samples: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> list[Any]:
     try:
-        return [sample[name] for sample in samples]
+        return list(map(operator.itemgetter(name), samples))
     except (KeyError, TypeError, IndexError):
         for position, sample in enumerate(samples):
             if not isinstance(sample, Mapping):

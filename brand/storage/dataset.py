@@ -11,7 +11,7 @@ per thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,7 +29,7 @@ from brand.errors import (
     MissingFileError,
     OversizedError,
     SchemaError,
-    TruncatedError,
+    StorageError,
 )
 from brand.formats.chunk import Front, read_front
 from brand.formats.compression import Decompressor
@@ -37,9 +37,12 @@ from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, SAMPLES_NAME, chunk
 from brand.formats.header import Header
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, read_manifest
-from brand.formats.record import decode_record
+from brand.formats.record import RecordDecoder
 from brand.formats.values import Buffer
-from brand.storage.files import Range, RangeReader
+from brand.storage.files import RangeReader
+
+SCRATCH_BYTES: Final = 32 << 20
+"""Largest scratch memory that a thread keeps."""
 
 _DAMAGED: Final = "Run `brand verify` to see all that is damaged"
 
@@ -129,41 +132,34 @@ class StoredDataSet:
         """Rows of the index for the places `first` to `end` - 1."""
         return np.asarray(self._rows[first:end])
 
-    def records(self, indices: NDArray[np.integer[Any]]) -> list[Buffer]:
-        """The checked records of the samples with these indices (each 0 <= i < len), in that order.
+    def samples(self, indices: NDArray[np.integer[Any]], decode: RecordDecoder) -> list[dict[str, Any]]:
+        """The samples with these indices (each 0 <= i < len), in that order, as `decode` makes them.
 
         Raises `FormatError`.
         """
-        places = self._place[indices].astype(np.int64)
-        if len(places) and int(places.max()) >= len(self):
-            raise LayoutError("a place out of range", path=self.path / PLACE_NAME, hint="Run `brand reindex`")
-        rows = self._rows[places]
-        chunks = places // self.header.chunk_size
-        if not np.array_equal(rows["index"], indices):
-            position = int(np.flatnonzero(rows["index"] != indices)[0])
-            raise LayoutError(
-                "the two halves of the index disagree",
-                path=self.path / PLACE_NAME,
-                sample=int(indices[position]),
-                expected=int(indices[position]),
-                found=int(rows["index"][position]),
-                hint="Run `brand reindex`",
-            )
-        return self._read(chunks, rows)
+        if not len(indices):
+            return []
+        records = self._records(indices)
+        try:
+            return [decode(record) for record in records]
+        except (ValueError, RecursionError):
+            for record, index in zip(records, indices.tolist(), strict=True):
+                try:
+                    decode(record)
+                except (ValueError, RecursionError) as error:
+                    raise self.decode_error(str(error), index) from error
+            raise
 
     def sample(self, index: int) -> dict[str, Any]:
         """All fields of one sample, images and audio as bytes. Raises `FormatError`, IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index}: this data set has samples 0 to {len(self) - 1}")
-        return self.decode(self.records(np.array([index]))[0], index)
+        return self.samples(np.array([index]), RecordDecoder(self.header.schema))[0]
 
-    def decode(self, record: Buffer, index: int, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Fields of a record, images and audio as bytes. Raises `DecodeError`."""
-        try:
-            return decode_record(self.header.schema, record, names)
-        except (ValueError, RecursionError) as error:
-            chunk = self.chunk_of(index)
-            raise DecodeError(str(error), path=self.chunk_path(chunk), chunk=chunk, sample=index) from error
+    def decode_error(self, what: str, index: int, hint: str = "") -> DecodeError:
+        """An error about a sample whose bytes are right and still do not decode."""
+        chunk = int(self._place[index]) // self.header.chunk_size
+        return DecodeError(what, path=self.chunk_path(chunk), chunk=chunk, sample=index, hint=hint)
 
     def open_chunk(self, number: int) -> Front:
         """Read and check a chunk's front, and that it is the one that the index knows. Raises `FormatError`."""
@@ -172,9 +168,7 @@ class StoredDataSet:
             with path.open("rb") as file:
                 front = read_front(file, path)
         except FileNotFoundError:
-            raise MissingFileError(
-                "the chunk is missing", path=path, chunk=number, hint="Copy it again or convert again"
-            ) from None
+            raise _missing_chunk(path, number) from None
         self._check_identity(front, number, path)
         return front
 
@@ -200,43 +194,63 @@ class StoredDataSet:
                 hint="Run `brand reindex`",
             )
 
-    def _read(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> list[Buffer]:
-        if not len(rows):
-            return []
+    def _records(self, indices: NDArray[np.integer[Any]]) -> list[Buffer]:
+        """Checked records. Those that are not compressed lie in this thread's scratch memory, until its next read."""
+        places = self._place[indices].astype(np.int64)
+        if int(places.max()) >= len(self):
+            raise LayoutError("a place out of range", path=self.path / PLACE_NAME, hint="Run `brand reindex`")
+        rows = self._rows[places]
+        if not np.array_equal(rows["index"], indices):
+            position = int(np.flatnonzero(rows["index"] != indices)[0])
+            raise LayoutError(
+                "the two halves of the index disagree",
+                path=self.path / PLACE_NAME,
+                sample=int(indices[position]),
+                expected=int(indices[position]),
+                found=int(rows["index"][position]),
+                hint="Run `brand reindex`",
+            )
+        chunks = places // self.header.chunk_size
         self._check_sizes(chunks, rows)
-        cut = cut_ranges(chunks, rows)
-        base = self._chunk_base
-        ranges = [
-            Range(f"{base}{chunk:08d}.brand", offset, size)
-            for chunk, offset, size in zip(cut.chunks, cut.offsets, cut.sizes, strict=True)
-        ]
-        try:
-            blocks = [memoryview(data) for data in self._reader.read(ranges)]
-        except FileNotFoundError as error:
-            number = int(Path(error.filename).stem)
-            raise MissingFileError(
-                "the chunk is missing", path=error.filename, chunk=number, hint="Copy it again or convert again"
-            ) from None
-        digest, unpack = xxhash.xxh3_64_intdigest, self._decompressor.unpack
+        digest, unpack = xxhash.xxh3_64_intdigest, self._tools.decompressor.unpack
         records: list[Buffer] = []
         facts = zip(
-            cut.range_of,
-            cut.starts,
-            rows["size"].tolist(),
+            self._read(chunks, rows),
             rows["raw_size"].tolist(),
             rows["checksum"].tolist(),
+            range(len(rows)),
             strict=True,
         )
-        for position, (block, start, size, raw_size, checksum) in enumerate(facts):
-            stored = blocks[block][start : start + size]
+        for stored, raw_size, checksum, position in facts:
             if digest(stored) != checksum:
                 self._explain(int(chunks[position]), rows[position], stored)
             try:
-                records.append(stored if size == raw_size else unpack(stored, raw_size))
+                records.append(unpack(stored, raw_size))
             except ValueError as error:
-                number, index = int(chunks[position]), int(rows[position]["index"])
-                raise DecodeError(str(error), path=self.chunk_path(number), chunk=number, sample=index) from error
+                raise self.decode_error(str(error), int(indices[position])) from error
         return records
+
+    def _read(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> list[memoryview]:
+        """Stored bytes of each row, in this thread's scratch memory."""
+        cut = cut_ranges(chunks, rows)
+        scratch = self._tools.scratch(sum(cut.sizes))
+        base, begin, blocks, ranges = self._chunk_base, 0, [], []
+        for chunk, offset, size in zip(cut.chunks, cut.offsets, cut.sizes, strict=True):
+            block = scratch[begin : begin + size]
+            blocks.append(block)
+            ranges.append((f"{base}{chunk:08d}.brand", offset, block))
+            begin += size
+        try:
+            self._tools.reader.read_into(ranges)
+        except FileNotFoundError as error:
+            raise _missing_chunk(error.filename, int(Path(error.filename).stem)) from None
+        except OSError as error:
+            raise StorageError(error.errno, f"cannot read {error.filename or self.path}: {error.strerror}") from error
+        sizes = rows["size"].tolist()
+        return [
+            blocks[block][start : start + size]
+            for block, start, size in zip(cut.range_of, cut.starts, sizes, strict=True)
+        ]
 
     def _check_sizes(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> None:
         """No allocation by an unchecked length: each range must lie inside its chunk as the index knows it."""
@@ -262,15 +276,6 @@ class StoredDataSet:
         except FormatError as error:
             error.sample = index
             raise
-        if len(stored) < int(row["size"]):
-            raise TruncatedError(
-                "the file ends inside the sample",
-                path=path,
-                chunk=number,
-                sample=index,
-                expected=int(row["size"]),
-                found=len(stored),
-            )
         raise ChecksumError(
             "checksum of the sample",
             path=path,
@@ -282,16 +287,34 @@ class StoredDataSet:
         )
 
     @property
-    def _reader(self) -> RangeReader:
-        if not hasattr(self._local, "reader"):
-            self._local.reader = RangeReader()
-        reader: RangeReader = self._local.reader
-        return reader
-
-    @property
-    def _decompressor(self) -> Decompressor:
-        if not hasattr(self._local, "decompressor"):
+    def _tools(self) -> _Tools:
+        """This thread's reader, decompressor and scratch memory."""
+        if not hasattr(self._local, "tools"):
             dictionary = self.open_chunk(0).dictionary if self.manifest.dictionary_size else b""
-            self._local.decompressor = Decompressor(dictionary)
-        decompressor: Decompressor = self._local.decompressor
-        return decompressor
+            self._local.tools = _Tools(RangeReader(), Decompressor(dictionary))
+        tools: _Tools = self._local.tools
+        return tools
+
+
+@dataclass
+class _Tools:
+    """What one thread reads with."""
+
+    reader: RangeReader
+    decompressor: Decompressor
+    _memory: memoryview = field(default_factory=lambda: memoryview(b""))
+
+    def scratch(self, size: int) -> memoryview:
+        """Memory to read into.
+
+        It is used again, up to `SCRATCH_BYTES`, as fresh pages cost more than the read itself.
+        """
+        if size > SCRATCH_BYTES:
+            return memoryview(bytearray(size))
+        if size > len(self._memory):
+            self._memory = memoryview(bytearray(min(SCRATCH_BYTES, 2 * size)))
+        return self._memory
+
+
+def _missing_chunk(path: Path | str, number: int) -> MissingFileError:
+    return MissingFileError("the chunk is missing", path=path, chunk=number, hint="Copy it again or convert again")

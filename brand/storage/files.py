@@ -1,9 +1,9 @@
 """Many small or large ranges of many files: how are they read with few open files and, when cold, all at once?
 
-`RangeReader.read` first asks for each range with RWF_NOWAIT: what the page cache holds costs one system call. The
+`RangeReader.read_into` first asks for each range with RWF_NOWAIT: what the page cache holds costs one system call. The
 ranges that would wait are then all announced to the kernel (POSIX_FADV_WILLNEED), so that the device sees a deep queue
-from one thread, and read one after the other. Open descriptors are kept, least recently used first out. Not
-thread-safe; each process opens its own.
+from one thread, and read one after the other. Bytes go straight into the caller's buffers. Open descriptors are kept,
+least recently used first out. Not thread-safe: one a thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+Range = tuple[str, int, memoryview]
+"""One contiguous read: path, offset, and the buffer to fill."""
 
 OPEN_FILES: Final = 256
 """Descriptors kept open: a quarter of the usual limit of 1,024."""
@@ -20,39 +23,21 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
 
 
-class Range(NamedTuple):
-    """One contiguous read."""
-
-    path: str
-    offset: int
-    size: int
-
-
 class RangeReader:
-    """Reads ranges; a range past the end of a file comes back short, which is the caller's to judge."""
+    """Fills buffers from ranges of files; a range past the end of a file fills less, which is the caller's to judge."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._nowait = _NOWAIT
 
-    def read(self, ranges: Sequence[Range]) -> list[bytes | bytearray]:
-        """The bytes of each range, in the order asked. Raises OSError (FileNotFoundError for a missing file)."""
-        results: list[bytes | bytearray] = [b""] * len(ranges)
-        late = []
-        for position, (path, offset, size) in enumerate(ranges):
-            data = self._read_cached(self._descriptor(path), offset, size)
-            if data is None:
-                late.append(position)
-            else:
-                results[position] = data
+    def read_into(self, ranges: Sequence[Range]) -> None:
+        """Fill each range's buffer. Raises OSError (FileNotFoundError for a missing file)."""
+        late = [r for r in ranges if not self._filled_from_cache(r)]
         if len(late) > 1 and _WILLNEED is not None:
-            for position in late:
-                path, offset, size = ranges[position]
-                os.posix_fadvise(self._descriptor(path), offset, size, _WILLNEED)
-        for position in late:
-            path, offset, size = ranges[position]
-            results[position] = _read_fully(self._descriptor(path), offset, size)
-        return results
+            for path, offset, buffer in late:
+                os.posix_fadvise(self._descriptor(path), offset, len(buffer), _WILLNEED)
+        for path, offset, buffer in late:
+            _fill(self._descriptor(path), offset, buffer)
 
     def close(self) -> None:
         """Close every file. The reader may be used again."""
@@ -73,27 +58,28 @@ class RangeReader:
             self._open.move_to_end(path)
         return descriptor
 
-    def _read_cached(self, descriptor: int, offset: int, size: int) -> bytearray | None:
-        """The range if the page cache holds all of it."""
+    def _filled_from_cache(self, wanted: Range) -> bool:
+        """Whether the page cache held all of the range."""
         if not self._nowait:
-            return None
-        buffer = bytearray(size)
+            return False
+        path, offset, buffer = wanted
         try:
-            if os.preadv(descriptor, [buffer], offset, self._nowait) == size:
-                return buffer
+            return os.preadv(self._descriptor(path), (buffer,), offset, self._nowait) == len(buffer)
         except BlockingIOError:
-            pass
+            return False
+        except FileNotFoundError:
+            raise
         except OSError:  # this file system does not know RWF_NOWAIT
             self._nowait = 0
-        return None
+            return False
 
 
-def _read_fully(descriptor: int, offset: int, size: int) -> bytes:
-    """pread until `size` bytes or the end of the file."""
-    data = os.pread(descriptor, size, offset)
-    while 0 < len(data) < size:
-        more = os.pread(descriptor, size - len(data), offset + len(data))
-        if not more:
-            break
-        data += more
-    return data
+def _fill(descriptor: int, offset: int, buffer: memoryview) -> None:
+    """Read until the buffer is full or the file ends; what is not read becomes zeros, never what was there before."""
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(descriptor, (buffer[done:],), offset + done)
+        if count == 0:
+            buffer[done:] = bytes(len(buffer) - done)
+            return
+        done += count

@@ -11,7 +11,7 @@ from brand.errors import DecodeError, FormatError, LayoutError, TargetExistsErro
 from brand.formats.constants import EXTRAS_NAME
 from brand.formats.contents import read_records
 from brand.formats.publish import storage_errors
-from brand.formats.record import decode_record
+from brand.formats.record import RecordDecoder
 from brand.storage.dataset import StoredDataSet
 from brand.storage.progress import OnChunk, silent
 
@@ -46,13 +46,14 @@ def unpack(path: Path, out: Path, on_chunk: OnChunk = silent) -> int:
 
 def _chunk(data_set: StoredDataSet, number: int, out: Path, field: str) -> int:
     front, path = data_set.open_chunk(number), data_set.chunk_path(number)
+    decode = RecordDecoder(data_set.header.schema, (field, "key"))
     with path.open("rb") as file:
         for row, record in read_records(file, front, path):
             if isinstance(record, FormatError):
                 raise record
             index = int(row["index"])
             try:
-                values = decode_record(data_set.header.schema, record, (field, "key"))
+                values = decode(record)
             except ValueError as error:
                 raise DecodeError(str(error), path=path, chunk=number, sample=index) from error
             target = _target(out, values["key"], path)

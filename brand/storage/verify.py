@@ -16,7 +16,7 @@ from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError, M
 from brand.formats.contents import read_records
 from brand.formats.manifest import read_manifest
 from brand.formats.publish import file_digest
-from brand.formats.record import decode_record
+from brand.formats.record import RecordDecoder
 from brand.storage.dataset import StoredDataSet
 
 
@@ -74,8 +74,8 @@ def _chunk(data_set: StoredDataSet, number: int) -> Checked:
     for slot in np.flatnonzero(indexed != front.rows).tolist():
         sample = int(front.rows["index"][slot])
         errors.append(LayoutError("the index differs from the chunk's table", path=path, chunk=number, sample=sample))
-    schema = data_set.header.schema
-    columns = {name: data_set.column(name) for name, _ in schema.fixed}
+    decode = RecordDecoder(data_set.header.schema)
+    columns = {name: data_set.column(name) for name, _ in data_set.header.schema.fixed}
     with path.open("rb") as file:
         for row, record in read_records(file, front, path):
             index = int(row["index"])
@@ -83,7 +83,7 @@ def _chunk(data_set: StoredDataSet, number: int) -> Checked:
                 errors.append(record)
                 continue
             try:
-                values = decode_record(schema, record)
+                values = decode(record)
             except (ValueError, RecursionError) as error:
                 errors.append(DecodeError(str(error), path=path, chunk=number, sample=index))
                 continue

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from brand.errors import DecodeError, SchemaError, UsageError
+from brand.errors import SchemaError, UsageError
 from brand.formats.media import decode_audio, decode_image
+from brand.formats.record import RecordDecoder
 from brand.storage.dataset import StoredDataSet
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
@@ -120,43 +121,35 @@ class BrandDataset(Dataset[Any]):
 
     def _fetch(self, indices: NDArray[np.int64]) -> list[Any]:
         """Act: read, check, decode and transform these samples."""
-        records = self._stored.records(indices)
-        return [self._sample(record, index) for record, index in zip(records, indices.tolist(), strict=True)]
-
-    def _sample(self, record: Any, index: int) -> Any:
-        values = self._stored.decode(record, index, self._wanted)
-        for name, codec in self._media:
-            values[name] = self._decode(codec, values[name], index)
-        values["index"] = index
-        if "key" not in values:
-            values["key"] = str(index)
+        samples = self._stored.samples(indices, self._decoder)
+        for values, index in zip(samples, indices.tolist(), strict=True):
+            values["index"] = index
+            if "key" not in values:
+                values["key"] = str(index)
+            for name, decode in self._media:
+                try:
+                    values[name] = decode(values[name])
+                except ValueError as error:
+                    raise self._stored.decode_error(str(error), index, "decode=False gives the file's bytes") from error
         transform = self.transform
         if isinstance(transform, Mapping):
-            for name, function in transform.items():
-                values[name] = function(values[name])
-        sample = values if self.fields is None else tuple([values[name] for name in self.fields])
-        return transform(sample) if callable(transform) else sample
-
-    def _decode(self, codec: str, data: bytes, index: int) -> Any:
-        try:
-            return _MEDIA[codec](data)
-        except ValueError as error:
-            chunk = self._stored.chunk_of(index)
-            path = self._stored.chunk_path(chunk)
-            raise DecodeError(
-                str(error), path=path, chunk=chunk, sample=index, hint="decode=False gives the file's bytes"
-            ) from error
+            for values in samples:
+                values.update({name: function(values[name]) for name, function in transform.items()})
+        names = self.fields
+        chosen = samples if names is None else [tuple([values[name] for name in names]) for values in samples]
+        return [transform(sample) for sample in chosen] if callable(transform) else chosen
 
     @cached_property
-    def _wanted(self) -> tuple[str, ...] | None:
-        """Stored fields to decode; None for all."""
-        return None if self.fields is None else tuple(n for n in self._stored.header.schema.names if n in self.fields)
+    def _decoder(self) -> RecordDecoder:
+        """Decodes the fields that are wanted."""
+        schema = self._stored.header.schema
+        return RecordDecoder(schema, None if self.fields is None else [n for n in schema.names if n in self.fields])
 
     @cached_property
-    def _media(self) -> list[tuple[str, str]]:
-        """(name, codec) of the fields to decode as images or audio."""
-        wanted = self.fields or self._stored.header.schema.names
-        return [(n, c) for n, c in self._stored.header.schema.fields if self.decode and c in _MEDIA and n in wanted]
+    def _media(self) -> list[tuple[str, Callable[[Any], Any]]]:
+        """(name, decoder) of the fields to decode as images or audio."""
+        fields = self._stored.header.schema.fields if self.decode else ()
+        return [(name, _MEDIA[codec]) for name, codec in fields if codec in _MEDIA and name in self._decoder.names]
 
 
 def _as_names(fields: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,189 @@
+"""How much memory does a conversion of 5 GB take at its peak, in the largest process and in all of them together?
+
+    python -m bench.convert_memory --data DATA --work SCRATCH [--gigabytes 5] [--out bench/results/convert_memory.json]
+
+Tasks: `images`, an image folder made of hard links to the pictures of DATA/images, repeated until it holds 5 GB, through
+`brand convert images`; `records`, 5 GB of records from a generator through `brand.pack`; both with two processes.
+
+The conversion runs in a fresh process. The parent looks every 50 ms at all processes of its tree: private memory (USS) and
+proportional memory (PSS, shared pages divided among those that map them), and the kernel's own high-water mark of the resident
+size (VmHWM, which misses nothing but also counts pages of mapped files). Columns give the largest process and, for PSS, the largest
+sum over the tree at one moment. A baseline, the same process with nothing to convert, tells what the interpreter and imports cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench import harness, system
+from bench.harness import Outcome, Rival
+from bench.sources import list_images, load_lines
+
+EVERY_S: Final = 0.05
+RECORD_BYTES: Final = 2_048
+BASELINE_RECORDS: Final = 10
+TASKS: Final = ("baseline", "images", "records")
+
+
+@dataclass(slots=True)
+class Peaks:
+    """The highest values seen so far, in bytes."""
+
+    private_of_one: int = 0
+    proportional_of_one: int = 0
+    resident_of_one: int = 0
+    proportional_of_all: int = 0
+    processes: int = 0
+    looks: int = 0
+
+    def look(self, root: int) -> None:
+        """Take one sample of the whole tree."""
+        tree = [(pid, memory) for pid in system.process_tree(root) if (memory := system.memory_of(pid))]
+        for pid, memory in tree:
+            self.private_of_one = max(self.private_of_one, memory.private_bytes)
+            self.proportional_of_one = max(self.proportional_of_one, memory.proportional_bytes)
+            self.resident_of_one = max(self.resident_of_one, system.peak_resident_bytes(pid))
+        self.proportional_of_all = max(self.proportional_of_all, sum(memory.proportional_bytes for _, memory in tree))
+        self.processes = max(self.processes, len(tree))
+        self.looks += 1
+
+
+def large_image_folder(source: Path, folder: Path, size_bytes: int) -> Path:
+    """Hard links to the pictures of `source`, as many copies as it takes; made once, beside its own marker."""
+    done = folder.with_name(folder.name + ".done")
+    if done.exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    pictures = list_images(source)
+    written, copy = 0, 0
+    while written < size_bytes:
+        for picture in pictures:
+            target = folder / f"{copy:03d}-{Path(picture.key).parts[0]}" / picture.key.replace("/", "-")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _link(picture.path, target)
+            written += picture.path.stat().st_size
+        copy += 1
+    done.touch()
+    return folder
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copyfile(source, target)
+
+
+def records(text: bytes, count: int) -> Iterator[dict[str, Any]]:
+    """Records of about 2 KiB of real text, no two alike; nothing is kept."""
+    span = len(text) - RECORD_BYTES
+    for i in range(count):
+        start = i * 7_919 % span
+        yield {"id": i, "text": text[start : start + RECORD_BYTES]}
+
+
+def convert(task: str, arguments: argparse.Namespace, out: Path) -> None:
+    """What the watched process does."""
+    if task == "images":
+        source = large_image_folder(arguments.data / "images", _folder_of(arguments), _size_bytes(arguments))
+        command = [sys.executable, "-m", "brand", "convert", "images", str(source), str(out), "-j", "2"]
+        subprocess.run(command, check=True)
+        return
+    import brand
+
+    text = b"\n".join(load_lines(arguments.data / "text"))
+    count = BASELINE_RECORDS if task == "baseline" else _size_bytes(arguments) // RECORD_BYTES
+    brand.pack(records(text, count), out, schema={"id": "int", "text": "bytes"}, jobs=2)
+
+
+def watch(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Start the conversion and look at it until it ends. Runs in the fresh process of its own."""
+    out = arguments.work / "converted-large"
+    shutil.rmtree(out, ignore_errors=True)
+    options = ["--data", str(arguments.data), "--work", str(arguments.work), "--gigabytes", str(arguments.gigabytes)]
+    command = [sys.executable, "-m", "bench.convert_memory", *options, "--convert", task]
+    peaks, started = Peaks(), time.perf_counter()
+    with subprocess.Popen(command) as process:
+        while process.poll() is None:
+            peaks.look(process.pid)
+            time.sleep(EVERY_S)
+        ended = time.perf_counter()
+    if process.returncode:
+        raise RuntimeError(f"the conversion ended with status {process.returncode}")
+    output_bytes = system.disk_usage(out)[0]
+    shutil.rmtree(out)
+    return {"call_s": ended - started, "output_bytes": output_bytes, **asdict(peaks)}
+
+
+def table_of(outcomes: list[Outcome]) -> str:
+    """One line a task, medians over the repetitions."""
+    columns = ["task", "VmHWM of one MB", "private of one MB", "PSS of one MB", "PSS of all MB", "processes", "s", "output GB"]
+    keys = ["resident_of_one", "private_of_one", "proportional_of_one", "proportional_of_all"]
+    rows, failures = [], []
+    for task in TASKS:
+        failure = harness.failure_of(outcomes, task)
+        if failure:
+            failures.append(f"\n{task}: {failure}")
+            continue
+        seen = {key: harness.median_of(outcomes, task, lambda o, key=key: float(o.values[key])) or 0.0 for key in
+                [*keys, "processes", "call_s", "output_bytes"]}  # fmt: skip
+        megabytes = [f"{seen[key] / 1e6:,.0f}" for key in keys]
+        rows.append([task, *megabytes, f"{seen['processes']:.0f}", f"{seen['call_s']:.1f}", f"{seen['output_bytes'] / 1e9:.2f}"])
+    return harness.table(columns, rows) + "".join(failures)
+
+
+def _folder_of(arguments: argparse.Namespace) -> Path:
+    return Path(arguments.work, f"images-{arguments.gigabytes:g}GB")
+
+
+def _size_bytes(arguments: argparse.Namespace) -> int:
+    return int(arguments.gigabytes * 1e9)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.convert_memory", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with images/ and text/")
+    parser.add_argument("--work", type=Path, required=True, help="scratch folder, best on the file system of the data")
+    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
+    parser.add_argument("--gigabytes", type=float, default=5.0)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=1800.0, help="seconds for one process")
+    parser.add_argument("--convert", choices=TASKS, help=argparse.SUPPRESS)
+    parser.add_argument("--rival", help=argparse.SUPPRESS)
+    parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Parent, watcher (`--rival TASK`) or the watched process (`--convert TASK`)."""
+    arguments = _parse()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.convert:
+        convert(arguments.convert, arguments, arguments.work / "converted-large")
+        return
+    if arguments.rival:
+        harness.report(arguments.report, watch(arguments.rival, arguments))
+        return
+    large_image_folder(arguments.data / "images", _folder_of(arguments), _size_bytes(arguments))
+    rivals = [Rival(task, "brand", "brand") for task in TASKS]
+    options = ["--data", str(arguments.data), "--work", str(arguments.work), "--gigabytes", str(arguments.gigabytes)]
+    outcomes = harness.round_robin(
+        rivals, arguments.repeat, lambda rival: harness.run_fresh(rival, "bench.convert_memory", options, arguments.limit)
+    )
+    harness.show(table_of(outcomes))
+    if arguments.out:
+        settings = {"gigabytes": arguments.gigabytes, "processes": 2, "looks_every_s": EVERY_S, "repeat": arguments.repeat}
+        harness.save(arguments.out, "How much memory does converting 5 GB take?", settings, rivals, outcomes)
+
+
+if __name__ == "__main__":
+    main()
