@@ -19,10 +19,12 @@ from brand.formats.chunk import Front, front_size, pack_front, parse_preamble, r
 from brand.formats.compression import Compressor
 from brand.formats.constants import ROW, chunk_name
 from brand.formats.contents import cut_blocks, read_records
+from brand.formats.mapped import release
 from brand.formats.publish import storage_errors
 from brand.formats.record import fixed_columns
 
-_SAMPLES_A_BLOCK: Final = 4096
+_OBJECT_BYTES: Final = 128
+"""What Python needs for each record beside its bytes."""
 _UNSIZED_A_BLOCK: Final = 16
 """Samples asked for at a time where their sizes are not known beforehand."""
 
@@ -58,6 +60,11 @@ class Packer:
     def compressor(self) -> Compressor:
         """This worker's compressor."""
         return Compressor(self.plan.compression)
+
+    def release(self) -> None:
+        """Give back what is mapped, so that a worker's memory does not grow with the chunks it made."""
+        release(self.order)
+        self.source.release()
 
     def temporary(self, number: int) -> Path:
         """Where a chunk is written before it gets its name."""
@@ -99,6 +106,7 @@ def pack_chunk(packer: Packer, number: int) -> Written:
         file.seek(0)
         _write_all(file, front)
     checksum = parse_preamble(front, path).checksum
+    packer.release()
     return Written(number, rows, checksum, np.concatenate(columns), found=False)
 
 
@@ -131,7 +139,7 @@ def _blocks(source: Source, indices: Indices) -> list[tuple[int, int]]:
     if sizes is None:
         step = _UNSIZED_A_BLOCK
         return [(at, min(at + step, len(indices))) for at in range(0, len(indices), step)]
-    return cut_blocks(sizes, most=_SAMPLES_A_BLOCK)
+    return cut_blocks(sizes + _OBJECT_BYTES)
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:

@@ -319,10 +319,9 @@ class _Conversion:
 
     def _plan(self, probe: list[bytes]) -> Plan:
         source, options = self.source, self.options
-        sizes = source.sizes(np.arange(len(source)))
         return make_plan(
             samples=len(source),
-            raw_bytes=None if sizes is None else int(sizes.sum()),
+            raw_bytes=source.raw_bytes,
             probe=probe,
             mode=options.compression,
             layout=options.layout,

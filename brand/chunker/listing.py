@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
+
+from brand.formats.mapped import map_array, release
 
 ENTRY: Final = np.dtype(
     [
@@ -26,6 +28,8 @@ ENTRY: Final = np.dtype(
         ("sidecar", "<u4"),
     ]
 )
+
+_BLOCK: Final = 1 << 18
 
 SIDECARS: Final = ("", ".txt", ".lab")
 """Suffixes of transcripts beside a clip; `sidecar` is a position in this tuple, 0 for none."""
@@ -80,8 +84,8 @@ class Listing:
 
     def __init__(self, folder: Path, entries: str = "entries.bin") -> None:
         self.folder, self._entries_name = folder, entries
-        self.entries: NDArray[np.void] = _map(folder / entries, ENTRY)
-        self._names: NDArray[np.uint8] = _map(folder / "names.bin", np.dtype("u1"))
+        self.entries: NDArray[np.void] = map_array(folder / entries, ENTRY)
+        self._names: NDArray[np.uint8] = map_array(folder / "names.bin", np.dtype("u1"))
 
     def __getstate__(self) -> tuple[Path, str]:
         return self.folder, self._entries_name
@@ -106,33 +110,31 @@ class Listing:
 
     @cached_property
     def _texts(self) -> NDArray[np.uint8]:
-        return _map(self.folder / "texts.bin", np.dtype("u1"))
+        return map_array(self.folder / "texts.bin", np.dtype("u1"))
 
     def without(self, bad: NDArray[np.bool_]) -> Listing:
         """The same listing with some files left out."""
-        kept = np.memmap(self.folder / "kept.bin", ENTRY, "w+", shape=(int((~bad).sum()),))
-        kept[:] = self.entries[~bad]
-        kept.flush()
+        with (self.folder / "kept.bin").open("wb") as kept:
+            for start in range(0, len(bad), _BLOCK):
+                kept.write(self.entries[start : start + _BLOCK][~bad[start : start + _BLOCK]].tobytes())
         return Listing(self.folder, "kept.bin")
 
     def writable_entries(self) -> NDArray[np.void]:
         """The entries mapped for writing (transcripts are filled in after the scan)."""
-        return np.memmap(self.folder / self._entries_name, ENTRY, "r+")
+        return map_array(self.folder / self._entries_name, ENTRY, "r+")
+
+    def release(self) -> None:
+        """Give mapped pages back."""
+        release(self.entries, self._names)
 
     def fingerprint(self, *, times: bool) -> str:
         """Identity of the files: names, labels, sizes and texts' sizes; with `times` also when they were modified."""
         digest = xxhash.xxh3_128()
-        for start in range(0, len(self.entries), 1 << 18):
-            block = np.array(self.entries[start : start + (1 << 18)])
+        for start in range(0, len(self.entries), _BLOCK):
+            block = np.array(self.entries[start : start + (_BLOCK)])
             if not times:
                 block["modified_ns"] = 0
             digest.update(block.tobytes())
         for start in range(0, len(self._names), 1 << 22):
             digest.update(self._names[start : start + (1 << 22)].tobytes())
         return digest.hexdigest()
-
-
-def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    if path.stat().st_size == 0:
-        return np.empty(0, dtype)
-    return np.memmap(path, dtype, "r").view(np.ndarray)  # a plain array: indexing a memmap costs five times as much

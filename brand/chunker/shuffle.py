@@ -14,9 +14,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK: Final = 1 << 21
-"""Keys sorted at a time: 32 MiB with their indices."""
+from brand.formats.mapped import map_array, release
 
+BLOCK: Final = 1 << 20
+"""Keys sorted at a time: 16 MiB with their indices."""
+
+_INDEX: Final = np.dtype("<u8")
 _PAIR: Final = np.dtype([("key", "<u8"), ("index", "<u8")])
 
 
@@ -33,17 +36,17 @@ class Keys:
 
 def write_order(path: Path, samples: int, seed: int, *, block: int = BLOCK) -> None:
     """Write the order to a file of `samples` little-endian u64: the index at each place."""
-    order = np.memmap(path, "<u8", "w+", shape=(samples,))
+    order = map_array(path, _INDEX, "w+", samples)
     if samples <= block:
         order[:] = np.argsort(Keys(seed).next(samples), kind="stable")
     else:
         _sort_by_bucket(order, path.with_suffix(".pairs"), seed, block)
-    order.flush()
+    release(order)
 
 
 def open_order(path: Path, samples: int) -> NDArray[np.uint64]:
     """Map what `write_order` wrote."""
-    return np.memmap(path, "<u8", "r", shape=(samples,)).view(np.ndarray)
+    return map_array(path, _INDEX, length=samples)
 
 
 def _sort_by_bucket(order: NDArray[np.uint64], scratch: Path, seed: int, block: int) -> None:
@@ -55,7 +58,7 @@ def _sort_by_bucket(order: NDArray[np.uint64], scratch: Path, seed: int, block: 
         counts += np.bincount((keys >> shift).astype(np.int64), minlength=len(counts))
     ends = np.cumsum(counts)
     cursors = ends - counts
-    pairs = np.memmap(scratch, _PAIR, "w+", shape=(samples,))
+    pairs = map_array(scratch, _PAIR, "w+", samples)
     first = 0
     for keys in _blocks(seed, samples, block):
         by_bucket = np.argsort(keys >> shift, kind="stable")
@@ -66,10 +69,11 @@ def _sort_by_bucket(order: NDArray[np.uint64], scratch: Path, seed: int, block: 
         pairs["index"][target] = by_bucket + first
         cursors += here
         first += len(keys)
+        release(pairs)
     for start, end in zip(ends - counts, ends, strict=True):
         bucket = pairs[start:end]
         order[start:end] = bucket["index"][np.argsort(bucket["key"], kind="stable")]
-    del pairs
+        release(order, pairs)
     scratch.unlink()
 
 

@@ -24,15 +24,24 @@ from brand.formats.schema import Schema
 Indices = NDArray[np.integer[Any]]
 
 _FILES_AT_ONCE: Final = 64
+_ENTRIES_AT_ONCE: Final = 1 << 18
 _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
 
 
 class Source(Protocol):
     """Samples of known number, readable in any order, from any process."""
 
-    schema: Schema
-    file_field: str
-    """Field that holds a source file's bytes; empty where there is none."""
+    @property
+    def schema(self) -> Schema:
+        """Fields of the samples."""
+
+    @property
+    def file_field(self) -> str:
+        """Field that holds a source file's bytes; empty where there is none."""
+
+    @property
+    def raw_bytes(self) -> int | None:
+        """Size of all records together; None where only reading them can tell."""
 
     def __len__(self) -> int: ...
 
@@ -44,6 +53,9 @@ class Source(Protocol):
 
     def fingerprint(self, *, times: bool) -> str:
         """Identity of the contents, as far as known without reading all; with `times` also of the files' dates."""
+
+    def release(self) -> None:
+        """Give back memory that only speeds things up, as a worker does between chunks."""
 
 
 class FolderSource:
@@ -58,6 +70,15 @@ class FolderSource:
 
     def __len__(self) -> int:
         return len(self.listing)
+
+    @property
+    def raw_bytes(self) -> int:
+        """Exact, but for sidecar transcripts, which are small."""
+        entries, total = self.listing.entries, head_struct(self.schema).size * len(self)
+        for at in range(0, len(entries), _ENTRIES_AT_ONCE):
+            block = entries[at : at + _ENTRIES_AT_ONCE]
+            total += sum(int(block[name].sum(dtype=np.int64)) for name in ("size", "name_size", "text_size"))
+        return total
 
     def sizes(self, indices: Indices) -> NDArray[np.int64]:
         """Exact, but for sidecar transcripts, which are small."""
@@ -92,6 +113,10 @@ class FolderSource:
     def fingerprint(self, *, times: bool) -> str:
         """Names, labels and sizes."""
         return self.listing.fingerprint(times=times)
+
+    def release(self) -> None:
+        """Give the listing's mapped pages back."""
+        self.listing.release()
 
     def sidecar(self, index: int) -> str:
         """Path of a clip's transcript file below the folder; empty where there is none."""
@@ -158,6 +183,7 @@ class IndexableSource:
     """Anything with `len` and `[i]` that gives dicts. Each worker asks for its own items."""
 
     file_field = ""
+    raw_bytes = None
 
     def __init__(self, samples: Any, schema: Schema) -> None:
         self.samples, self.schema = samples, schema
@@ -177,6 +203,9 @@ class IndexableSource:
     def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - an indexable has no dates
         """Only the length is known; the plan adds what the probe saw."""
         return f"indexable:{len(self)}"
+
+    def release(self) -> None:
+        """Nothing is held."""
 
 
 def _opens(field: str, data: bytes) -> bool:

@@ -21,11 +21,14 @@ from brand.chunker.report import OnProgress, Progress
 from brand.chunker.shuffle import Keys
 from brand.chunker.source import Indices
 from brand.errors import SourceError
+from brand.formats.mapped import gather, map_array, release
 from brand.formats.record import encode_records
 from brand.formats.schema import Schema
 
 RUN_BYTES: Final = 48 << 20
 SAMPLES_A_STEP: Final = 1024
+_OBJECT_BYTES: Final = 64
+"""What Python needs for each record beside its bytes."""
 _SPAN: Final = np.dtype([("offset", "<u8"), ("size", "<u8")])
 
 
@@ -34,23 +37,23 @@ class SpoolSource:
 
     file_field = ""
 
-    def __init__(self, folder: Path, schema: Schema, digest: str) -> None:
-        self.folder, self.schema, self._digest = folder, schema, digest
+    def __init__(self, folder: Path, schema: Schema, digest: str, raw_bytes: int) -> None:
+        self.folder, self.schema, self._digest, self.raw_bytes = folder, schema, digest, raw_bytes
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "schema": self.schema, "_digest": self._digest}
+        return {"folder": self.folder, "schema": self.schema, "_digest": self._digest, "raw_bytes": self.raw_bytes}
 
     def __len__(self) -> int:
         return len(self._spans)
 
     def sizes(self, indices: Indices) -> NDArray[np.int64]:
         """Exact."""
-        sizes: NDArray[np.int64] = self._spans["size"][indices].astype(np.int64)
+        sizes: NDArray[np.int64] = gather(self._spans, indices)["size"].astype(np.int64)
         return sizes
 
     def records(self, indices: Indices) -> list[bytes]:
         """Read records; those that lie side by side in a run are read together."""
-        spans = self._spans[indices]
+        spans = gather(self._spans, indices)
         order = np.argsort(spans["offset"], kind="stable")
         starts, sizes = spans["offset"][order].astype(np.int64), spans["size"][order].astype(np.int64)
         ends = starts + sizes
@@ -70,9 +73,13 @@ class SpoolSource:
         """Checksum of all records."""
         return self._digest
 
+    def release(self) -> None:
+        """Give mapped pages back."""
+        release(self._spans)
+
     @cached_property
     def _spans(self) -> NDArray[np.void]:
-        return np.memmap(self.folder / "spans.bin", _SPAN, "r").view(np.ndarray)
+        return map_array(self.folder / "spans.bin", _SPAN)
 
     @cached_property
     def _file(self) -> Any:
@@ -108,7 +115,7 @@ def spool(
             digest.update(blob)
             run += records
             count += len(block)
-            held += len(blob)
+            held += len(blob) + _OBJECT_BYTES * len(block)
             if held >= RUN_BYTES:
                 written += _write_run(run, keys, data, spans, written)
                 run, held = [], 0
@@ -118,7 +125,7 @@ def spool(
         raise SourceError("samples", "there are none: the iterable is empty")
     digest.update(count.to_bytes(8, "little"))
     on_progress(Progress("spool", count, count, written, written))
-    return SpoolSource(folder, schema, digest.hexdigest())
+    return SpoolSource(folder, schema, digest.hexdigest(), written)
 
 
 def _write_run(records: Sequence[bytes], keys: Keys, data: Any, spans: Any, at: int) -> int:

@@ -17,6 +17,7 @@ import xxhash
 
 from brand.chunker.listing import Listing
 from brand.errors import SourceError, UsageError
+from brand.formats.mapped import flush
 
 PATH_NAMES: Final = ("path", "file", "filename", "file_name", "audio", "clip", "wav")
 TEXT_NAMES: Final = ("text", "transcript", "transcription", "sentence")
@@ -47,7 +48,7 @@ def join_table(table: Path, root: Path, listing: Listing, unusable: Collection[s
             entries["text_at"][index], entries["text_size"][index] = texts.tell(), len(data)
             texts.write(data)
             count += 1
-    entries.flush()  # type: ignore[attr-defined]
+    flush(entries)
     return count
 
 

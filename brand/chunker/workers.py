@@ -23,7 +23,7 @@ from brand.errors import InterruptedConversionError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_IN_FLIGHT: Final = 4
+_IN_FLIGHT: Final = 2
 """Tasks a worker has waiting or running."""
 
 _context: Any = None

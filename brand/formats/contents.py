@@ -24,14 +24,14 @@ Unpack = Callable[[Buffer, int], Buffer]
 BLOCK_BYTES: Final = 8 << 20
 
 
-def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES, most: int = 1 << 16) -> list[tuple[int, int]]:
-    """(start, end) of consecutive runs of at most `limit` bytes and `most` items; an item above the limit stands alone.
+def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES) -> list[tuple[int, int]]:
+    """(start, end) of consecutive runs of at most `limit` bytes; an item above the limit stands alone.
 
     Pure.
     """
     blocks, start, held = [], 0, 0
     for position, size in enumerate(sizes.tolist()):
-        if position > start and (held + size > limit or position - start == most):
+        if position > start and held + size > limit:
             blocks.append((start, position))
             start, held = position, 0
         held += size

@@ -29,6 +29,7 @@ from brand.formats.constants import (
 )
 from brand.formats.header import Header
 from brand.formats.manifest import Manifest, index_names, pack_manifest
+from brand.formats.mapped import flush, gather, release, scatter
 from brand.formats.publish import file_digest, publish_bytes, publish_file, sync_folder
 
 _HINT: Final = "`brand reindex` makes it again from the chunks"
@@ -60,16 +61,8 @@ class IndexBuilder:
 
     def __init__(self, folder: Path, header: Header) -> None:
         self.folder, self.header = folder, header
-        self.largest_sample = 0
-        self._arrays: dict[str, NDArray[Any]] = {}
-        for name, (dtype, length) in array_dtypes(header).items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            array = np.lib.format.open_memmap(path, "w+", dtype, (length,), version=(1, 0))
-            # Reserve the blocks now: a full disk must be an error here, not a bus error when a page is written.
-            with path.open("rb+") as file:
-                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-            self._arrays[name] = array
+        self.samples = self.stored_bytes = self.raw_bytes = self.largest_sample = 0
+        self._arrays = {name: _new_npy(folder / name, *facts) for name, facts in array_dtypes(header).items()}
         self._unknown = np.iinfo(self._arrays[PLACE_NAME].dtype).max
         self._arrays[PLACE_NAME][:] = self._unknown
 
@@ -79,9 +72,9 @@ class IndexBuilder:
         places = np.arange(first, first + len(rows))
         indices = rows["index"]
         place = self._arrays[PLACE_NAME]
-        taken = place[indices] != self._unknown
-        place[indices] = places
-        taken |= place[indices] != places  # an index that stands twice in this chunk keeps one place only
+        taken = gather(place, indices) != self._unknown
+        scatter(place, indices, places)
+        taken |= gather(place, indices) != places  # an index that stands twice in this chunk keeps one place only
         if taken.any():
             twice = int(indices[np.flatnonzero(taken)[0]])
             raise LayoutError("a sample stands in two places", path=self.folder, chunk=number, sample=twice)
@@ -89,29 +82,38 @@ class IndexBuilder:
         file_size = int(rows["offset"][-1]) + int(rows["size"][-1])
         self._arrays[CHUNKS_NAME][number] = (file_size, checksum)
         for name, _ in self.header.schema.fixed:
-            self._arrays[column_name(name)][indices] = columns[name]
+            scatter(self._arrays[column_name(name)], indices, columns[name])
+        self.samples += len(rows)
+        self.stored_bytes += int(rows["size"].sum(dtype=np.uint64))
+        self.raw_bytes += int(rows["raw_size"].sum(dtype=np.uint64))
         self.largest_sample = max(self.largest_sample, int(rows["raw_size"].max()))
+        release(*self._arrays.values())
 
-    def finish(self) -> tuple[int, int]:
-        """Check that every sample has its place and flush. Returns (stored bytes, raw bytes)."""
-        missing = np.flatnonzero(self._arrays[PLACE_NAME] == self._unknown)
-        if len(missing):
-            raise LayoutError(f"{len(missing)} samples are in no chunk", path=self.folder, sample=int(missing[0]))
-        samples = self._arrays[SAMPLES_NAME]
-        stored = raw = 0
-        for start in range(0, len(samples), 1 << 20):
-            block = samples[start : start + (1 << 20)]
-            stored += int(block["size"].sum(dtype=np.uint64))
-            raw += int(block["raw_size"].sum(dtype=np.uint64))
+    def finish(self) -> None:
+        """Check that every sample has its place, and flush."""
+        if self.samples != self.header.samples:
+            missing = self.header.samples - self.samples
+            raise LayoutError(f"{missing:,} samples of {self.header.samples:,} are in no chunk", path=self.folder)
         for array in self._arrays.values():
-            array.flush()  # type: ignore[attr-defined]
+            flush(array)
         self._arrays.clear()
-        return stored, raw
+
+
+def _new_npy(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
+    """A new .npy file, mapped.
+
+    Its blocks are reserved: a full disk must be an error here, not a bus error at a write.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    array = np.lib.format.open_memmap(path, "w+", dtype, (length,), version=(1, 0)).view(np.ndarray)
+    with path.open("rb+") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def seal(folder: Path, builder: IndexBuilder, *, data_set_id: bytes, dictionary_size: int) -> Manifest:
     """Move a finished index into the data set at `folder` and write its manifest, last of all."""
-    stored, raw = builder.finish()
+    builder.finish()
     files: dict[str, tuple[int, str]] = {}
     for name in index_names(builder.header):
         files[name] = file_digest(builder.folder / name)
@@ -121,7 +123,14 @@ def seal(folder: Path, builder: IndexBuilder, *, data_set_id: bytes, dictionary_
         sync_folder(folder / parent)
     companions = {name: file_digest(folder / name) for name in (EXTRAS_NAME, SKIPPED_NAME) if (folder / name).exists()}
     manifest = Manifest(
-        data_set_id, builder.header, dictionary_size, stored, raw, builder.largest_sample, files, companions
+        data_set_id=data_set_id,
+        header=builder.header,
+        dictionary_size=dictionary_size,
+        stored_bytes=builder.stored_bytes,
+        raw_bytes=builder.raw_bytes,
+        largest_sample=builder.largest_sample,
+        files=files,
+        companions=companions,
     )
     publish_bytes(folder / MANIFEST_NAME, pack_manifest(manifest))
     return manifest

@@ -1,0 +1,89 @@
+"""Arrays in files, mapped into memory and let go of again.
+
+A process that touches all of a large mapped array is seen to use all of it, though the kernel may take the pages back
+at any time. `gather` and `scatter` touch a window at a time and `release` it, so that memory stays bounded as seen from
+outside, too.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+WINDOW_BYTES: Final = 48 << 20
+"""How much of a mapped array is touched before it is released."""
+
+_DONTNEED: Final = getattr(mmap, "MADV_DONTNEED", None)
+
+Indices = NDArray[np.integer[Any]]
+
+
+def map_array(
+    path: Path, dtype: np.dtype[Any], mode: Literal["r", "r+", "w+"] = "r", length: int | None = None
+) -> NDArray[Any]:
+    """Map a file of nothing but elements; `length` is needed to make a new one.
+
+    The result is a plain array: indexing a `numpy.memmap` costs five times as much.
+    """
+    if mode != "w+" and path.stat().st_size == 0:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, mode, shape=None if length is None else (length,)).view(np.ndarray)
+
+
+def gather(array: NDArray[Any], indices: Indices) -> NDArray[Any]:
+    """`array[indices]` of a mapped array, a window at a time."""
+    if array.nbytes <= WINDOW_BYTES:
+        return array[indices]
+    result = np.empty(len(indices), array.dtype)
+    for part in _windows(array, indices):
+        result[part] = array[indices[part]]
+        release(array)
+    return result
+
+
+def scatter(array: NDArray[Any], indices: Indices, values: NDArray[Any]) -> None:
+    """`array[indices] = values` of a mapped array, a window at a time."""
+    if array.nbytes <= WINDOW_BYTES:
+        array[indices] = values
+        return
+    for part in _windows(array, indices):
+        array[indices[part]] = values[part]
+        release(array)
+
+
+def release(*arrays: NDArray[Any]) -> None:
+    """Give the resident pages of mapped arrays back to the page cache; nothing is lost, they come again when touched."""
+    for array in arrays:
+        mapping = _mapping_of(array)
+        if mapping is not None and _DONTNEED is not None:
+            mapping.madvise(_DONTNEED)
+
+
+def flush(array: NDArray[Any]) -> None:
+    """Write a mapped array's changes to its file."""
+    mapping = _mapping_of(array)
+    if mapping is not None:
+        mapping.flush()
+
+
+def _windows(array: NDArray[Any], indices: Indices) -> Iterator[Indices]:
+    """Positions in `indices`, in groups that touch one window of the array each."""
+    order = np.argsort(indices, kind="stable")
+    step = WINDOW_BYTES // array.itemsize
+    cuts = np.searchsorted(indices[order], np.arange(0, len(array) + step, step, dtype=np.int64))
+    for start, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+        if start < end:
+            yield order[start:end]
+
+
+def _mapping_of(array: NDArray[Any]) -> mmap.mmap | None:
+    """The mapping behind an array, or None for an array in ordinary memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, mmap.mmap) else None
