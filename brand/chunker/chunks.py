@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from brand.chunker.plan import Plan
 from brand.chunker.shuffle import open_order
 from brand.chunker.source import Indices, Source
-from brand.errors import FormatError
+from brand.errors import FormatError, SchemaError
 from brand.formats.chunk import Front, front_size, pack_front, parse_preamble, read_front
 from brand.formats.compression import Compressor
 from brand.formats.constants import ROW, chunk_name
 from brand.formats.contents import cut_blocks, read_records
+from brand.formats.header import Header
 from brand.formats.mapped import release
 from brand.formats.publish import storage_errors
 from brand.formats.record import fixed_columns
@@ -88,7 +89,7 @@ def pack_chunk(packer: Packer, number: int) -> Written:
     rows["index"] = indices
     columns = []
     path = packer.temporary(number)
-    with storage_errors(path, "cannot write"), path.open("wb", buffering=0) as file:
+    with _create(path) as file:
         file.seek(start)
         for low, high in _blocks(packer.source, indices):
             records = packer.source.records(indices[low:high])
@@ -97,14 +98,15 @@ def pack_chunk(packer: Packer, number: int) -> Written:
             rows["size"][low:high] = [len(data) for data in stored]
             rows["checksum"][low:high] = [xxhash.xxh3_64_intdigest(data) for data in stored]
             columns.append(fixed_columns(header.schema, records))
-            _write_all(file, b"".join(stored))
+            _check_labels(header, indices[low:high], columns[-1])
+            _write_all(file, b"".join(stored), path)
         sizes = rows["size"].astype(np.uint64)
         rows["offset"] = start + np.cumsum(sizes) - sizes
         front = pack_front(
             packer.plan.packed_header, dictionary, rows, number=number, data_set_id=packer.plan.data_set_id
         )
         file.seek(0)
-        _write_all(file, front)
+        _write_all(file, front, path)
     checksum = parse_preamble(front, path).checksum
     packer.release()
     return Written(number, rows, checksum, np.concatenate(columns), found=False)
@@ -142,7 +144,23 @@ def _blocks(source: Source, indices: Indices) -> list[tuple[int, int]]:
     return cut_blocks(sizes + _OBJECT_BYTES)
 
 
-def _write_all(file: BinaryIO, data: bytes) -> None:
+def _create(path: Path) -> BinaryIO:
+    with storage_errors(path, "cannot write"):
+        return path.open("wb", buffering=0)
+
+
+def _write_all(file: BinaryIO, data: bytes, path: Path) -> None:
     view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
+    with storage_errors(path, "cannot write"):
+        while view:
+            view = view[file.write(view) :]
+
+
+def _check_labels(header: Header, indices: Indices, columns: NDArray[np.void]) -> None:
+    if header.classes is None:
+        return
+    labels = columns["label"]
+    wrong = np.flatnonzero((labels < 0) | (labels >= len(header.classes)))
+    if len(wrong):
+        sample, label = int(indices[wrong[0]]), int(labels[wrong[0]])
+        raise SchemaError(f"sample {sample}: label {label} is none of the {len(header.classes)} classes")

@@ -155,7 +155,7 @@ def pack(
     if names is not None and ("label", "int") not in parsed.fields:
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
     started = time.monotonic()
-    with open_work(Path(dst)) as work, storage_errors(work.target, "cannot write"):
+    with open_work(Path(dst)) as work:
         source: Source
         if (
             hasattr(samples, "__getitem__")
@@ -264,6 +264,11 @@ def _check_files(source: FolderSource, first: int) -> list[tuple[int, str]]:
     return bad
 
 
+def _publish(temporary: Path, final: Path) -> None:
+    with storage_errors(final, "cannot write"):
+        publish_file(temporary, final)
+
+
 class _Conversion:
     """From a source that can be read in any order to a sealed data set."""
 
@@ -284,7 +289,8 @@ class _Conversion:
         """Plan, write, seal."""
         samples = len(self.source)
         order_path = self.work.folder / "order.bin"
-        write_order(order_path, samples, self.options.seed)
+        with storage_errors(self.work.target, "cannot write"):
+            write_order(order_path, samples, self.options.seed)
         probe_started = time.monotonic()
         probe = self._probe(order_path)
         plan = self._plan(probe)
@@ -292,14 +298,19 @@ class _Conversion:
             rate = sum(map(len, probe)) / max(1e-3, time.monotonic() - probe_started)
             seconds = plan.raw_bytes / rate / self.options.processes
             return self._report(plan, plan.stored_bytes, problems, notes, 0, seconds)
-        self.work.claim({"id": plan.data_set_id.hex(), "source": self.source.fingerprint(times=True)})
-        self._check_room(plan)
-        builder = IndexBuilder(self.work.folder / "built", plan.header)
+        with storage_errors(self.work.target, "cannot write"):
+            self.work.claim({"id": plan.data_set_id.hex(), "source": self.source.fingerprint(times=True)})
+            self._check_room(plan)
+            builder = IndexBuilder(self.work.folder / "built", plan.header)
         found = self._write_chunks(plan, builder)
-        manifest = seal(
-            self.work.target, builder, data_set_id=plan.data_set_id, dictionary_size=len(plan.compression.dictionary)
-        )
-        self.work.tidy()
+        with storage_errors(self.work.target, "cannot write"):
+            manifest = seal(
+                self.work.target,
+                builder,
+                data_set_id=plan.data_set_id,
+                dictionary_size=len(plan.compression.dictionary),
+            )
+            self.work.tidy()
         return self._report(plan, manifest.stored_bytes, problems, notes, found, time.monotonic() - self.started)
 
     def _probe(self, order_path: Path) -> list[bytes]:
@@ -353,7 +364,7 @@ class _Conversion:
             for number, chunk in chunks:
                 if not chunk.found:
                     final = self.work.target / chunk_name(number)
-                    pending.append(publishers.submit(publish_file, packer.temporary(number), final))
+                    pending.append(publishers.submit(_publish, packer.temporary(number), final))
                 pending = [p for p in pending if not (p.done() and p.result() is None)]
                 builder.add(number, chunk.rows, chunk.checksum, chunk.columns)
                 found += chunk.found

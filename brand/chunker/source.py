@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from brand.chunker.folders import Folder
 from brand.chunker.listing import SIDECARS
 from brand.errors import SourceError
-from brand.formats.media import HEAD_BYTES, decode_audio, decode_image, kind_of
+from brand.formats.media import HEAD_BYTES, check_image, decode_audio, kind_of
 from brand.formats.record import encode_record, encode_records, head_struct
 from brand.formats.schema import Schema
 
@@ -102,7 +102,7 @@ class FolderSource:
         """Read and decode one file. Raises `SourceError` where it cannot be used."""
         data = self._read([index])[0]
         self._check_kind(index, data)
-        decode = decode_image if self.file_field == "image" else decode_audio
+        decode: Callable[[bytes], object] = check_image if self.file_field == "image" else decode_audio
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -213,7 +213,7 @@ def _opens(field: str, data: bytes) -> bool:
     if len(data) < HEAD_BYTES or _looks_like_text(data):
         return False
     try:
-        (decode_image if field == "image" else decode_audio)(data)
+        (check_image if field == "image" else decode_audio)(data)
     except ValueError:
         return False
     return True

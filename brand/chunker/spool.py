@@ -22,6 +22,7 @@ from brand.chunker.shuffle import Keys
 from brand.chunker.source import Indices
 from brand.errors import SourceError
 from brand.formats.mapped import gather, map_array, release
+from brand.formats.publish import storage_errors
 from brand.formats.record import encode_records
 from brand.formats.schema import Schema
 
@@ -138,6 +139,7 @@ def _write_run(records: Sequence[bytes], keys: Keys, data: Any, spans: Any, at: 
     rows = np.empty(len(records), _SPAN)
     rows["offset"][order] = at + np.cumsum(sorted_sizes) - sorted_sizes
     rows["size"] = sizes
-    data.writelines([records[i] for i in order.tolist()])
-    spans.write(rows.tobytes())
+    with storage_errors(Path(data.name), "cannot write"):
+        data.writelines([records[i] for i in order.tolist()])
+        spans.write(rows.tobytes())
     return int(sizes.sum())

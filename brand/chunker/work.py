@@ -12,14 +12,17 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from brand.errors import TargetExistsError
 from brand.formats.constants import MANIFEST_NAME, WORK_NAME
 from brand.formats.publish import publish_bytes, storage_errors
+
+LOCK_WAIT_S: Final = 2.0
 
 
 class Work:
@@ -73,14 +76,22 @@ def open_work(target: Path, *, dry_run: bool = False) -> Iterator[Work]:
         (target / "chunks").mkdir(exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise TargetExistsError(f"{target}: another conversion is writing there right now") from None
-        try:
+            _lock(lock, target)
             yield Work(target, folder)
         finally:
             os.close(lock)
+
+
+def _lock(descriptor: int, target: Path) -> None:
+    """Take the lock. Workers of a run that was killed hold it too, until they notice; that takes a moment."""
+    limit = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > limit:
+                raise TargetExistsError(f"{target}: another conversion is writing there right now") from None
+            time.sleep(0.05)
 
 
 def check_target(target: Path) -> None:

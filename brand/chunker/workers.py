@@ -87,5 +87,5 @@ def _start(context: Any, parent: int) -> None:
 
 def _end_with_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(0.5)
+        time.sleep(0.2)
     os._exit(1)

@@ -106,8 +106,9 @@ def _new_npy(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     array = np.lib.format.open_memmap(path, "w+", dtype, (length,), version=(1, 0)).view(np.ndarray)
-    with path.open("rb+") as file:
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("rb+") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array
 
 

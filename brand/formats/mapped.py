@@ -57,7 +57,7 @@ def scatter(array: NDArray[Any], indices: Indices, values: NDArray[Any]) -> None
 
 
 def release(*arrays: NDArray[Any]) -> None:
-    """Give the resident pages of mapped arrays back to the page cache; nothing is lost, they come again when touched."""
+    """Give resident pages of mapped arrays back to the page cache; nothing is lost, they come again when touched."""
     for array in arrays:
         mapping = _mapping_of(array)
         if mapping is not None and _DONTNEED is not None:

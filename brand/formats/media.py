@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -78,28 +80,19 @@ def decode_image(data: Buffer) -> Image.Image:
 
     Raises ValueError where Pillow can't.
     """
-    from PIL import Image, UnidentifiedImageError
+    with _pillow_errors(), _open_image(data) as image:
+        if image.mode == "P" and "transparency" in image.info:
+            return image.convert("RGBA").convert("RGB")
+        return image.convert("RGB")
 
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            if image.mode == "P" and "transparency" in image.info:
-                return image.convert("RGBA").convert("RGB")
-            return image.convert("RGB")
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        struct.error,
-        zlib.error,
-        IndexError,
-        TypeError,
-        KeyError,
-    ) as error:
-        unknown = isinstance(error, UnidentifiedImageError)  # its text holds an address, which differs on each run
-        raise ValueError(f"Pillow cannot decode it: {'no kind of image it knows' if unknown else error}") from error
-    except (Image.DecompressionBombError, MemoryError) as error:
-        raise ValueError(f"Pillow refuses it: {error}") from error
+
+def check_image(data: Buffer) -> None:
+    """Decode the first frame and drop it: what `decode_image` does, with less memory.
+
+    Raises ValueError where Pillow can't.
+    """
+    with _pillow_errors(), _open_image(data) as image:
+        image.load()
 
 
 def decode_audio(data: Buffer) -> Waveform:
@@ -113,6 +106,37 @@ def decode_audio(data: Buffer) -> Waveform:
     except (soundfile.SoundFileError, ValueError, TypeError, EOFError, MemoryError) as error:
         raise ValueError(f"libsndfile cannot decode it: {error}") from error
     return Waveform(np.ascontiguousarray(samples.T), int(rate))
+
+
+def _open_image(data: Buffer) -> Image.Image:
+    from PIL import Image
+
+    return Image.open(io.BytesIO(data))
+
+
+@contextmanager
+def _pillow_errors() -> Iterator[None]:
+    """All that Pillow raises over bad input, as ValueError."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        yield
+    except UnidentifiedImageError as error:  # its text holds a memory address
+        raise ValueError("Pillow cannot decode it: no kind of image it knows") from error
+    except (Image.DecompressionBombError, MemoryError) as error:
+        raise ValueError(f"Pillow refuses it: {error}") from error
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        IndexError,
+        TypeError,
+        KeyError,
+        struct.error,
+        zlib.error,
+    ) as error:
+        raise ValueError(f"Pillow cannot decode it: {error}") from error
 
 
 def _soundfile() -> Any:
