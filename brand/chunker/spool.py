@@ -26,7 +26,7 @@ from brand.formats.publish import storage_errors
 from brand.formats.record import encode_records
 from brand.formats.schema import Schema
 
-RUN_BYTES: Final = 48 << 20
+RUN_BYTES: Final = 32 << 20
 SAMPLES_A_STEP: Final = 1024
 _OBJECT_BYTES: Final = 64
 """What Python needs for each record beside its bytes."""
@@ -140,6 +140,6 @@ def _write_run(records: Sequence[bytes], keys: Keys, data: Any, spans: Any, at: 
     rows["offset"][order] = at + np.cumsum(sorted_sizes) - sorted_sizes
     rows["size"] = sizes
     with storage_errors(Path(data.name), "cannot write"):
-        data.writelines([records[i] for i in order.tolist()])
+        data.write(b"".join([records[i] for i in order.tolist()]))
         spans.write(rows.tobytes())
     return int(sizes.sum())
