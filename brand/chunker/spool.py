@@ -62,12 +62,14 @@ class SpoolSource:
         last = np.concatenate((first[1:], [len(order)])) - 1
         records: list[bytes] = [b""] * len(order)
         positions, begins, lengths = order.tolist(), starts.tolist(), sizes.tolist()
-        for head, tail in zip(first.tolist(), last.tolist(), strict=True):
-            base = begins[head]
-            block = self._read(base, int(ends[tail]) - base)
-            for k in range(head, tail + 1):
-                at = begins[k] - base
-                records[positions[k]] = block[at : at + lengths[k]]
+        with (self.folder / "spool.bin").open("rb", buffering=0) as file:
+            for head, tail in zip(first.tolist(), last.tolist(), strict=True):
+                base = begins[head]
+                file.seek(base)
+                block = file.read(int(ends[tail]) - base)
+                for k in range(head, tail + 1):
+                    at = begins[k] - base
+                    records[positions[k]] = block[at : at + lengths[k]]
         return records
 
     def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - an iterable has no dates
@@ -81,15 +83,6 @@ class SpoolSource:
     @cached_property
     def _spans(self) -> NDArray[np.void]:
         return map_array(self.folder / "spans.bin", _SPAN)
-
-    @cached_property
-    def _file(self) -> Any:
-        return (self.folder / "spool.bin").open("rb", buffering=0)
-
-    def _read(self, offset: int, size: int) -> bytes:
-        self._file.seek(offset)
-        data: bytes = self._file.read(size)
-        return data
 
 
 def spool(

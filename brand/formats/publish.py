@@ -14,7 +14,7 @@ from typing import Final
 
 import xxhash
 
-from brand.errors import StorageError
+from brand.errors import BrandError, StorageError
 
 _REASONS: Final = {
     errno.ENOSPC: "no space left on the device",
@@ -35,7 +35,7 @@ def storage_errors(path: Path, what: str) -> Iterator[None]:
     """Turn an OSError into a `StorageError` that says what was done, where, and what to do."""
     try:
         yield
-    except StorageError:
+    except BrandError:  # some of ours are OSErrors too
         raise
     except OSError as error:
         reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
