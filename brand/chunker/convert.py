@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from os import PathLike, fspath, path
@@ -169,7 +169,7 @@ def pack(
             total = len(samples) if hasattr(samples, "__len__") else None
             source = spool(samples, parsed, seed, work.folder, total=total, on_progress=on_progress)
         conversion = _Conversion(work, source, "python", names, options, on_progress, started)
-        return conversion.run([], [])
+        return conversion.run([], [], lambda: None)
 
 
 def _convert_folder(
@@ -199,13 +199,15 @@ def _convert_folder(
             notes += [f"{without:,} clips have no transcript; their text is empty"] if without else []
         source = FolderSource(folder, kind, with_text=with_text)
         problems = _unusable(work, folder, source, options, on_progress)
-        if not options.dry_run:
+
+        def write_companions() -> None:
             write_skipped(target, problems)
             write_extras(target, work.folder, folder, source, table)
+
         conversion = _Conversion(
             work, source, f"{kind}s" if kind == "image" else kind, folder.classes, options, on_progress, started
         )
-        return conversion.run(problems, notes)
+        return conversion.run(problems, notes, write_companions)
 
 
 def _unusable(
@@ -285,8 +287,8 @@ class _Conversion:
         self.work, self.source, self.kind, self.classes = work, source, kind, classes
         self.options, self.on_progress, self.started = options, on_progress, started
 
-    def run(self, problems: list[Problem], notes: list[str]) -> Report:
-        """Plan, write, seal."""
+    def run(self, problems: list[Problem], notes: list[str], write_companions: Callable[[], None]) -> Report:
+        """Plan, claim the target, write, seal. Nothing is written to the target before it is claimed."""
         samples = len(self.source)
         order_path = self.work.folder / "order.bin"
         with storage_errors(self.work.target, "cannot write"):
@@ -301,6 +303,7 @@ class _Conversion:
         with storage_errors(self.work.target, "cannot write"):
             self.work.claim({"id": plan.data_set_id.hex(), "source": self.source.fingerprint(times=True)})
             self._check_room(plan)
+            write_companions()
             builder = IndexBuilder(self.work.folder / "built", plan.header)
         found = self._write_chunks(plan, builder)
         with storage_errors(self.work.target, "cannot write"):
