@@ -2,13 +2,14 @@
 
     python -m bench.convert_memory --data DATA --work SCRATCH [--gigabytes 5] [--out bench/results/convert_memory.json]
 
-Tasks: `images`, an image folder made of hard links to the pictures of DATA/images, repeated until it holds 5 GB, through
-`brand convert images`; `records`, 5 GB of records from a generator through `brand.pack`; both with two processes.
+Tasks: `images`, an image folder made of hard links to the pictures of DATA/images, as many copies as it takes to hold
+5 GB, through `brand convert images`; `records`, 5 GB of records from a generator through `brand.pack`; both with two
+processes. `baseline` packs ten records: what the interpreter, the imports and the worker processes cost.
 
-The conversion runs in a fresh process. The parent looks every 50 ms at all processes of its tree: private memory (USS) and
-proportional memory (PSS, shared pages divided among those that map them), and the kernel's own high-water mark of the resident
-size (VmHWM, which misses nothing but also counts pages of mapped files). Columns give the largest process and, for PSS, the largest
-sum over the tree at one moment. A baseline, the same process with nothing to convert, tells what the interpreter and imports cost.
+The conversion runs in a fresh process. A watcher looks every 50 ms at all processes of its tree: private memory (USS),
+proportional memory (PSS, shared pages divided among those that map them), and the kernel's own high-water mark of the
+resident size (VmHWM, which misses no peak but also counts pages that a forked process only shares). Columns give the
+largest process and, for PSS, the largest sum over the tree at one moment.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,8 +97,7 @@ def convert(task: str, arguments: argparse.Namespace, out: Path) -> None:
     """What the watched process does."""
     if task == "images":
         source = large_image_folder(arguments.data / "images", _folder_of(arguments), _size_bytes(arguments))
-        command = [sys.executable, "-m", "brand", "convert", "images", str(source), str(out), "-j", "2"]
-        subprocess.run(command, check=True)
+        subprocess.run([sys.executable, "-m", "brand", "convert", "images", source, out, "-j", "2"], check=True)
         return
     import brand
 
@@ -107,10 +108,9 @@ def convert(task: str, arguments: argparse.Namespace, out: Path) -> None:
 
 def watch(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Start the conversion and look at it until it ends. Runs in the fresh process of its own."""
-    out = arguments.work / "converted-large"
+    out = _output_of(arguments)
     shutil.rmtree(out, ignore_errors=True)
-    options = ["--data", str(arguments.data), "--work", str(arguments.work), "--gigabytes", str(arguments.gigabytes)]
-    command = [sys.executable, "-m", "bench.convert_memory", *options, "--convert", task]
+    command = [sys.executable, "-m", "bench.convert_memory", *sys.argv[1:], "--convert", task]
     peaks, started = Peaks(), time.perf_counter()
     with subprocess.Popen(command) as process:
         while process.poll() is None:
@@ -126,19 +126,40 @@ def watch(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def table_of(outcomes: list[Outcome]) -> str:
     """One line a task, medians over the repetitions."""
-    columns = ["task", "VmHWM of one MB", "private of one MB", "PSS of one MB", "PSS of all MB", "processes", "s", "output GB"]
-    keys = ["resident_of_one", "private_of_one", "proportional_of_one", "proportional_of_all"]
-    rows, failures = [], []
+    columns = [
+        "task",
+        "VmHWM of one MB",
+        "USS of one MB",
+        "PSS of one MB",
+        "PSS of all MB",
+        "processes",
+        "s",
+        "output GB",
+    ]
+    rows = []
     for task in TASKS:
-        failure = harness.failure_of(outcomes, task)
+
+        def median(key: str, task: str = task) -> float:
+            return harness.median_of(outcomes, task, lambda outcome: float(outcome.values[key])) or 0.0
+
+        failure = harness.first_failure(outcomes, task)
         if failure:
-            failures.append(f"\n{task}: {failure}")
+            rows.append([task, failure.status, *[""] * (len(columns) - 2)])
             continue
-        seen = {key: harness.median_of(outcomes, task, lambda o, key=key: float(o.values[key])) or 0.0 for key in
-                [*keys, "processes", "call_s", "output_bytes"]}  # fmt: skip
-        megabytes = [f"{seen[key] / 1e6:,.0f}" for key in keys]
-        rows.append([task, *megabytes, f"{seen['processes']:.0f}", f"{seen['call_s']:.1f}", f"{seen['output_bytes'] / 1e9:.2f}"])
-    return harness.table(columns, rows) + "".join(failures)
+        keys = ("resident_of_one", "private_of_one", "proportional_of_one", "proportional_of_all")
+        megabytes = [f"{median(key) / 1e6:,.0f}" for key in keys]
+        others = [f"{median('processes'):.0f}", f"{median('call_s'):.1f}", f"{median('output_bytes') / 1e9:.2f}"]
+        rows.append([task, *megabytes, *others])
+    return harness.table(columns, rows) + harness.failures(outcomes)
+
+
+def measure(arguments: argparse.Namespace, rival: Rival) -> Outcome:
+    """Watch one task."""
+    return harness.run_fresh(rival, "bench.convert_memory", [], arguments.limit)
+
+
+def _output_of(arguments: argparse.Namespace) -> Path:
+    return Path(arguments.work, "converted-large")
 
 
 def _folder_of(arguments: argparse.Namespace) -> Path:
@@ -150,39 +171,29 @@ def _size_bytes(arguments: argparse.Namespace) -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.convert_memory", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with images/ and text/")
-    parser.add_argument("--work", type=Path, required=True, help="scratch folder, best on the file system of the data")
-    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
+    parser = harness.parser("bench.convert_memory", __doc__, repeat=1)
     parser.add_argument("--gigabytes", type=float, default=5.0)
-    parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=1800.0, help="seconds for one process")
     parser.add_argument("--convert", choices=TASKS, help=argparse.SUPPRESS)
-    parser.add_argument("--rival", help=argparse.SUPPRESS)
-    parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     """Parent, watcher (`--rival TASK`) or the watched process (`--convert TASK`)."""
     arguments = _parse()
-    arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.convert:
-        convert(arguments.convert, arguments, arguments.work / "converted-large")
+        convert(arguments.convert, arguments, _output_of(arguments))
         return
     if arguments.rival:
         harness.report(arguments.report, watch(arguments.rival, arguments))
         return
+    arguments.work.mkdir(parents=True, exist_ok=True)
     large_image_folder(arguments.data / "images", _folder_of(arguments), _size_bytes(arguments))
-    rivals = [Rival(task, "brand", "brand") for task in TASKS]
-    options = ["--data", str(arguments.data), "--work", str(arguments.work), "--gigabytes", str(arguments.gigabytes)]
-    outcomes = harness.round_robin(
-        rivals, arguments.repeat, lambda rival: harness.run_fresh(rival, "bench.convert_memory", options, arguments.limit)
-    )
+    rivals = [Rival(task, "brand", "brand-data") for task in TASKS]
+    outcomes = harness.round_robin(rivals, arguments.repeat, partial(measure, arguments))
     harness.show(table_of(outcomes))
     if arguments.out:
-        settings = {"gigabytes": arguments.gigabytes, "processes": 2, "looks_every_s": EVERY_S, "repeat": arguments.repeat}
-        harness.save(arguments.out, "How much memory does converting 5 GB take?", settings, rivals, outcomes)
+        settings = {"gigabytes": arguments.gigabytes, "processes": 2, "looks_every_s": EVERY_S}
+        harness.save(arguments.out, __doc__, settings, rivals, outcomes)
 
 
 if __name__ == "__main__":

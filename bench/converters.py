@@ -1,14 +1,17 @@
 """How does each library turn images and records into its own files, with two processes?
 
-Every function takes the source and an empty output folder, does what needs no measuring (imports), and returns the job to be timed.
-Each library runs in its best reasonable configuration that was found by trying:
+Every function takes the source and an output folder that does not exist yet, does what needs no measuring (imports),
+and returns the job to be timed. Each library runs in the best reasonable configuration that was found by trying:
 
 - Brand: one call; it divides the work itself and shuffles all samples over all chunks.
-- mosaicml, webdataset: two forked processes, each writes every other sample into its own shards (mosaicml merges the indexes).
-- litdata: two forked workers, each gets every other sample from one generator; one call per record took 2.5 times as long.
-- cp: one process, the cost of touching the files at all.
+- mosaicml, webdataset: two forked processes, each writes every other sample into its own shards; mosaicml merges the
+  two indexes.
+- litdata: two forked workers, each makes every other sample in one generator; its usual one call per sample took 2.5
+  times as long for the records.
+- cp: one process; the cost of touching the files at all.
 
-Nothing is decoded or encoded again: all store the bytes of the picture, its label and its key. Nobody but Brand shuffles.
+Nothing is decoded or encoded again: all store the bytes of the picture, its label and its key. Nobody but Brand
+shuffles. The rivals have no types, so `import_module` brings them in.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +34,18 @@ JOBS: Final = 2
 SHARD_BYTES: Final = 1 << 26
 """mosaicml's default, given to all that let us choose."""
 
+_LITDATA_OPTIONS: Final[dict[str, Any]] = {
+    "chunk_bytes": SHARD_BYTES,
+    "num_workers": JOBS,
+    "start_method": "fork",
+    "reorder_files": False,
+    "verbose": False,
+}
+
 Job = Callable[[], None]
+Encode = Callable[[Any], dict[str, Any]]
+Samples = Callable[[], list[Any]]
+"""Listing a folder belongs to the work, so it happens in the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +53,6 @@ class Converter:
     """One library in this comparison."""
 
     rival: Rival
-    shuffles: bool
-    """Whether the samples are shuffled over all shards."""
     images: Callable[[Path, Path], Job]
     """(image folder, output) -> job."""
     records: Callable[[list[Record], Path], Job]
@@ -71,8 +84,9 @@ def _brand_count(out: Path) -> int:
     return len(BrandDataset(out))
 
 
-def _mosaicml(samples: Callable[[], list[Any]], encode: Callable[[Any], dict[str, Any]], columns: dict[str, str], out: Path) -> Job:
+def _mosaicml(samples: Samples, encode: Encode, columns: dict[str, str], out: Path) -> Job:
     streaming = load_streaming()
+    merge_index = import_module("streaming.base.util").merge_index
 
     def write(part: int, half: list[Any]) -> None:
         with streaming.MDSWriter(columns=columns, out=str(out / str(part)), size_limit=SHARD_BYTES) as writer:
@@ -80,8 +94,6 @@ def _mosaicml(samples: Callable[[], list[Any]], encode: Callable[[Any], dict[str
                 writer.write(encode(sample))
 
     def job() -> None:
-        from streaming.base.util import merge_index
-
         _in_processes(write, samples())
         merge_index(str(out), keep_local=True)
 
@@ -101,8 +113,8 @@ def _mosaicml_count(out: Path) -> int:
     return sum(shard["samples"] for shard in json.loads((out / "index.json").read_text())["shards"])
 
 
-def _litdata(samples: Callable[[], list[Any]], encode: Callable[[Any], dict[str, Any]], out: Path) -> Job:
-    import litdata
+def _litdata(samples: Samples, encode: Encode, out: Path) -> Job:
+    litdata = import_module("litdata")
 
     def job() -> None:
         everything = samples()
@@ -112,8 +124,7 @@ def _litdata(samples: Callable[[], list[Any]], encode: Callable[[Any], dict[str,
                 yield encode(everything[i])
 
         parts = [range(len(everything))[part::JOBS] for part in range(JOBS)]
-        litdata.optimize(half_of, parts, str(out), chunk_bytes=SHARD_BYTES, num_workers=JOBS, start_method="fork",
-                         reorder_files=False, verbose=False)  # fmt: skip
+        litdata.optimize(half_of, parts, str(out), **_LITDATA_OPTIONS)
 
     return job
 
@@ -130,8 +141,8 @@ def _litdata_count(out: Path) -> int:
     return sum(chunk["chunk_size"] for chunk in json.loads((out / "index.json").read_text())["chunks"])
 
 
-def _webdataset(samples: Callable[[], list[Any]], encode: Callable[[int, Any], dict[str, Any]], out: Path) -> Job:
-    import webdataset
+def _webdataset(samples: Samples, encode: Callable[[int, Any], dict[str, Any]], out: Path) -> Job:
+    webdataset = import_module("webdataset")
 
     def write(part: int, half: list[Any]) -> None:
         with webdataset.ShardWriter(f"{out}/{part}-%05d.tar", maxsize=SHARD_BYTES, verbose=0) as writer:
@@ -157,8 +168,9 @@ def _webdataset_records(records: list[Record], out: Path) -> Job:
 
 
 def _webdataset_count(out: Path) -> int:
-    listings = (subprocess.run(["tar", "-tf", str(shard)], check=True, capture_output=True) for shard in out.glob("*.tar"))
-    return sum(listing.stdout.count(b".json\n") + listing.stdout.count(b".cls\n") for listing in listings)
+    shards = out.glob("*.tar")
+    names = [subprocess.run(["tar", "-tf", str(shard)], check=True, capture_output=True).stdout for shard in shards]
+    return sum(listing.count(b".json\n") + listing.count(b".cls\n") for listing in names)
 
 
 def _image_sample(file: ImageFile) -> dict[str, Any]:
@@ -189,11 +201,14 @@ def _ignore(_: object) -> None:
     """Drop a result."""
 
 
-BRAND: Final = Rival("brand", "brand", "brand")
+BRAND: Final = Rival("brand", "brand", "brand-data")
+MOSAICML: Final = Rival("mosaicml", "streaming", "mosaicml-streaming")
+LITDATA: Final = Rival("litdata", "litdata", "litdata")
+WEBDATASET: Final = Rival("webdataset", "webdataset", "webdataset")
 
 CONVERTERS: Final = (
-    Converter(BRAND, True, _brand_images, _brand_records, _brand_count),
-    Converter(Rival("mosaicml", "streaming", "mosaicml-streaming"), False, _mosaicml_images, _mosaicml_records, _mosaicml_count),
-    Converter(Rival("litdata", "litdata", "litdata"), False, _litdata_images, _litdata_records, _litdata_count),
-    Converter(Rival("webdataset", "webdataset", "webdataset"), False, _webdataset_images, _webdataset_records, _webdataset_count),
+    Converter(BRAND, _brand_images, _brand_records, _brand_count),
+    Converter(MOSAICML, _mosaicml_images, _mosaicml_records, _mosaicml_count),
+    Converter(LITDATA, _litdata_images, _litdata_records, _litdata_count),
+    Converter(WEBDATASET, _webdataset_images, _webdataset_records, _webdataset_count),
 )

@@ -2,19 +2,24 @@
 
 A benchmark file starts itself again for every single measurement:
 
-    parent   python -m bench.convert --data DIR --work DIR              decides what to run, in which order, how often
-    child    python -m bench.convert ... --rival NAME --report FILE     measures one rival once, writes FILE, ends
+    parent   python -m bench.convert --data DIR --work DIR              decides what to run, how often
+    child    python -m bench.convert ... --rival NAME --report FILE     measures one rival once and ends
 
-1. `run_fresh` starts the child in its own session, with a time limit, and keeps what it prints for the reason of a failure.
-2. The child calls `report`: what it measured, as one JSON object. Seconds that it spent on checks go into `untimed_s`.
+1. `run_fresh` starts the child in its own session, with a time limit, and keeps its output for the reason of a failure.
+2. The child calls `report`: what it measured, as one JSON object. What it spent on checks goes into `untimed_s` and
+   `untimed_cpu_s`, and is taken off.
 3. The parent adds what only it can see: seconds and CPU seconds of the whole process tree.
-4. `round_robin` takes turns (A B C, A B C, ...), so that a slow minute of the machine hits every rival alike; medians are reported.
+4. `round_robin` takes turns (A B C, A B C, ...), so that a slow minute of the machine hits every rival alike.
+   Medians are reported, and every single measurement is kept in the JSON file.
 
 A rival that fails stays in the tables as "failed" with its reason, one that is not there as "not installed".
+Times, caches and memory of the system are in system.py.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -63,18 +68,33 @@ class Outcome:
     wall_s: float = 0.0
     """Start to end of the process, without its checks."""
     cpu_s: float = 0.0
-    """User and system seconds of the process and its children, checks included."""
+    """User and system seconds of the process and its children, without its checks."""
     values: dict[str, Any] = field(default_factory=dict)
     """What the child reported."""
 
 
+def parser(module: str, doc: str | None, *, data: bool = True, repeat: int = 3) -> argparse.ArgumentParser:
+    """The options that all benchmarks have; `--rival` and `--report` are for the child."""
+    options = argparse.ArgumentParser(prog=f"python -m {module}", description=(doc or "").partition("\n")[0])
+    if data:
+        options.add_argument("--data", type=Path, required=True, help="folder with images/ and text/")
+    options.add_argument("--work", type=Path, required=True, help="scratch folder, for gigabytes")
+    options.add_argument("--out", type=Path, help="write the results to this JSON file")
+    options.add_argument("--repeat", type=int, default=repeat, help="fresh processes for each rival (%(default)s)")
+    options.add_argument("--limit", type=float, default=1800.0, help="seconds for one process (%(default)s)")
+    options.add_argument("--rival", help=argparse.SUPPRESS)
+    options.add_argument("--report", type=Path, help=argparse.SUPPRESS)
+    return options
+
+
 def run_fresh(rival: Rival, module: str, arguments: Sequence[str], limit_s: float) -> Outcome:
-    """Measure `rival` once: `python -m module arguments --rival NAME --report FILE`."""
+    """Measure `rival` once: `python -m module arguments --rival NAME --report FILE`, with our own arguments first."""
     if not rival.installed:
         return Outcome(rival.name, "not installed", f"no module named {rival.module!r}")
     with tempfile.TemporaryDirectory() as folder:
         report_file, log_file = Path(folder, "report.json"), Path(folder, "log.txt")
-        command = [sys.executable, "-m", module, *arguments, "--rival", rival.name, "--report", str(report_file)]
+        last = [*arguments, "--rival", rival.name, "--report", str(report_file)]
+        command = [sys.executable, "-m", module, *sys.argv[1:], *last]
         cpu_before, started = _children_cpu_s(), time.perf_counter()
         code = _run(command, log_file, limit_s)
         wall_s, cpu_s = time.perf_counter() - started, _children_cpu_s() - cpu_before
@@ -83,7 +103,8 @@ def run_fresh(rival: Rival, module: str, arguments: Sequence[str], limit_s: floa
         if code != 0 or not report_file.exists():
             return Outcome(rival.name, "failed", _reason(log_file, code), wall_s, cpu_s)
         values = json.loads(report_file.read_text())
-    return Outcome(rival.name, "ok", "", wall_s - values.pop("untimed_s", 0.0), cpu_s, values)
+    wall_s, cpu_s = wall_s - values.pop("untimed_s", 0.0), cpu_s - values.pop("untimed_cpu_s", 0.0)
+    return Outcome(rival.name, "ok", "", wall_s, cpu_s, values)
 
 
 def report(file: Path, values: Mapping[str, Any]) -> None:
@@ -111,10 +132,23 @@ def median_of(outcomes: Iterable[Outcome], rival: str, value: Callable[[Outcome]
     return statistics.median(seen) if seen else None
 
 
-def failure_of(outcomes: Iterable[Outcome], rival: str) -> str:
-    """What went wrong with `rival`: "" when nothing did."""
-    wrong = [o for o in outcomes if o.rival == rival and o.status != "ok"]
-    return f"{wrong[0].status}: {wrong[0].reason}" if wrong else ""
+def first_failure(outcomes: Iterable[Outcome], rival: str) -> Outcome | None:
+    """What went wrong with `rival`, if anything did."""
+    return next((o for o in outcomes if o.rival == rival and o.status != "ok"), None)
+
+
+def failures(outcomes: Iterable[Outcome]) -> str:
+    """A line with the reason for each rival that has none or not all of its runs."""
+    return "".join(f"\n{o.rival}: {o.status}: {o.reason}" for o in outcomes if o.status != "ok")
+
+
+def faster_than(name: str, speeds: Mapping[str, float | None]) -> str:
+    """A sentence that says by whom `name` is beaten."""
+    own = speeds.get(name)
+    if not own:
+        return ""
+    ahead = [f"{rival} (x{speed / own:.2f})" for rival, speed in speeds.items() if speed and speed > own]
+    return f"\nFaster than {name}: {', '.join(ahead) or 'nobody'}."
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -137,10 +171,10 @@ def progress(text: str) -> None:
     sys.stderr.flush()
 
 
-def save(file: Path, question: str, settings: Mapping[str, Any], rivals: Iterable[Rival], results: Any) -> None:
+def save(file: Path, doc: str | None, settings: Mapping[str, Any], rivals: Iterable[Rival], results: Any) -> None:
     """Write everything that a reader needs to judge the numbers."""
     content = {
-        "question": question,
+        "question": (doc or "").partition("\n")[0],
         "date": time.strftime("%Y-%m-%d"),
         "machine": machine(),
         "versions": versions(rivals),
@@ -199,10 +233,8 @@ def _run(command: Sequence[str], log_file: Path, limit_s: float) -> int | None:
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
     """Leave no grandchild behind, whatever happened."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

@@ -1,12 +1,14 @@
 """How is mosaicml-streaming imported beside a PyTorch without CUDA?
 
-`import streaming` imports torchvision, though reading and writing MDS files needs nothing of it. The torchvision of PyPI is built
-for the CUDA build of PyTorch: beside the CPU build its extension does not load, and the import fails because two operators that it
-only wants to annotate do not exist. Declaring them lets the import go on. They are never called.
+`import streaming` imports torchvision, though reading and writing MDS files needs nothing of it. The torchvision of
+PyPI is built for the CUDA build of PyTorch: beside the CPU build its extension does not load, and the import fails
+because two operators that it only wants to annotate do not exist. Declaring them lets the import go on. They are never
+called.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, Final
 
 _MISSING: Final = ("nms", "qnms")
@@ -17,19 +19,16 @@ _KEPT_ALIVE: Final[list[Any]] = []
 def load_streaming() -> Any:
     """The module `streaming`."""
     try:
-        import streaming
+        return import_module("streaming")
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
         _declare_operators()
-        import streaming
-    return streaming
+        return import_module("streaming")
 
 
 def _declare_operators() -> None:
-    import torch
-
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    library = import_module("torch.library").Library("torchvision", "FRAGMENT")
     _KEPT_ALIVE.append(library)
     for name in _MISSING:
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -1,27 +1,31 @@
-"""How long and how much private memory does it take each of four worker processes to open a data set of 13 million samples?
+"""How long, and how much private memory, does opening a data set of 13 million samples take in each of four workers?
 
     python -m bench.open_large --work SCRATCH [--samples 13000000] [--out bench/results/open_large.json]
 
 1. `brand.pack` writes the data set from a generator of `{"value": i}`, once; it stays in SCRATCH.
-2. Four processes at the same time each read their private memory (USS), open the data set, read it again, get 1,000 random samples
-   exactly, check them, and read it a third time. Three ways of getting four processes:
+2. Four processes at the same time each look at their private memory (USS), open the data set, look again, read 1,000
+   random samples exactly, check them, and look a third time. Three ways of getting four processes:
    - `spawn`: fresh interpreters, each opens the data set itself;
    - `fork`: workers of a real `DataLoader`, each opens the data set itself;
-   - `inherited`: workers of a real `DataLoader` over a data set that the training process has opened, as training scripts do.
+   - `inherited`: workers of a real `DataLoader` over a data set that the training process opened, as in training.
 
-Only Brand: the rivals that shuffle as a whole keep their order in memory per process, and their figures are in the design notes.
-Read with it: "private after" contains the interpreter and PyTorch; "grown" is what the data set costs.
+Read with it: "private after" contains the interpreter and, where it was not inherited, PyTorch; "grown" is what the
+data set costs. Modules are imported before the first look. The page cache is warm.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import random
 import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -35,10 +39,19 @@ WORKERS: Final = 4
 READS: Final = 1_000
 BATCH: Final = 250
 
+COLUMNS: Final = (
+    ("open ms", "open_s", 1e3),
+    ("1,000 reads ms", "read_s", 1e3),
+    ("grown by opening MB", "grown_by_opening_bytes", 1e-6),
+    ("grown by all MB", "grown_bytes", 1e-6),
+    ("private after MB", "private_after_bytes", 1e-6),
+)
+"""Title, figure, unit."""
+
 Figures = dict[str, float]
 
 
-def build_child(path: Path, samples: int) -> dict[str, Any]:
+def build_once(path: Path, samples: int) -> dict[str, Any]:
     """Write the data set."""
     import brand
 
@@ -81,6 +94,11 @@ def read_some(dataset: Any, seed: int) -> None:
             raise RuntimeError("a sample is not the one that was asked for")
 
 
+def import_first() -> None:
+    """Importing is not opening."""
+    import_module("brand.torch")
+
+
 def open_data_set(path: Path) -> Any:
     """Map-style, as for training."""
     from brand import BrandDataset
@@ -117,15 +135,13 @@ def spawned(path: Path) -> list[Figures]:
 
 
 def _spawned_worker(path: Path, seed: int, sender: Connection) -> None:
-    import brand  # noqa: F401  (importing is not opening)
-
+    import_first()
     sender.send(figures(lambda: open_data_set(path), seed))
 
 
 def forked(path: Path) -> list[Figures]:
     """Workers of a `DataLoader` that open the data set themselves."""
-    import brand  # noqa: F401
-
+    import_first()
     return _through_loader(lambda: open_data_set(path))
 
 
@@ -150,58 +166,63 @@ def _private_bytes() -> int:
 
 def table_of(outcomes: list[Outcome], rivals: list[Rival]) -> str:
     """For each way, the median worker and the worst."""
-    columns = ["workers", "open ms", "worst", "1,000 reads ms", "grown by opening MB", "grown MB", "worst", "private after MB"]
-    rows, failures = [], []
+    rows = []
     for rival in rivals:
-        workers = [worker for o in outcomes if o.rival == rival.name and o.status == "ok" for worker in o.values["workers"]]
-        if not workers:
-            failures.append(f"\n{rival.name}: {harness.failure_of(outcomes, rival.name)}")
-            continue
-        cells = [("open_s", 1e3), ("read_s", 1e3), ("grown_by_opening_bytes", 1e-6), ("grown_bytes", 1e-6), ("private_after_bytes", 1e-6)]
-        medians = [f"{statistics.median(w[key] for w in workers) * unit:,.1f}" for key, unit in cells]
-        worst = [f"{max(w[key] for w in workers) * unit:,.1f}" for key, unit in (cells[0], cells[3])]
-        rows.append([rival.name, medians[0], worst[0], medians[1], medians[2], medians[3], worst[1], medians[4]])
-    return harness.table(columns, rows) + "".join(failures)
+        good = [o for o in outcomes if o.rival == rival.name and o.status == "ok"]
+        workers: list[Figures] = [worker for outcome in good for worker in outcome.values["workers"]]
+        cells = [_cell([worker[key] * unit for worker in workers]) for _, key, unit in COLUMNS]
+        rows.append([rival.name, *cells])
+    shown = harness.table(["workers", *(title for title, _, _ in COLUMNS)], rows)
+    return f"median (worst) of {WORKERS} workers\n{shown}{harness.failures(outcomes)}"
+
+
+def _cell(values: list[float]) -> str:
+    return f"{statistics.median(values):,.2f} ({max(values):,.2f})" if values else "-"
+
+
+def measure(arguments: argparse.Namespace, rival: Rival) -> Outcome:
+    """Start four workers in one way."""
+    return harness.run_fresh(rival, "bench.open_large", [], arguments.limit)
+
+
+def build_if_need_be(arguments: argparse.Namespace, path: Path) -> dict[str, Any]:
+    """The data set, and what building it took."""
+    done = path.with_name(path.name + ".json")
+    if arguments.rebuild or not done.exists():
+        harness.progress(f"building {arguments.samples:,} samples")
+        shutil.rmtree(path, ignore_errors=True)
+        build = measure(arguments, Rival("build", "brand", "brand-data"))
+        if build.status != "ok":
+            sys.exit(f"building: {build.status}: {build.reason}")
+        harness.report(done, build.values)
+    return dict(json.loads(done.read_text()))
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.open_large", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="scratch folder; the data set stays there")
-    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
+    parser = harness.parser("bench.open_large", __doc__, data=False)
     parser.add_argument("--samples", type=int, default=13_000_000)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=1800.0, help="seconds for one process")
     parser.add_argument("--rebuild", action="store_true", help="write the data set again")
-    parser.add_argument("--rival", help=argparse.SUPPRESS)
-    parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     """Parent or child, by `--rival`."""
     arguments = _parse()
-    path = arguments.work / f"large-{arguments.samples}"
+    path = Path(arguments.work, f"large-{arguments.samples}")
     if arguments.rival:
         way = WAYS.get(arguments.rival)
-        harness.report(arguments.report, {"workers": way(path)} if way else build_child(path, arguments.samples))
+        values = {"workers": way(path)} if way else build_once(path, arguments.samples)
+        harness.report(arguments.report, values)
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
-    done = path.with_name(path.name + ".json")
-    options = ["--work", str(arguments.work), "--samples", str(arguments.samples)]
-    if arguments.rebuild or not done.exists():
-        shutil.rmtree(path, ignore_errors=True)
-        build = harness.run_fresh(Rival("build", "brand", "brand"), "bench.open_large", options, arguments.limit)
-        if build.status != "ok":
-            raise SystemExit(f"building: {build.status}: {build.reason}")
-        harness.report(done, build.values)
+    built = build_if_need_be(arguments, path)
     system.warm(path)
-    rivals = [Rival(way, "brand", "brand") for way in WAYS]
-    measure = lambda rival: harness.run_fresh(rival, "bench.open_large", options, arguments.limit)  # noqa: E731
-    outcomes = harness.round_robin(rivals, arguments.repeat, measure)
+    rivals = [Rival(way, "brand", "brand-data") for way in WAYS]
+    outcomes = harness.round_robin(rivals, arguments.repeat, partial(measure, arguments))
     harness.show(table_of(outcomes, rivals))
     if arguments.out:
-        settings = {"samples": arguments.samples, "workers": WORKERS, "reads": READS, "build": done.read_text()}
-        harness.save(arguments.out, "What does opening 13 million samples cost a worker?", settings, rivals, outcomes)
+        settings = {"samples": arguments.samples, "workers": WORKERS, "reads": READS, **built}
+        harness.save(arguments.out, __doc__, settings, rivals, outcomes)
 
 
 if __name__ == "__main__":

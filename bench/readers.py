@@ -1,17 +1,20 @@
 """How does each library store the same samples, and what is its fastest official call to read a batch of them by index?
 
-A sample is a dict: `{"line": bytes}`, one JSON record, or `{"image": bytes, "label": int}`, one picture as it is. `build` writes all
-of them in source order (Brand shuffles and keeps the source's numbering); `open` returns a `Reader`. `Reader.read` is what is
-timed: it hands back what the library hands back, usually dicts; `Reader.samples` turns that into plain samples for checking.
+A sample is a dict: `{"line": bytes}`, one JSON record, or `{"image": bytes, "label": int}`, one picture as it is.
+`build` writes all of them in source order (Brand shuffles and keeps the source's numbering); `open` returns a `Reader`.
+`Reader.read` is what is timed: it hands back what the library hands back, usually dicts; `Reader.samples` turns that
+into plain samples for checking.
 
 - Brand: `ds.__getitems__`, what a `DataLoader` calls; also without compression.
 - mosaicml: `LocalDataset[i]`, its class for local data; there is no call for a batch.
-- litdata: `StreamingDataset[i]`; the same. Found by trying: one large chunk; pictures as tuples that are decoded one at a time (80 times
-  faster than the defaults) and come as views of a memory map, copied to bytes here; records as dicts (faster than as bytes).
-- array_record: `ArrayRecordDataSource.__getitems__`, one record a group, as its users are told; also without compression. Its values
-  are bytes, so a picture carries its label in 4 bytes before it.
-- Lance: `dataset.take`, columns turned to Python values.
-- files: one file per sample, paths and labels in a list. webdataset has no access by index and is not here.
+- litdata: `StreamingDataset[i]`; the same. Found by trying: one large chunk; pictures as tuples, decoded one at a time,
+  80 times faster than its defaults, handed over as views of a memory map and copied to bytes here; records as dicts.
+- array_record: `ArrayRecordDataSource.__getitems__`, one file, one record a group, as its users are told; also without
+  compression. Its values are bytes, so a picture carries its label in 4 bytes before it.
+- Lance: `dataset.take`, columns turned to Python values; it uses threads of its own.
+- files: one file per sample, paths and labels in lists.
+
+webdataset has no access by index and is not here. The rivals have no types, so `import_module` brings them in.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,7 +67,11 @@ def _brand_open(out: Path, fields: Sequence[str]) -> Reader:
     from brand import BrandDataset
 
     dataset = BrandDataset(out, decode=False)
-    return Reader(dataset.__getitems__, lambda batch: [{name: sample[name] for name in fields} for sample in batch])
+
+    def samples(batch: list[Sample]) -> list[Sample]:
+        return [{name: sample[name] for name in fields} for sample in batch]
+
+    return Reader(dataset.__getitems__, samples)
 
 
 def _mosaicml_build(samples: Sequence[Sample], out: Path) -> None:
@@ -72,22 +80,23 @@ def _mosaicml_build(samples: Sequence[Sample], out: Path) -> None:
             writer.write(sample)
 
 
-def _mosaicml_open(out: Path, fields: Sequence[str]) -> Reader:
+def _mosaicml_open(out: Path, _: Sequence[str]) -> Reader:
     dataset = load_streaming().LocalDataset(str(out))
     return Reader(lambda indices: [dataset[i] for i in indices], _as_it_is)
 
 
 def _litdata_build(samples: Sequence[Sample], out: Path) -> None:
-    import litdata
+    litdata = import_module("litdata")
 
     def write(_: int) -> Iterator[Any]:
         yield from samples if "line" in samples[0] else (tuple(sample.values()) for sample in samples)
 
-    litdata.optimize(write, [0], str(out), chunk_bytes="1GB", num_workers=1, start_method="fork", verbose=False)
+    options = {"chunk_bytes": "1GB", "num_workers": 1, "start_method": "fork", "verbose": False}
+    litdata.optimize(write, [0], str(out), **options)
 
 
 def _litdata_open(out: Path, fields: Sequence[str]) -> Reader:
-    import litdata
+    litdata = import_module("litdata")
 
     dataset = litdata.StreamingDataset(str(out), batch_decode=1)
     if "label" not in fields:
@@ -102,8 +111,7 @@ def _litdata_open(out: Path, fields: Sequence[str]) -> Reader:
 
 def _array_record_builder(options: str) -> Callable[[Sequence[Sample], Path], None]:
     def build(samples: Sequence[Sample], out: Path) -> None:
-        from array_record.python import array_record_module
-
+        array_record_module = import_module("array_record.python.array_record_module")
         out.mkdir(parents=True)
         writer = array_record_module.ArrayRecordWriter(str(out / "all.array_record"), options)
         for sample in samples:
@@ -115,39 +123,37 @@ def _array_record_builder(options: str) -> Callable[[Sequence[Sample], Path], No
 
 
 def _array_record_open(out: Path, fields: Sequence[str]) -> Reader:
-    from array_record.python import array_record_data_source
-
+    array_record_data_source = import_module("array_record.python.array_record_data_source")
     source = array_record_data_source.ArrayRecordDataSource([str(out / "all.array_record")])
     if "label" not in fields:
         return Reader(source.__getitems__, lambda batch: [{fields[0]: record} for record in batch])
 
     def read(indices: list[int]) -> list[Sample]:
         records = source.__getitems__(indices)
-        return [{"image": record[_LABEL.size :], "label": _LABEL.unpack_from(record)[0]} for record in records]
+        return [{"image": r[_LABEL.size :], "label": _LABEL.unpack_from(r)[0]} for r in records]
 
     return Reader(read, _as_it_is)
 
 
 def _lance_build(samples: Sequence[Sample], out: Path) -> None:
-    import lance
-    import pyarrow
-
-    kinds = {name: pyarrow.binary() if isinstance(value, bytes) else pyarrow.int64() for name, value in samples[0].items()}
-    table = pyarrow.table({name: pyarrow.array([s[name] for s in samples], kind) for name, kind in kinds.items()})
-    lance.write_dataset(table, str(out))
+    lance, pyarrow = import_module("lance"), import_module("pyarrow")
+    kinds = {"line": pyarrow.binary(), "image": pyarrow.binary(), "label": pyarrow.int64()}
+    columns = {name: pyarrow.array([sample[name] for sample in samples], kinds[name]) for name in samples[0]}
+    lance.write_dataset(pyarrow.table(columns), str(out))
 
 
 def _lance_open(out: Path, fields: Sequence[str]) -> Reader:
-    import lance
-
-    dataset = lance.dataset(str(out))
+    dataset = import_module("lance").dataset(str(out))
     columns = list(fields)
 
     def read(indices: list[int]) -> list[list[Any]]:
         taken = dataset.take(indices, columns=columns)
         return [taken.column(name).to_pylist() for name in columns]
 
-    return Reader(read, lambda batch: [dict(zip(columns, values, strict=True)) for values in zip(*batch, strict=True)])
+    def samples(batch: list[list[Any]]) -> list[Sample]:
+        return [dict(zip(columns, values, strict=True)) for values in zip(*batch, strict=True)]
+
+    return Reader(read, samples)
 
 
 def _files_build(samples: Sequence[Sample], out: Path) -> None:
@@ -166,7 +172,7 @@ def _files_open(out: Path, fields: Sequence[str]) -> Reader:
     paths = [str(_file_of(out, i)) for i in range(len(labels))]
 
     def content(i: int) -> bytes:
-        with open(paths[i], "rb", buffering=0) as file:
+        with open(paths[i], "rb", buffering=0) as file:  # faster than Path.read_bytes
             return file.read()
 
     if "label" not in fields:
@@ -196,9 +202,11 @@ def _array_record(name: str, options: str) -> Library:
     return Library(rival, _array_record_builder(options), _array_record_open)
 
 
+BRAND: Final = Rival("brand", "brand", "brand-data")
+
 LIBRARIES: Final = (
-    Library(Rival("brand", "brand", "brand"), _brand_builder(), _brand_open),
-    Library(Rival("brand, uncompressed", "brand", "brand"), _brand_builder(compression="none"), _brand_open),
+    Library(BRAND, _brand_builder(), _brand_open),
+    Library(Rival("brand, uncompressed", "brand", "brand-data"), _brand_builder(compression="none"), _brand_open),
     Library(Rival("mosaicml", "streaming", "mosaicml-streaming"), _mosaicml_build, _mosaicml_open),
     Library(Rival("litdata", "litdata", "litdata"), _litdata_build, _litdata_open),
     _array_record("array_record", "group_size:1"),

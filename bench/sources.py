@@ -1,7 +1,7 @@
 """What is converted and read: the real images and texts, found under one `--data` folder.
 
-    DATA/images/<class>/*.{png,jpg,...}     an image folder, as torchvision's `ImageFolder` counts it
-    DATA/text/*.jsonl                       one record a line: {"id", "lang", "label", "text"}, all strings
+DATA/images/<class>/*.{png,jpg,...}     an image folder, as torchvision's `ImageFolder` counts it
+DATA/text/*.jsonl                       one record a line: {"id", "lang", "label", "text"}, all strings
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the benchmarks ask of the operating system: caches, flushing, sizes of folders, memory of processes. Linux only.
+"""What do the benchmarks ask of the system? Caches, flushing, sizes of folders, memory of processes. Linux only.
 
-Memory comes from /proc/PID/smaps_rollup: private memory (USS) is Private_Clean + Private_Dirty, that is what ending this one
-process would give back; PSS adds its share of what several processes map.
+Memory comes from /proc/PID/smaps_rollup: private memory (USS) is Private_Clean + Private_Dirty, what ending this one
+process would give back; proportional memory (PSS) adds its share of what several processes map.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
@@ -61,13 +62,19 @@ def process_tree(root: int) -> list[int]:
     return found
 
 
+def cpu_s() -> float:
+    """User and system seconds of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def can_drop_caches() -> bool:
     """Whether cold measurements are possible here."""
     return os.access(_DROP_CACHES, os.W_OK)
 
 
-def drop_caches(*modules: str) -> None:
-    """Forget all cached files, then load the interpreter and `modules` again: the data shall be cold, not the libraries."""
+def drop_caches(modules: Iterable[str]) -> None:
+    """Forget all cached files, then read the interpreter and `modules` again: the data shall be cold, not libraries."""
     subprocess.run(["sync"], check=True)
     _DROP_CACHES.write_text("3")
     subprocess.run([sys.executable, "-c", "".join(f"import {name}\n" for name in modules)], check=True)

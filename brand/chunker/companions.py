@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from brand.chunker.folders import Folder
+from brand.chunker.listing import KEEPS_SIDECARS
 from brand.chunker.report import Problem
 from brand.chunker.source import FolderSource
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME
@@ -34,7 +35,7 @@ def write_extras(target: Path, work: Path, folder: Folder, source: FolderSource,
     names = []
     if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
         names.append(table.resolve().relative_to(folder.root.resolve()).as_posix())
-    sidecars = source.listing.entries["sidecar"].nonzero()[0]
+    sidecars = (source.listing.entries["sidecar"] & KEEPS_SIDECARS).nonzero()[0]
     empty = [f"{name}/" for name in sorted(folder.empty_folders)]
     if not names and not empty and not len(sidecars):
         return
@@ -46,7 +47,8 @@ def write_extras(target: Path, work: Path, folder: Folder, source: FolderSource,
             for name in names:
                 _store(archive, folder.root, name)
             for index in sidecars.tolist():
-                _store(archive, folder.root, source.sidecar(index))
+                for name in source.sidecars(index):
+                    _store(archive, folder.root, name)
         publish_file(temporary, target / EXTRAS_NAME)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from brand.chunker.listing import SIDECARS, File, Listing, ListingWriter
+from brand.chunker.listing import KEEPS_SIDECARS, SIDECARS, File, Listing, ListingWriter
 from brand.chunker.report import OnProgress, Problem, Progress
 from brand.errors import SourceError, UsageError
 
@@ -132,12 +132,12 @@ def _files_below(scan: _Scan, top: str, label: int) -> Iterator[File]:
 def _usable(scan: _Scan, folder: str, names: list[str], label: int) -> Iterator[File]:
     sidecar_of: dict[str, int] = {}
     if scan.sidecars:
-        stems = {os.path.splitext(name)[0] for name in names if not name.endswith(SIDECARS[1:])}
+        stems = {os.path.splitext(name)[0] for name in names if not name.endswith(tuple(SIDECARS))}
         for name in names:
             stem, suffix = os.path.splitext(name)
-            if suffix in SIDECARS[1:] and stem in stems:
-                sidecar_of.setdefault(stem, SIDECARS.index(suffix))
-        names = [n for n in names if not (n.endswith(SIDECARS[1:]) and os.path.splitext(n)[0] in stems)]
+            if suffix in SIDECARS and stem in stems:
+                sidecar_of[stem] = sidecar_of.get(stem, KEEPS_SIDECARS) | SIDECARS[suffix]
+        names = [n for n in names if not (n.endswith(tuple(SIDECARS)) and os.path.splitext(n)[0] in stems)]
     for name in names:
         key = _join(folder, name)
         path = scan.root / key
@@ -147,8 +147,10 @@ def _usable(scan: _Scan, folder: str, names: list[str], label: int) -> Iterator[
         if facts is None:
             scan.problems.append(Problem(os.fsencode(key).decode("utf-8", "backslashreplace"), reason))
         else:
-            sidecar = sidecar_of.get(os.path.splitext(name)[0], 0)
-            yield File(key, label, facts.st_size, facts.st_mtime_ns, sidecar)
+            stem = os.path.splitext(name)[0]
+            yield File(key, label, facts.st_size, facts.st_mtime_ns, sidecar_of.get(stem, 0))
+            if stem in sidecar_of:
+                sidecar_of[stem] &= ~KEEPS_SIDECARS
 
 
 def _why_unusable(scan: _Scan, path: Path, key: str) -> tuple[str, os.stat_result | None]:

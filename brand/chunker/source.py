@@ -118,10 +118,11 @@ class FolderSource:
         """Give the listing's mapped pages back."""
         self.listing.release()
 
-    def sidecar(self, index: int) -> str:
-        """Path of a clip's transcript file below the folder; empty where there is none."""
-        suffix = SIDECARS[int(self.listing.entries["sidecar"][index])]
-        return os.path.splitext(self.listing.key(index))[0] + suffix if suffix else ""
+    def sidecars(self, index: int) -> list[str]:
+        """Paths of the transcript files beside a clip, below the folder; the first holds its text."""
+        bits = int(self.listing.entries["sidecar"][index])
+        stem = os.path.splitext(self.listing.key(index))[0]
+        return [stem + suffix for suffix, bit in SIDECARS.items() if bits & bit]
 
     def _read(self, indices: Sequence[int]) -> list[bytes]:
         descriptors: list[int] = []
@@ -170,13 +171,13 @@ class FolderSource:
         return encode_record(self.schema, fixed, payloads)
 
     def _text(self, index: int) -> bytes:
-        sidecar = self.sidecar(index)
-        if not sidecar:
+        sidecars = self.sidecars(index)
+        if not sidecars:
             return self.listing.text(index)
         try:
-            return (self.root / sidecar).read_text(encoding="utf-8-sig").strip().encode()
+            return (self.root / sidecars[0]).read_text(encoding="utf-8-sig").strip().encode()
         except (OSError, UnicodeDecodeError) as error:
-            raise SourceError(sidecar, f"not a transcript in UTF-8: {error}") from error
+            raise SourceError(sidecars[0], f"not a transcript in UTF-8: {error}") from error
 
 
 class IndexableSource:

@@ -7,6 +7,7 @@ clip.
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -31,25 +32,27 @@ def join_table(table: Path, root: Path, listing: Listing, unusable: Collection[s
     """
     find = _Finder(listing)
     entries = listing.writable_entries()
-    base = root.resolve().as_posix() + "/"
-    count = 0
+    bases = (os.path.abspath(root) + "/", str(root.resolve()) + "/", "./")
+    told = np.zeros(len(listing), bool)
     with (listing.folder / "texts.bin").open("wb") as texts:
         for line, path, text in _rows(table):
-            key = path.strip().removeprefix(base).removeprefix("./")
+            key = path.strip()
+            for base in bases:
+                key = key.removeprefix(base)
             index = find(key)
             if index is None:
                 if key in unusable:
                     continue
                 hint = "Paths are relative to the audio folder"
                 raise SourceError(f"{table}, line {line}", f"there is no clip {path!r} in the folder", hint=hint)
-            if entries["text_size"][index]:
+            if told[index]:
                 raise SourceError(f"{table}, line {line}", f"clip {path!r} is named a second time")
             data = text.strip().encode()
             entries["text_at"][index], entries["text_size"][index] = texts.tell(), len(data)
             texts.write(data)
-            count += 1
+            told[index] = True
     flush(entries)
-    return count
+    return int(told.sum())
 
 
 class _Finder:
@@ -87,6 +90,8 @@ def _rows(table: Path) -> Iterator[tuple[int, str, str]]:
                 yield reader.line_num, row[path_at], row[text_at]
     except FileNotFoundError:
         raise UsageError(f"{table}: there is no such table of transcripts") from None
+    except IsADirectoryError:
+        raise UsageError(f"{table}: a table of transcripts is a file, this is a folder") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{table}: not a table in UTF-8: {error}") from error
 

@@ -75,11 +75,11 @@ def open_work(target: Path, *, dry_run: bool = False) -> Iterator[Work]:
         folder.mkdir(parents=True, exist_ok=True)
         (target / "chunks").mkdir(exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            _lock(lock, target)
-            yield Work(target, folder)
-        finally:
-            os.close(lock)
+    try:
+        _lock(lock, target)
+        yield Work(target, folder)
+    finally:
+        os.close(lock)
 
 
 def _lock(descriptor: int, target: Path) -> None:

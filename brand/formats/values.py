@@ -107,10 +107,10 @@ def encode_column(name: str, codec: str, values: Sequence[Any], indices: Sequenc
     try:
         # str.encode itself refuses what is no str, and is three times as fast as asking first.
         return list(map(str.encode if codec == "str" else encode, values))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         for position, value in enumerate(values):
             try:
                 encode(value)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, RecursionError) as error:
                 raise SchemaError(f"sample {indices[position]}, field {name!r} ({codec}): {error}") from error
         raise

@@ -1,0 +1,56 @@
+"""How the documentation is built: `make docs`. Works without a network; warnings are errors."""
+
+from __future__ import annotations
+
+import re
+
+import brand
+
+project = "Brand"
+author = "the Brand contributors"
+copyright = "the Brand contributors, Apache-2.0"  # noqa: A001 - Sphinx wants this name
+version = release = brand.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+default_role = "py:obj"
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 80
+
+# Links into other projects' documentation need a network, and the build must not. To have them:
+# `sphinx-build -D extensions=...,sphinx.ext.intersphinx`, or add the extension to the list above.
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "torch": ("https://pytorch.org/docs/stable", None),
+    "PIL": ("https://pillow.readthedocs.io/en/stable", None),
+}
+
+html_theme = "furo"
+html_title = f"Brand {release}"
+html_static_path = ["_static"]
+html_css_files = ["brand.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_show_sourcelink = False
+
+
+def _literal_drawings(_app: object, _what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:
+    """Docstrings indent drawings and examples; what is indented under a paragraph becomes a literal block."""
+    for at in range(len(lines) - 1):
+        paragraph = lines[at] and not lines[at].startswith((" ", ".", "-", ":"))
+        below = lines[at + 2] if at + 2 < len(lines) else ""
+        if paragraph and not lines[at + 1] and re.match(r" {4,}\S", below):
+            lines[at] = lines[at].removesuffix(".").removesuffix(":") + "::"
+
+
+def setup(app: object) -> None:
+    """Sphinx calls this."""
+    app.connect("autodoc-process-docstring", _literal_drawings, priority=900)  # type: ignore[attr-defined]

@@ -1,0 +1,78 @@
+"""The small real sets that ship with the repository, as folders and converted, and Hypothesis without deadlines."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from brand.chunker import convert_audio, convert_images
+from tests.support import options
+
+settings.register_profile(
+    "brand", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.load_profile("brand")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def photos() -> Path:
+    """31 real pictures in five classes: PNG, JPEG, WebP; modes L, LA, P, RGB, RGBA; one PNG named .jpg."""
+    return ROOT / "examples" / "data" / "photos"
+
+
+@pytest.fixture(scope="session")
+def clips() -> Path:
+    """41 real clips of six speakers and their transcripts.tsv."""
+    return ROOT / "examples" / "data" / "clips"
+
+
+@pytest.fixture(scope="session")
+def fashion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fashion-MNIST as PNG: `train` with 10 x 300 and `test` with 10 x 60 pictures."""
+    folder = tmp_path_factory.mktemp("fashion")
+    with zipfile.ZipFile(ROOT / "examples" / "data" / "fashion-mnist-small.zip") as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def photos_set(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The photos, converted in chunks of eight. Not to be changed."""
+    target = tmp_path_factory.mktemp("sets") / "photos.brand"
+    convert_images(photos, target, options(8))
+    return target
+
+
+@pytest.fixture(scope="session")
+def clips_set(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The clips with their transcripts, converted in chunks of eight. Not to be changed."""
+    target = tmp_path_factory.mktemp("sets") / "clips.brand"
+    convert_audio(clips, target, options(8), transcripts=clips / "transcripts.tsv")
+    return target
+
+
+@pytest.fixture(scope="session")
+def fashion_set(fashion: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 600 test pictures of Fashion-MNIST, converted in chunks of 16. Not to be changed."""
+    target = tmp_path_factory.mktemp("sets") / "fashion.brand"
+    convert_images(fashion / "test", target, options(16))
+    return target
+
+
+@pytest.fixture
+def png(fashion: Path) -> bytes:
+    """A small real PNG file."""
+    folder = fashion / "test" / "8_bag"
+    return (folder / sorted(os.listdir(folder))[0]).read_bytes()

@@ -1,0 +1,136 @@
+"""What several test files need: the command in this process and in others, digests of folders, and waiting with a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brand.chunker import Options
+from brand.chunker.plan import Layout
+from brand.cli.main import main
+
+LIMIT_S = 60.0
+"""Longest wait for something that must happen."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of the command did."""
+
+    code: int
+    stdout: bytes
+    err: str
+
+    @property
+    def out(self) -> str:
+        """Standard output as text."""
+        return self.stdout.decode()
+
+    @property
+    def json(self) -> Any:
+        """Standard output, which must be one JSON document as the standard has it (no NaN)."""
+        return json.loads(self.stdout, parse_constant=_refuse)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def brand(*args: object) -> Outcome:
+    """Run the command `brand` in this process."""
+    out, err = io.BytesIO(), io.BytesIO()
+    streams = io.TextIOWrapper(out, "utf-8"), io.TextIOWrapper(err, "utf-8", errors="backslashreplace")
+    before, sys.argv = sys.argv, ["brand", *map(str, args)]
+    try:
+        with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+            try:
+                main()
+                code: object = 0
+            except SystemExit as stop:
+                code = stop.code
+            for stream in streams:
+                stream.flush()
+    finally:
+        sys.argv = before
+    return Outcome(code if isinstance(code, int) else int(code is not None), out.getvalue(), err.getvalue().decode())
+
+
+def brand_process(*args: object, **more: Any) -> Outcome:
+    """Run `python -m brand` to its end."""
+    command = [sys.executable, "-m", "brand", *map(os.fspath, map(_path_or_text, args))]
+    done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False, **more)
+    return Outcome(done.returncode, done.stdout, done.stderr.decode("utf-8", "backslashreplace"))
+
+
+def _path_or_text(value: object) -> str | Path:
+    return value if isinstance(value, Path) else str(value)
+
+
+@contextlib.contextmanager
+def running_brand(*args: object) -> Iterator[subprocess.Popen[bytes]]:
+    """`python -m brand` in a session of its own, which is ended with the block."""
+    command = [sys.executable, "-m", "brand", *map(str, args)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, limit_s: float = LIMIT_S) -> None:
+    """Poll until `condition` holds; fails after `limit_s`."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"still waiting after {limit_s} s: {what}")
+        time.sleep(0.001)
+
+
+def session_processes(session: int) -> list[int]:
+    """Processes of a session that still run (Linux)."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                state, _, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(of) == session and state not in "ZX":
+                    found.append(int(folder.name))
+    return found
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    """Every file and empty folder below `folder` (a folder's content is b"/")."""
+    found: dict[str, bytes] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file():
+            found[name] = path.read_bytes()
+        elif not path.is_dir():
+            found[name] = b"link or special file"
+        elif not any(path.iterdir()):
+            found[name] = b"/"
+    return found
+
+
+def tree_digest(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file below `folder`; two equal trees have equal digests."""
+    return {name: hashlib.sha256(data).hexdigest() for name, data in files_below(folder).items()}
+
+
+def options(chunk_size: int | None = None, chunk_bytes: int | None = None, **more: Any) -> Options:
+    """Options of a conversion, in one process unless said otherwise."""
+    return Options(layout=Layout(chunk_size, chunk_bytes), **({"jobs": 1} | more))

@@ -1,0 +1,172 @@
+"""The documentation tells what happens: each page is a session that is run, and what it prints is what stands there.
+
+A page's blocks run from top to bottom in a folder that holds `examples/`:
+
+    ```console   what stands behind `$ ` is run; the lines below it are its output, without the progress
+    ```python    run, in one namespace a page; `<!-- not run -->` above it excepts a block
+    ```text      with `<!-- output -->` above it: what the Python block before it prints, or the error it ends with
+
+`<!-- setup` ... `-->` holds commands that are not shown. `python -m tests.test_docs [PAGE...]` writes what is printed
+today into the pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import LIMIT_S, brand
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(path.name for path in DOCS.glob("*.md") if path.name != "format.md")
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+
+_BLOCK = re.compile(
+    r"^(?:<!-- (?P<mark>[a-z ]+) -->\n)?```(?P<kind>console|python|text)\n(?P<body>.*?)^```$"
+    r"|^<!-- setup\n(?P<setup>.*?)^-->$",
+    re.MULTILINE | re.DOTALL,
+)
+_PROGRESS = re.compile(r"^(scan|check|spool|pack|verify|unpack|reindex): [\d,]+( of .*)?\n", re.MULTILINE)
+_VARIES = re.compile(
+    r"\d+(\.\d+)? (s|B|kB|MB)\b|\d+(\.\d+)? %|\b[0-9a-f]{16,32}\b|0x[0-9A-Fa-f]+|(?<=\"seconds\": )[\d.]+|(?<=decode it: ).*"
+)
+"""Durations, sizes, ids, addresses, and what Pillow says: they differ between machines and versions of libraries."""
+_SHELL = re.compile(r"[|<>;&*$\"'\\]")
+
+
+class Session:
+    """One page's folder and Python namespace."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.names: dict[str, Any] = {"__name__": "page"}
+        self.printed = ""
+        shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+        self.bin = folder.parent / "bin"
+        self.bin.mkdir()
+        for name, start in {"python": sys.executable, "brand": f"{sys.executable} -m brand"}.items():
+            (self.bin / name).write_text(f'#!/bin/sh\nexec {start} "$@"\n')
+            (self.bin / name).chmod(0o755)
+
+    def run(self, page: str) -> str:
+        """The page with what its blocks print today; a block's text stays where only times and sizes differ."""
+        fresh = _BLOCK.sub(self._block, page)
+        self._nothing_left(page)
+        return fresh
+
+    def _block(self, match: re.Match[str]) -> str:
+        kind, mark, body = match["kind"], match["mark"], match["body"]
+        if match["setup"]:
+            self._console(match["setup"])
+        elif kind == "text" and mark == "output":
+            fresh, self.printed = self.printed, ""
+            return _replace(match, fresh)
+        elif kind == "console" and mark != "not run":
+            self._nothing_left(body)
+            return _replace(match, self._console(body))
+        elif kind == "python" and mark != "not run":
+            self._nothing_left(body)
+            self.printed = self._python(body)
+        return match[0]
+
+    def _nothing_left(self, where: str) -> None:
+        assert not self.printed, f"not shown on the page, before {where[:80]!r}: {self.printed!r}"
+
+    def _console(self, body: str) -> str:
+        fresh = ""
+        for part in re.split(r"^(?=\$ )", body, flags=re.MULTILINE)[1:]:
+            lines = part.splitlines(keepends=True)
+            end = next(n for n, line in enumerate(lines) if not line.endswith("\\\n")) + 1
+            fresh += "".join(lines[:end]) + _tidy(self._command("".join(lines[:end])[2:]))
+        return fresh
+
+    def _command(self, command: str) -> str:
+        if command.startswith("brand ") and not _SHELL.search(command):
+            told = brand(*command.split()[1:])
+            return told.out + told.err
+        done = subprocess.run(
+            ["bash", "-c", command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"},
+            timeout=LIMIT_S,
+            check=False,
+        )
+        return done.stdout.decode()
+
+    def _python(self, code: str) -> str:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            try:
+                exec(compile(code, "page", "exec"), self.names)
+            except Exception as error:  # noqa: BLE001 - the page shows whichever error it is
+                out.write(traceback.format_exception_only(error)[-1])
+        return _tidy(out.getvalue())
+
+
+def _replace(match: re.Match[str], fresh: str) -> str:
+    old = match["body"]
+    return match[0] if _settled(old) == _settled(fresh) else match[0].replace(f"\n{old}```", f"\n{fresh}```")
+
+
+def _tidy(text: str) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in _PROGRESS.sub("", text).strip("\n").splitlines())
+
+
+def _settled(text: str) -> str:
+    """What is the same on every machine."""
+    return re.sub(r" +", " ", _VARIES.sub("#", text))
+
+
+def fresh_page(name: str, folder: Path) -> str:
+    """A page with what its blocks print today."""
+    place = folder / "page"
+    place.mkdir()
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.chdir(place)
+        patch.setenv("COLUMNS", "100")
+        patch.setattr("brand.chunker.convert.default_jobs", lambda: 1)
+        return Session(place).run((DOCS / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_what_happens(name: str, tmp_path: Path) -> None:
+    """Every block of the page prints what the page says it prints."""
+    assert fresh_page(name, tmp_path) == (DOCS / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in DOCS.glob("*.md"))])
+def test_links_lead_to_files(name: str) -> None:
+    """Relative links of the documents lead to files and folders that are there."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", text)
+    missing = [target for target in targets if not (ROOT / name).parent.joinpath(target).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "train_fashion_mnist.py"])
+def test_an_example_is_short_and_is_run_on_a_page(name: str) -> None:
+    """An example has at most 60 lines, and a page shows what it prints."""
+    assert len((ROOT / "examples" / name).read_text().splitlines()) <= 60
+    assert any(f"$ python examples/{name} " in (DOCS / page).read_text(encoding="utf-8") for page in PAGES)
+
+
+if __name__ == "__main__":
+    for page in sys.argv[1:] or PAGES:
+        with tempfile.TemporaryDirectory() as temporary:
+            (DOCS / page).write_text(fresh_page(page, Path(temporary)), encoding="utf-8")

@@ -1,0 +1,133 @@
+"""The house keeps its own rules: what an import loads, what is installed, how large a file may be."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import brand
+
+MOST_LINES = 400
+
+
+def python(*code: str, check: bool = True) -> str:
+    """Output of a fresh interpreter."""
+    command = [sys.executable, "-W", "error", "-c", "\n".join(code)]
+    return subprocess.run(command, capture_output=True, text=True, check=check, timeout=120).stdout
+
+
+def library_files(repository: Path) -> list[Path]:
+    """Python files of the library that git tracks, or all of them where this is no checkout."""
+    found = subprocess.run(
+        ["git", "ls-files", "brand/*.py"], cwd=repository, capture_output=True, text=True, check=False
+    ).stdout.split()
+    return [repository / name for name in found] or sorted((repository / "brand").rglob("*.py"))
+
+
+def test_importing_brand_loads_no_heavy_library() -> None:
+    """Torch, gRPC, click, rich, Pillow and soundfile are loaded when they are used, not before."""
+    loaded = python("import sys, brand", "print(*sorted(m for m in sys.modules if '.' not in m))").split()
+    assert not {"torch", "grpc", "click", "rich", "PIL", "soundfile"} & set(loaded)
+
+
+def test_the_data_set_class_is_found_lazily() -> None:
+    """`from brand import BrandDataset` is the class of `brand.torch`, and loads torch only then."""
+    told = python(
+        "import sys, brand",
+        "before = 'torch' in sys.modules",
+        "from brand import BrandDataset",
+        "from brand.torch import BrandDataset as same",
+        "print(before, BrandDataset is same, 'torch' in sys.modules, 'grpc' in sys.modules)",
+    )
+    assert told.split() == ["False", "True", "True", "False"]
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """The lazy lookup does not hide a mistyped name."""
+    with pytest.raises(AttributeError, match="BrandDatset"):
+        _ = brand.BrandDatset  # type: ignore[attr-defined]
+
+
+def test_the_public_names_are_sorted_and_there() -> None:
+    """`__all__` is sorted, and every name in it is an attribute."""
+    assert list(brand.__all__) == sorted(brand.__all__)
+    for name in brand.__all__:
+        assert getattr(brand, name) is not None
+
+
+def test_without_torch_the_message_says_how_to_install_it() -> None:
+    """Where PyTorch is missing, `BrandDataset` is an ImportError that names the extra."""
+    told = python(
+        "import sys",
+        "sys.modules['torch'] = None",
+        "import brand",
+        "try:",
+        "    brand.BrandDataset",
+        "except ImportError as error:",
+        "    print(isinstance(error, brand.BrandError), error)",
+    )
+    assert told.startswith("True")
+    assert "brand-data[train]" in told
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_brand_and_nothing_else(repository: Path, tmp_path: Path) -> None:
+    """`brand` is the only top-level package of the wheel, with py.typed and every module."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "brand", "chunker", "cli", "formats"):
+        if (repository / name).exists():
+            subprocess.run(["cp", "-a", str(repository / name), str(source / name)], check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*command, "--wheel-dir", str(tmp_path), str(source)], capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"brand"}
+    assert "brand/py.typed" in names
+    modules = {path.relative_to(repository).as_posix() for path in (repository / "brand").rglob("*.py")}
+    assert modules <= set(names)
+
+
+@pytest.mark.parametrize("room", ["chunker", "cli", "formats"])
+def test_the_links_at_the_top_lead_into_the_package(repository: Path, room: str) -> None:
+    """The rooms seen at the root are relative links, not copies."""
+    link = repository / room
+    assert link.is_symlink()
+    assert os.readlink(link) == f"brand/{room}"
+    assert (link / "__init__.py").is_file()
+
+
+def test_no_file_of_the_library_is_long(repository: Path) -> None:
+    """A file has at most 400 lines."""
+    lengths = {path: len(path.read_text().splitlines()) for path in library_files(repository) if path.exists()}
+    assert lengths
+    assert {path.name: lines for path, lines in lengths.items() if lines > MOST_LINES} == {}
+
+
+def test_the_library_neither_prints_nor_reads_the_environment(repository: Path) -> None:
+    """No call of print, no use of os.environ or os.getenv anywhere in the package."""
+    found = []
+    for path in library_files(repository):
+        if not path.exists():
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            printed = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+            read = isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "environb"}
+            if printed or read:
+                found.append(f"{path.name}:{getattr(node, 'lineno', 0)}")
+    assert found == []
+
+
+def test_every_module_says_what_it_is_for(repository: Path) -> None:
+    """Each module has a docstring."""
+    silent = [p.name for p in library_files(repository) if p.exists() and not ast.get_docstring(ast.parse(p.read_text()))]
+    assert silent == []
