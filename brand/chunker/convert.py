@@ -13,7 +13,6 @@ and goes on.
 
 from __future__ import annotations
 
-import errno
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -352,7 +351,6 @@ class _Conversion:
         free, need = shutil.disk_usage(self.work.target).free, round(plan.stored_bytes * 0.95) - there
         if need > free:
             raise StorageError(
-                errno.ENOSPC,
                 f"{self.work.target}: about {need:,} bytes are still to be written and {free:,} are free."
                 " Free some space and run the same command again",
             )

@@ -8,7 +8,6 @@ byte for byte.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ from brand.formats.constants import (
 )
 from brand.formats.header import Header
 from brand.formats.manifest import Manifest, index_names, pack_manifest
-from brand.formats.mapped import flush, gather, release, scatter
+from brand.formats.mapped import flush, gather, release, reserve, scatter
 from brand.formats.publish import file_digest, publish_bytes, publish_file, sync_folder
 
 _HINT: Final = "`brand reindex` makes it again from the chunks"
@@ -100,16 +99,14 @@ class IndexBuilder:
 
 
 def _new_npy(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
-    """A new .npy file, mapped.
-
-    Its blocks are reserved: a full disk must be an error here, not a bus error at a write.
-    """
+    """A new .npy file, mapped."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    array = np.lib.format.open_memmap(path, "w+", dtype, (length,), version=(1, 0)).view(np.ndarray)
-    if hasattr(os, "posix_fallocate"):
-        with path.open("rb+") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    return array
+    facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, facts)
+        start = file.tell()
+    reserve(path, start + dtype.itemsize * length)
+    return np.lib.format.open_memmap(path, "r+").view(np.ndarray)
 
 
 def seal(folder: Path, builder: IndexBuilder, *, data_set_id: bytes, dictionary_size: int) -> Manifest:

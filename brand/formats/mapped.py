@@ -8,6 +8,7 @@ outside, too.
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -30,9 +31,24 @@ def map_array(
 
     The result is a plain array: indexing a `numpy.memmap` costs five times as much.
     """
-    if mode != "w+" and path.stat().st_size == 0:
+    if mode == "w+":
+        path.touch()
+        reserve(path, dtype.itemsize * (length or 0))
+        mode = "r+"
+    if path.stat().st_size == 0:
         return np.empty(0, dtype)
     return np.memmap(path, dtype, mode, shape=None if length is None else (length,)).view(np.ndarray)
+
+
+def reserve(path: Path, size: int) -> None:
+    """Make a file `size` bytes long, with its blocks on the device.
+
+    A full disk must be an error here: met when a mapped page is written, it is a bus error that kills the process.
+    """
+    with path.open("rb+") as file:
+        file.truncate(size)
+        if size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
 
 
 def gather(array: NDArray[Any], indices: Indices) -> NDArray[Any]:

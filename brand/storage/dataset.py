@@ -85,13 +85,13 @@ class StoredDataSet:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.manifest: Manifest = read_manifest(self.path)
-        self._chunk_base = str(self.path / "chunks") + "/"
+        self._chunk_base = f"{self.path.absolute()}/chunks/"  # stays right when the working folder changes
         self._rows = open_array(self.path, SAMPLES_NAME, self.header)
         self._place = open_array(self.path, PLACE_NAME, self.header)
         self._local = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
+        return {"path": self.path.absolute()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["path"])  # type: ignore[misc]
@@ -245,7 +245,7 @@ class StoredDataSet:
         except FileNotFoundError as error:
             raise _missing_chunk(error.filename, int(Path(error.filename).stem)) from None
         except OSError as error:
-            raise StorageError(error.errno, f"cannot read {error.filename or self.path}: {error.strerror}") from error
+            raise StorageError(f"cannot read {error.filename or self.path}: {error.strerror}") from error
         sizes = rows["size"].tolist()
         return [
             blocks[block][start : start + size]

@@ -1,0 +1,101 @@
+"""A second reader of the format, written from docs/format.md alone; it shares no code with Brand and checks everything."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+import zstandard
+
+DTYPES = "? i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()  # number 1 is the first
+ROW = np.dtype([("offset", "<u8"), ("size", "<u4"), ("raw_size", "<u4"), ("checksum", "<u8"), ("index", "<u8")])
+
+
+def check(condition: bool, what: str) -> None:
+    """The one error that this reader knows."""
+    if not condition:
+        raise ValueError(what)
+
+
+class Chunk:
+    """One chunk file (section 2), checked whole but for the samples themselves."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        magic, major, _, h, d, n, self.number, f, self.id, checksum = struct.unpack_from("<8sHHIIIQQ16sQ", data)
+        check(magic == b"\x89BRAND\r\n" and major == 1, "magic or major version")
+        check(h <= 16 << 20 and d <= 1 << 20 and n <= 1 << 24 and f == len(data), "sizes in the preamble")
+        start = 64 + h + d + 32 * n
+        check(xxhash.xxh3_64_intdigest(data[:56] + data[64:start]) == checksum, "checksum of the front")
+        self.header = json.loads(zstandard.ZstdDecompressor().decompress(data[64 : 64 + h]))
+        self.dictionary = zstandard.ZstdCompressionDict(data[64 + h : 64 + h + d]) if d else None
+        self.rows = np.frombuffer(data, ROW, n, 64 + h + d)
+        for row in self.rows:
+            check(row["offset"] == start and row["size"] <= row["raw_size"], "a gap, an overlap or a size")
+            start += int(row["size"])
+        check(start == len(data), "end of the last sample")
+
+    def record(self, slot: int) -> bytes:
+        """The record of one sample (section 2.3)."""
+        row = self.rows[slot]
+        stored = self.data[int(row["offset"]) :][: int(row["size"])]
+        check(xxhash.xxh3_64_intdigest(stored) == row["checksum"], "checksum of the sample")
+        if row["size"] == row["raw_size"]:
+            return stored
+        check(zstandard.frame_content_size(stored) == row["raw_size"], "content size of the zstd frame")
+        return zstandard.ZstdDecompressor(dict_data=self.dictionary).decompress(stored)
+
+
+def fields(schema: list[list[str]], record: bytes) -> dict[str, Any]:
+    """The values in a record (section 3); images and audio are bytes."""
+    fixed = [f for f in schema if f[1] in ("int", "float")]
+    variable = [f for f in schema if f[1] not in ("int", "float")]
+    numbers = struct.Struct("<" + "".join("q" if c == "int" else "d" for _, c in fixed) + "I" * len(variable))
+    head = numbers.unpack_from(record)
+    values: dict[str, Any] = dict(zip([name for name, _ in fixed], head, strict=False))
+    start = numbers.size
+    for (name, codec), length in zip(variable, head[len(fixed) :], strict=True):
+        payload, start = record[start : start + length], start + length
+        if codec == "str":
+            values[name] = payload.decode()
+        elif codec == "json":
+            values[name] = json.loads(payload)
+        elif codec == "ndarray":
+            shape = struct.unpack_from(f"<{payload[1]}I", payload, 2)
+            dtype = np.dtype(DTYPES[payload[0] - 1]).newbyteorder("<")
+            values[name] = np.frombuffer(payload[2 + 4 * payload[1] :], dtype).reshape(shape)
+        else:
+            values[name] = payload
+    check(start == len(record), "end of the record")
+    return {name: values[name] for name, _ in schema}
+
+
+class Reader:
+    """A data set by its index (sections 1, 4 and 5); every checksum is checked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.manifest = m = json.loads((folder / "brand.json").read_bytes())
+        rest = {key: value for key, value in m.items() if key != "checksum"}
+        text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        check(xxhash.xxh3_64_hexdigest(text.encode()) == m["checksum"], "checksum of the manifest")
+        for name, (size, digest) in {**m["files"], **m["companions"]}.items():
+            data = (folder / name).read_bytes()
+            check((len(data), xxhash.xxh3_128_hexdigest(data)) == (size, digest), f"checksum of {name}")
+        self.chunks = [Chunk((folder / f"chunks/{k:08d}.brand").read_bytes()) for k in range(m["chunks"])]
+        self.place, self.rows = np.load(folder / "index/place.npy"), np.load(folder / "index/samples.npy")
+        known = np.load(folder / "index/chunks.npy")
+        for number, chunk in enumerate(self.chunks):
+            check((chunk.number, chunk.id.hex(), chunk.header) == (number, m["id"], m["header"]), "a foreign chunk")
+            check((len(chunk.data), chunk.data[56:64]) == (known[number]["file_size"], known["checksum"][number].tobytes()),
+                  "chunks.npy")  # fmt: skip
+        check(bool((np.concatenate([chunk.rows for chunk in self.chunks]) == self.rows).all()), "samples.npy")
+
+    def sample(self, index: int) -> dict[str, Any]:
+        """The fields of the sample with this index."""
+        place, size = int(self.place[index]), int(self.manifest["header"]["chunk_size"])
+        check(self.rows[place]["index"] == index, "place.npy")
+        return fields(self.manifest["header"]["schema"], self.chunks[place // size].record(place % size))
