@@ -12,6 +12,7 @@
         ├── NotADataSetError       no manifest: not a data set, or a conversion that never finished
         ├── VersionError           written by a newer, incompatible version
         ├── MissingFileError       a chunk or an index file is not there             (also FileNotFoundError)
+        ├── UnreadableError        the storage cannot read it                        (also OSError)
         ├── TruncatedError         shorter than recorded
         ├── OversizedError         longer than recorded, or a number above its limit
         ├── LayoutError            offsets, sizes or counts that contradict each other
@@ -125,6 +126,10 @@ class VersionError(FormatError):
 
 class MissingFileError(FormatError, FileNotFoundError):
     """A chunk or an index file is not there."""
+
+
+class UnreadableError(FormatError, OSError):
+    """The storage cannot read the file: an I/O error, no permission, or a folder in its place."""
 
 
 class TruncatedError(FormatError):

@@ -51,6 +51,14 @@ def _literal_drawings(_app: object, _what: str, _name: str, _obj: object, _optio
             lines[at] = lines[at].removesuffix(".").removesuffix(":") + "::"
 
 
+def _readable_defaults(
+    _app: object, _what: str, _name: str, _obj: object, _options: object, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """`<factory>`, which a dataclass shows for some defaults, is no Python and spoils the whole signature."""
+    return signature and signature.replace("<factory>", "..."), returned
+
+
 def setup(app: object) -> None:
     """Sphinx calls this."""
+    app.connect("autodoc-process-signature", _readable_defaults)  # type: ignore[attr-defined]
     app.connect("autodoc-process-docstring", _literal_drawings, priority=900)  # type: ignore[attr-defined]

@@ -2,6 +2,8 @@
 
     brand convert audio examples/data/clips clips.brand --transcripts examples/data/clips/transcripts.tsv
     python examples/audio_batches.py clips.brand
+
+Each clip is brought to one channel and one rate, and padded with silence to the longest of its batch.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ def to_mono(clip: Waveform) -> torch.Tensor:
     """One channel at RATE frames a second: the clip's spectrum, cut or filled up to the new length."""
     mono = torch.from_numpy(clip.samples).mean(0)
     frames = round(len(mono) * RATE / clip.rate)
-    return torch.fft.irfft(torch.fft.rfft(mono), n=frames) * (frames / len(mono))
+    wave: torch.Tensor = torch.fft.irfft(torch.fft.rfft(mono), n=frames)
+    return wave * (frames / len(mono))
 
 
 def collate(clips: list[Clip]) -> tuple[torch.Tensor, torch.Tensor, list[str], torch.Tensor]:

@@ -41,7 +41,8 @@ _BLOCK = re.compile(
 )
 _PROGRESS = re.compile(r"^(scan|check|spool|pack|verify|unpack|reindex): [\d,]+( of .*)?\n", re.MULTILINE)
 _VARIES = re.compile(
-    r"\d+(\.\d+)? (s|B|kB|MB)\b|\d+(\.\d+)? %|\b[0-9a-f]{16,32}\b|0x[0-9A-Fa-f]+|(?<=\"seconds\": )[\d.]+|(?<=decode it: ).*"
+    r"\d+(\.\d+)? (s|B|kB|MB|%)|\b[0-9a-f]{16,32}\b|0x[0-9A-Fa-f]+|(?<=\"seconds\": )[\d.]+|(?<=_bytes\": )\d+"
+    r"|(?<=decode it: ).*"
 )
 """Durations, sizes, ids, addresses, and what Pillow says: they differ between machines and versions of libraries."""
 _SHELL = re.compile(r"[|<>;&*$\"'\\]")
@@ -118,12 +119,16 @@ class Session:
 
 
 def _replace(match: re.Match[str], fresh: str) -> str:
-    old = match["body"]
-    return match[0] if _settled(old) == _settled(fresh) else match[0].replace(f"\n{old}```", f"\n{fresh}```")
+    if _settled(match["body"]) == _settled(fresh):
+        return match[0]
+    start = match.start("body") - match.start()
+    return f"{match[0][:start]}{fresh}```"
 
 
 def _tidy(text: str) -> str:
-    return "".join(f"{line.rstrip()}\n" for line in _PROGRESS.sub("", text).strip("\n").splitlines())
+    """Without progress, blanks at the end of lines and traces of how the command was started."""
+    text = re.sub(r"\bpython\S* -m [\w.]+", "brand", _PROGRESS.sub("", text))
+    return "".join(f"{line.rstrip()}\n" for line in text.strip("\n").splitlines())
 
 
 def _settled(text: str) -> str:

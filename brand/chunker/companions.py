@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from brand.chunker.folders import Folder
-from brand.chunker.listing import KEEPS_SIDECARS
 from brand.chunker.report import Problem
 from brand.chunker.source import FolderSource
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME
@@ -35,20 +34,16 @@ def write_extras(target: Path, work: Path, folder: Folder, source: FolderSource,
     names = []
     if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
         names.append(table.resolve().relative_to(folder.root.resolve()).as_posix())
-    sidecars = (source.listing.entries["sidecar"] & KEEPS_SIDECARS).nonzero()[0]
     empty = [f"{name}/" for name in sorted(folder.empty_folders)]
-    if not names and not empty and not len(sidecars):
+    if not names and not empty and not source.listing.entries["sidecar"].any():
         return
     temporary = work / "extras.tmp"
     with storage_errors(temporary, "cannot write"):
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
             for name in empty:
                 archive.writestr(zipfile.ZipInfo(name, _DATE), b"")
-            for name in names:
+            for name in (*names, *source.all_sidecars()):
                 _store(archive, folder.root, name)
-            for index in sidecars.tolist():
-                for name in source.sidecars(index):
-                    _store(archive, folder.root, name)
         publish_file(temporary, target / EXTRAS_NAME)
 
 

@@ -206,7 +206,11 @@ def _convert_folder(
         conversion = _Conversion(
             work, source, f"{kind}s" if kind == "image" else kind, folder.classes, options, on_progress, started
         )
-        return conversion.run(problems, notes, write_companions)
+        try:
+            return conversion.run(problems, notes, write_companions)
+        except SourceError as error:
+            hint = "--validate finds such files beforehand" if options.skip_errors else _SKIP_HINT
+            raise SourceError(error.path, error.reason, hint=hint) from error
 
 
 def _unusable(
@@ -214,8 +218,12 @@ def _unusable(
 ) -> list[Problem]:
     """Files to leave out; raises `SourceError` for the first one unless errors are skipped."""
     problems = list(folder.problems)
+    alone = set(folder.lost_sidecars)
     if options.decode_all:
-        problems += _check_all(work, source, options, on_progress)
+        problems += _check_all(work, source, options, on_progress, alone)
+    if alone:
+        alone.difference_update(source.all_sidecars())
+        problems += [Problem(name, "the clip that it belongs to was left out") for name in sorted(alone)]
     if problems and not options.skip_errors:
         more = f" {len(problems) - 1:,} more files cannot be used either." if len(problems) > 1 else ""
         raise SourceError(problems[0].path, problems[0].reason, hint=more.strip() + " " * bool(more) + _SKIP_HINT)
@@ -231,7 +239,9 @@ def _unusable(
 _SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
 
 
-def _check_all(work: Work, source: FolderSource, options: Options, on_progress: OnProgress) -> list[Problem]:
+def _check_all(
+    work: Work, source: FolderSource, options: Options, on_progress: OnProgress, lost_sidecars: set[str]
+) -> list[Problem]:
     """Decode every file, in all processes, and leave out of the source what does not decode."""
     key = f"{source.fingerprint(times=True)} {source.file_field}"
     total = len(source)
@@ -250,6 +260,8 @@ def _check_all(work: Work, source: FolderSource, options: Options, on_progress: 
     bad_mask = np.zeros(total, bool)
     bad_mask[[index for index, _ in found]] = True
     problems = [Problem(source.listing.key(index), reason) for index, reason in found]
+    for index, _ in found:
+        lost_sidecars.update(source.sidecars(index))
     if found:
         source.listing = source.listing.without(bad_mask)
     return problems

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from brand.chunker.listing import KEEPS_SIDECARS, SIDECARS, File, Listing, ListingWriter
+from brand.chunker.listing import SIDECARS, File, Listing, ListingWriter
 from brand.chunker.report import OnProgress, Problem, Progress
 from brand.errors import SourceError, UsageError
 
 IGNORED: Final = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})
 _FILES_A_STEP: Final = 4096
+_NOT_UTF8: Final = "the name is not valid UTF-8; rename it (convmv does a whole folder)"
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Folder:
     classes: tuple[str, ...] | None
     problems: list[Problem] = field(default_factory=list)
     empty_folders: list[str] = field(default_factory=list)
+    lost_sidecars: list[str] = field(default_factory=list)
+    """Transcripts beside clips that are problems."""
     ignored: int = 0
 
 
@@ -43,6 +46,8 @@ class _Scan:
     exclude: Path | None
     problems: list[Problem] = field(default_factory=list)
     empty_folders: list[str] = field(default_factory=list)
+    lost_sidecars: list[str] = field(default_factory=list)
+    """Transcripts beside clips that are problems."""
     ignored: int = 0
 
 
@@ -83,25 +88,28 @@ def scan_folder(
     if not len(listing) and not scan.problems:
         raise SourceError(str(root), "there are no files in this folder")
     classes = None if tops == [""] else tuple(tops)
-    return Folder(root, listing, classes, scan.problems, scan.empty_folders, scan.ignored)
+    return Folder(root, listing, classes, scan.problems, scan.empty_folders, scan.lost_sidecars, scan.ignored)
 
 
 def _class_folders(scan: _Scan) -> list[str]:
-    folders, files = [], []
+    folders, files, links = [], [], 0
     for entry in _entries(scan, ""):
         if _is_folder(scan, entry):
             folders.append(entry.name)
         elif scan.exclude is None or Path(entry.path).resolve() != scan.exclude:
             files.append(entry.name)
+            links += entry.is_symlink() and Path(entry.path).is_dir()
     if not folders:
         return [""]
     if files:
         raise UsageError(
             f"{scan.root}: {len(files)} files lie beside the class folders (the first is {min(files)!r})."
             " Move them into a folder of their own, or pass --no-labels to take all files without classes"
+            + (f"; {links} are links to folders, which --follow-links takes as classes" if links else "")
         )
     for name in folders:
-        _check_name(name)
+        if not _is_utf8(name):
+            raise UsageError(f"class folder {_shown(name)}: {_NOT_UTF8}")
     return sorted(folders)
 
 
@@ -123,8 +131,10 @@ def _files_below(scan: _Scan, top: str, label: int) -> Iterator[File]:
             else:
                 names.append(entry.name)
         folders[folder] = sorted(names)
-        if empty and folder:
+        if empty and folder and _is_utf8(folder):
             scan.empty_folders.append(folder)
+        elif empty and folder:
+            scan.problems.append(Problem(_shown(folder), _NOT_UTF8))
     for folder in sorted(folders):
         yield from _usable(scan, folder, folders.pop(folder), label)
 
@@ -136,7 +146,7 @@ def _usable(scan: _Scan, folder: str, names: list[str], label: int) -> Iterator[
         for name in names:
             stem, suffix = os.path.splitext(name)
             if suffix in SIDECARS and stem in stems:
-                sidecar_of[stem] = sidecar_of.get(stem, KEEPS_SIDECARS) | SIDECARS[suffix]
+                sidecar_of[stem] = sidecar_of.get(stem, 0) | SIDECARS[suffix]
         names = [n for n in names if not (n.endswith(tuple(SIDECARS)) and os.path.splitext(n)[0] in stems)]
     for name in names:
         key = _join(folder, name)
@@ -145,19 +155,18 @@ def _usable(scan: _Scan, folder: str, names: list[str], label: int) -> Iterator[
             continue
         reason, facts = _why_unusable(scan, path, key)
         if facts is None:
-            scan.problems.append(Problem(os.fsencode(key).decode("utf-8", "backslashreplace"), reason))
+            scan.problems.append(Problem(_shown(key), reason))
+            stem = os.path.splitext(key)[0]
+            bits = sidecar_of.get(os.path.splitext(name)[0], 0)
+            scan.lost_sidecars += [stem + suffix for suffix, bit in SIDECARS.items() if bits & bit]
         else:
             stem = os.path.splitext(name)[0]
             yield File(key, label, facts.st_size, facts.st_mtime_ns, sidecar_of.get(stem, 0))
-            if stem in sidecar_of:
-                sidecar_of[stem] &= ~KEEPS_SIDECARS
 
 
 def _why_unusable(scan: _Scan, path: Path, key: str) -> tuple[str, os.stat_result | None]:
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        return "the name is not valid UTF-8; rename the file (convmv does a whole folder)", None
+    if not _is_utf8(key):
+        return _NOT_UTF8, None
     try:
         facts = os.lstat(path)
         if stat.S_ISLNK(facts.st_mode):
@@ -165,8 +174,8 @@ def _why_unusable(scan: _Scan, path: Path, key: str) -> tuple[str, os.stat_resul
             if not (scan.follow_links or inside):
                 return f"a symbolic link out of the folder, to {path.readlink()}; --follow-links allows it", None
             facts = path.stat()
-    except OSError as error:
-        return f"cannot be read: {error.strerror}", None
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}", None
     if stat.S_ISDIR(facts.st_mode):
         return "a symbolic link to a folder; --follow-links allows it", None
     if not stat.S_ISREG(facts.st_mode):
@@ -189,7 +198,10 @@ def _entries(scan: _Scan, folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_folder(scan: _Scan, entry: os.DirEntry[str]) -> bool:
-    return entry.is_dir(follow_symlinks=scan.follow_links)
+    try:
+        return entry.is_dir(follow_symlinks=scan.follow_links)
+    except OSError:  # links that lead in a circle
+        return False
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -197,12 +209,17 @@ def _identity(path: Path) -> tuple[int, int]:
     return facts.st_dev, facts.st_ino
 
 
-def _check_name(name: str) -> None:
+def _is_utf8(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
-        shown = os.fsencode(name).decode("utf-8", "backslashreplace")
-        raise UsageError(f"the name of class folder {shown} is not valid UTF-8; rename it") from None
+        return False
+    return True
+
+
+def _shown(name: str) -> str:
+    """A name that can be printed whatever its bytes are."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _join(folder: str, name: str) -> str:

@@ -33,8 +33,6 @@ _BLOCK: Final = 1 << 18
 
 SIDECARS: Final = {".txt": 1, ".lab": 2}
 """Suffixes of transcripts beside a clip, the first found is its text; the bits that `sidecar` has for them."""
-KEEPS_SIDECARS: Final = 4
-"""Bit of the first clip of its name: where `one.wav` and `one.ogg` share `one.txt`, it is given back once."""
 
 
 class File(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -123,6 +123,17 @@ class FolderSource:
         bits = int(self.listing.entries["sidecar"][index])
         stem = os.path.splitext(self.listing.key(index))[0]
         return [stem + suffix for suffix, bit in SIDECARS.items() if bits & bit]
+
+    def all_sidecars(self) -> Iterator[str]:
+        """Paths of all transcript files beside clips, each once: `one.wav` and `one.ogg` may share `one.txt`."""
+        folder, seen = "", set[str]()
+        for index in self.listing.entries["sidecar"].nonzero()[0].tolist():
+            for name in self.sidecars(index):
+                if os.path.dirname(name) != folder:
+                    folder, seen = os.path.dirname(name), set()
+                if name not in seen:
+                    seen.add(name)
+                    yield name
 
     def _read(self, indices: Sequence[int]) -> list[bytes]:
         descriptors: list[int] = []

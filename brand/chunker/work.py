@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from brand.formats.constants import MANIFEST_NAME, WORK_NAME
 from brand.formats.publish import publish_bytes, storage_errors
 
 LOCK_WAIT_S: Final = 2.0
+_PLAN: Final = "plan.json"
 
 
 class Work:
@@ -33,7 +34,7 @@ class Work:
 
     def claim(self, plan: dict[str, Any]) -> None:
         """Remember what is being made here. Raises `TargetExistsError` where something else was begun."""
-        path = self.folder / "plan.json"
+        path = self.folder / _PLAN
         data = json.dumps(plan, sort_keys=True).encode()
         if path.exists() and path.read_bytes() != data:
             raise TargetExistsError(
@@ -77,9 +78,22 @@ def open_work(target: Path, *, dry_run: bool = False) -> Iterator[Work]:
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         _lock(lock, target)
-        yield Work(target, folder)
+        try:
+            yield Work(target, folder)
+        except BaseException:
+            if not (folder / _PLAN).exists():
+                _leave_nothing(target, folder)
+            raise
     finally:
         os.close(lock)
+
+
+def _leave_nothing(target: Path, folder: Path) -> None:
+    """Nothing was planned, so nothing is worth keeping: an error in the call shall not take the target."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for empty in (target / "chunks", target):
+        with suppress(OSError):
+            empty.rmdir()
 
 
 def _lock(descriptor: int, target: Path) -> None:

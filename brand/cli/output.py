@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +21,16 @@ Meter = Callable[[str, int, int | None, int, int | None], None]
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
-    click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+    """One JSON document on stdout. What JSON does not have (NaN, infinity) is null."""
+    click.echo(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def fail(message: str, kind: str, code: int, *, as_json: bool) -> int:
@@ -45,7 +54,7 @@ def size(count: float) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds for people."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

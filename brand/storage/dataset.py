@@ -29,7 +29,7 @@ from brand.errors import (
     MissingFileError,
     OversizedError,
     SchemaError,
-    StorageError,
+    UnreadableError,
 )
 from brand.formats.chunk import Front, read_front
 from brand.formats.compression import Decompressor
@@ -163,36 +163,7 @@ class StoredDataSet:
 
     def open_chunk(self, number: int) -> Front:
         """Read and check a chunk's front, and that it is the one that the index knows. Raises `FormatError`."""
-        path = self.chunk_path(number)
-        try:
-            with path.open("rb") as file:
-                front = read_front(file, path)
-        except FileNotFoundError:
-            raise _missing_chunk(path, number) from None
-        self._check_identity(front, number, path)
-        return front
-
-    def _check_identity(self, front: Front, number: int, path: Path) -> None:
-        preamble = front.preamble
-        if preamble.data_set_id != self.manifest.data_set_id:
-            expected, found = self.manifest.data_set_id.hex(), preamble.data_set_id.hex()
-            raise ForeignFileError(
-                "a chunk of another data set", path=path, chunk=number, expected=expected, found=found
-            )
-        if preamble.number != number:
-            raise ForeignFileError(
-                "a chunk under another's name", path=path, chunk=number, expected=number, found=preamble.number
-            )
-        known = self.chunk_rows[number]
-        if (preamble.file_size, preamble.checksum) != (int(known["file_size"]), int(known["checksum"])):
-            raise ForeignFileError(
-                "a chunk of another conversion, or the index is stale",
-                path=path,
-                chunk=number,
-                expected=f"{int(known['file_size'])} bytes, checksum {int(known['checksum']):016x}",
-                found=f"{preamble.file_size} bytes, checksum {preamble.checksum:016x}",
-                hint="Run `brand reindex`",
-            )
+        return open_chunk(self.chunk_path(number), number, self.manifest, self.chunk_rows[number])
 
     def _records(self, indices: NDArray[np.integer[Any]]) -> list[Buffer]:
         """Checked records. Those that are not compressed lie in this thread's scratch memory, until its next read."""
@@ -245,7 +216,7 @@ class StoredDataSet:
         except FileNotFoundError as error:
             raise _missing_chunk(error.filename, int(Path(error.filename).stem)) from None
         except OSError as error:
-            raise StorageError(f"cannot read {error.filename or self.path}: {error.strerror}") from error
+            raise UnreadableError(f"cannot be read: {error.strerror}", path=error.filename or self.path) from error
         sizes = rows["size"].tolist()
         return [
             blocks[block][start : start + size]
@@ -314,6 +285,45 @@ class _Tools:
         if size > len(self._memory):
             self._memory = memoryview(bytearray(min(SCRATCH_BYTES, 2 * size)))
         return self._memory
+
+
+def open_front(path: Path, number: int) -> Front:
+    """Read and check a chunk's front, and that it is a chunk `number`. Raises a `FormatError` that names what is wrong."""
+    try:
+        with path.open("rb") as file:
+            front = read_front(file, path)
+    except FileNotFoundError:
+        raise _missing_chunk(path, number) from None
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, chunk=number) from error
+    if front.preamble.number != number:
+        raise ForeignFileError("a chunk under another's name", path=path, expected=number, found=front.preamble.number)
+    return front
+
+
+def open_chunk(path: Path, number: int, manifest: Manifest, known: np.void | None) -> Front:
+    """Read and check a chunk's front, and that it is chunk `number` of this data set; `known` is its row in the index.
+
+    Raises a `FormatError` that names what is wrong.
+    """
+    front = open_front(path, number)
+    preamble = front.preamble
+    if preamble.data_set_id != manifest.data_set_id:
+        expected, found = manifest.data_set_id.hex(), preamble.data_set_id.hex()
+        raise ForeignFileError("a chunk of another data set", path=path, chunk=number, expected=expected, found=found)
+    if known is not None and (preamble.file_size, preamble.checksum) != (
+        int(known["file_size"]),
+        int(known["checksum"]),
+    ):
+        raise ForeignFileError(
+            "a chunk of another conversion, or the index is stale",
+            path=path,
+            chunk=number,
+            expected=f"{int(known['file_size'])} bytes, checksum {int(known['checksum']):016x}",
+            found=f"{preamble.file_size} bytes, checksum {preamble.checksum:016x}",
+            hint="Run `brand reindex`",
+        )
+    return front
 
 
 def _missing_chunk(path: Path | str, number: int) -> MissingFileError:

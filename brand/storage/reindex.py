@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from brand.errors import ForeignFileError, FormatError, MissingFileError, NotADataSetError
-from brand.formats.chunk import Front, read_front
+from brand.errors import ForeignFileError, FormatError, NotADataSetError
+from brand.formats.chunk import Front
 from brand.formats.constants import WORK_NAME, chunk_name
 from brand.formats.contents import read_records
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.manifest import Manifest
 from brand.formats.publish import storage_errors
 from brand.formats.record import fixed_columns
+from brand.storage.dataset import open_front
 from brand.storage.progress import OnChunk, silent
 
 
@@ -30,7 +31,7 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
     first = path / chunk_name(0)
     if not first.exists():
         raise NotADataSetError("there is no first chunk", path=path, expected=chunk_name(0), found="nothing")
-    front = _front(first, 0)
+    front = open_front(first, 0)
     work = path / ".brand-reindex"
     with storage_errors(path, "cannot write the index of"):
         shutil.rmtree(work, ignore_errors=True)
@@ -48,7 +49,7 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
 
 def _add(path: Path, number: int, first: Front, builder: IndexBuilder) -> int:
     chunk = path / chunk_name(number)
-    front = _front(chunk, number)
+    front = open_front(chunk, number)
     if front.preamble.data_set_id != first.preamble.data_set_id or front.header != first.header:
         expected, found = first.preamble.data_set_id.hex(), front.preamble.data_set_id.hex()
         raise ForeignFileError("a chunk of another data set", path=chunk, chunk=number, expected=expected, found=found)
@@ -61,16 +62,3 @@ def _add(path: Path, number: int, first: Front, builder: IndexBuilder) -> int:
             heads.append(bytes(record[:size]))
     builder.add(number, front.rows, front.preamble.checksum, fixed_columns(front.header.schema, heads))
     return front.preamble.file_size
-
-
-def _front(path: Path, number: int) -> Front:
-    try:
-        with path.open("rb") as file:
-            front = read_front(file, path)
-    except FileNotFoundError:
-        raise MissingFileError(
-            "the chunk is missing", path=path, chunk=number, hint="Copy it again or convert again"
-        ) from None
-    if front.preamble.number != number:
-        raise ForeignFileError("a chunk under another's name", path=path, expected=number, found=front.preamble.number)
-    return front

@@ -6,18 +6,24 @@ with its checksum, its row in the index, its record's structure and its columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError, MissingFileError
+from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError, MissingFileError, UnreadableError
+from brand.formats.chunk import Front
+from brand.formats.constants import CHUNKS_NAME, SAMPLES_NAME, chunk_name, column_name
 from brand.formats.contents import read_records
-from brand.formats.manifest import read_manifest
+from brand.formats.index import open_array
+from brand.formats.manifest import Manifest, index_names, read_manifest
 from brand.formats.publish import file_digest
 from brand.formats.record import RecordDecoder
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset import open_chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +47,12 @@ def verify(path: Path) -> Iterator[Checked]:
     files = {**manifest.files, **manifest.companions}
     wrong = [error for name, facts in files.items() if (error := _file(path, name, facts))]
     yield Checked(0, sum(size for size, _ in files.values()), tuple(wrong))
-    try:
-        data_set = StoredDataSet(path)
-    except FormatError as error:
-        yield Checked(0, 0, () if wrong else (error,))
-        return
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in index_names(manifest.header):
+        with suppress(FormatError):  # told above
+            arrays[name] = open_array(path, name, manifest.header)
     for number in range(manifest.header.chunks):
-        yield _chunk(data_set, number)
+        yield _chunk(path / chunk_name(number), number, manifest, arrays)
 
 
 def _file(path: Path, name: str, facts: tuple[int, str]) -> FormatError | None:
@@ -56,43 +61,56 @@ def _file(path: Path, name: str, facts: tuple[int, str]) -> FormatError | None:
         found = file_digest(path / name)
     except FileNotFoundError:
         return MissingFileError("the file is missing", path=path / name, hint=hint)
+    except OSError as error:
+        return UnreadableError(f"cannot be read: {error.strerror}", path=path / name, hint=hint)
     if found != tuple(facts):
         expected, seen = f"{facts[0]} bytes, {facts[1]}", f"{found[0]} bytes, {found[1]}"
         return ChecksumError("checksum of the file", path=path / name, expected=expected, found=seen, hint=hint)
     return None
 
 
-def _chunk(data_set: StoredDataSet, number: int) -> Checked:
-    path = data_set.chunk_path(number)
+def _chunk(path: Path, number: int, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> Checked:
+    known = arrays[CHUNKS_NAME][number] if CHUNKS_NAME in arrays else None
     try:
-        front = data_set.open_chunk(number)
+        front = open_chunk(path, number, manifest, known)
     except FormatError as error:
         return Checked(0, 0, (error,))
-    errors: list[FormatError] = []
-    first = number * data_set.header.chunk_size
-    indexed = data_set.rows(first, first + len(front.rows))
-    for slot in np.flatnonzero(indexed != front.rows).tolist():
+    errors = list(_compare_rows(front, path, number, manifest, arrays.get(SAMPLES_NAME)))
+    try:
+        errors += _samples(front, path, arrays)
+    except OSError as error:
+        errors.append(UnreadableError(f"cannot be read: {error.strerror}", path=path, chunk=number))
+    return Checked(len(front.rows), front.preamble.file_size, tuple(errors))
+
+
+def _compare_rows(
+    front: Front, path: Path, number: int, manifest: Manifest, indexed: NDArray[np.void] | None
+) -> Iterator[FormatError]:
+    if indexed is None:
+        return
+    first = number * manifest.header.chunk_size
+    for slot in np.flatnonzero(indexed[first : first + len(front.rows)] != front.rows).tolist():
         sample = int(front.rows["index"][slot])
-        errors.append(LayoutError("the index differs from the chunk's table", path=path, chunk=number, sample=sample))
-    decode = RecordDecoder(data_set.header.schema)
-    columns = {name: data_set.column(name) for name, _ in data_set.header.schema.fixed}
+        yield LayoutError("the index differs from the chunk's table", path=path, chunk=number, sample=sample)
+
+
+def _samples(front: Front, path: Path, arrays: Mapping[str, NDArray[Any]]) -> Iterator[FormatError]:
+    """What is wrong with the samples of a chunk: checksum, frame, record, columns."""
+    decode, number = RecordDecoder(front.header.schema), front.preamble.number
+    names = [name for name, _ in front.header.schema.fixed if column_name(name) in arrays]
     with path.open("rb") as file:
         for row, record in read_records(file, front, path):
             index = int(row["index"])
             if isinstance(record, FormatError):
-                errors.append(record)
+                yield record
                 continue
             try:
                 values = decode(record)
             except (ValueError, RecursionError) as error:
-                errors.append(DecodeError(str(error), path=path, chunk=number, sample=index))
+                yield DecodeError(str(error), path=path, chunk=number, sample=index)
                 continue
-            for name, column in columns.items():
-                if column[index] != values[name] and values[name] == values[name]:
+            for name in names:
+                kept, value = arrays[column_name(name)][index].item(), values[name]
+                if kept != value and not (kept != kept and value != value):  # NaN equals nothing, itself included
                     what = f"column {name!r} differs from the sample"
-                    errors.append(
-                        LayoutError(
-                            what, path=path, chunk=number, sample=index, expected=values[name], found=column[index]
-                        )
-                    )
-    return Checked(len(front.rows), front.preamble.file_size, tuple(errors))
+                    yield LayoutError(what, path=path, chunk=number, sample=index, expected=value, found=kept)

@@ -1,9 +1,9 @@
 """What a hostile writer does: any change, with the checksums made right again, so that only layout checks can tell.
 
-    take_apart -> Parts -> put_together     a chunk file that is right in itself, whatever its parts say
-    set_preamble, set_row                   one number of a front changed, the front signed again
-    edit_manifest                           brand.json changed and signed again
-    sign_index                              samples.npy, chunks.npy and the manifest made to agree with the chunks
+take_apart -> Parts -> put_together     a chunk file that is right in itself, whatever its parts say
+set_preamble, set_row                   one number of a front changed, the front signed again
+edit_manifest                           brand.json changed and signed again
+sign_index                              samples.npy, chunks.npy and the manifest made to agree with the chunks
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 
 from brand import pack
 from brand.errors import SchemaError
+from brand.storage.dataset import StoredDataSet
 
 GOOD: dict[str, Any] = {
     "int": 1,
@@ -146,8 +147,6 @@ def test_classes_need_an_int_field_label(tmp_path: Path, schema: dict[str, str])
 @pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 0])
 def test_integers_at_the_edge_are_kept(tmp_path: Path, value: int) -> None:
     """64 bits, signed, all of them."""
-    from brand.storage.dataset import StoredDataSet
-
     pack([{"n": value}], tmp_path / "set", {"n": "int"}, jobs=1)
     assert StoredDataSet(tmp_path / "set").sample(0) == {"n": value}
     assert StoredDataSet(tmp_path / "set").column("n").tolist() == [value]

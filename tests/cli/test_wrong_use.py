@@ -1,0 +1,215 @@
+"""A user's mistake is a message that names the thing and the next step, with exit code 2 or 1, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brand import pack
+from tests.support import Outcome, brand, brand_process
+
+READERS = ("info", "verify", "unpack", "cat", "reindex")
+
+
+def call(verb: str, target: Path, tmp_path: Path, *more: str) -> Outcome:
+    """Run a reading verb with what else it needs."""
+    extra: dict[str, list[object]] = {"unpack": [tmp_path / "out"], "cat": [0]}
+    return brand(verb, target, *extra.get(verb, []), *more)
+
+
+def assert_message(told: Outcome, code: int, *words: str) -> None:
+    """The code, a message on stderr alone, and these words in it."""
+    assert told.code == code, (told.code, told.out, told.err)
+    assert told.out == ""
+    assert "Traceback" not in told.err
+    for word in words:
+        assert word in told.err
+
+
+@pytest.mark.parametrize("verb", READERS)
+def test_a_path_that_is_not_there(verb: str, tmp_path: Path) -> None:
+    """The message names it."""
+    told = call(verb, tmp_path / "nowhere", tmp_path)
+    assert_message(told, 1, str(tmp_path / "nowhere"))
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("verb", READERS)
+def test_a_file_in_place_of_a_data_set(verb: str, tmp_path: Path) -> None:
+    """Also the manifest itself is no data set."""
+    (tmp_path / "file").write_text("no data set")
+    assert_message(call(verb, tmp_path / "file", tmp_path), 1, str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("verb", READERS)
+def test_a_folder_that_is_no_data_set(verb: str, tmp_path: Path) -> None:
+    """The message says how to make one, or what is missing."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "picture.png").write_text("")
+    told = call(verb, tmp_path / "folder", tmp_path)
+    assert_message(told, 1, str(tmp_path / "folder"))
+    assert "brand convert" in told.err or "no first chunk" in told.err
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["picture.png"]
+
+
+@pytest.mark.parametrize("verb", READERS)
+def test_an_unfinished_conversion(verb: str, tmp_path: Path, photos_set: Path) -> None:
+    """Whatever of it is there: run the same command again."""
+    shutil.copytree(photos_set, tmp_path / "set")
+    (tmp_path / "set" / "brand.json").unlink()
+    (tmp_path / "set" / ".brand-work").mkdir()
+    assert_message(call(verb, tmp_path / "set", tmp_path), 1, "not finished", "same `brand convert` command again")
+
+
+@pytest.mark.parametrize("verb", ["info", "verify", "unpack", "cat"])
+def test_a_lost_manifest(verb: str, tmp_path: Path, photos_set: Path) -> None:
+    """`brand reindex` helps, and the message says so."""
+    shutil.copytree(photos_set, tmp_path / "set")
+    (tmp_path / "set" / "brand.json").unlink()
+    assert_message(call(verb, tmp_path / "set", tmp_path), 1, "`brand reindex`")
+    assert brand("reindex", tmp_path / "set").code == 0
+    assert call(verb, tmp_path / "set", tmp_path).code == 0
+
+
+@pytest.mark.parametrize("verb", READERS)
+def test_an_error_as_json_is_json(verb: str, tmp_path: Path) -> None:
+    """stdout holds one document with type and message, stderr nothing."""
+    told = call(verb, tmp_path / "nowhere", tmp_path, "--json")
+    assert told.code == 1
+    assert told.err == ""
+    assert set(told.json["error"]) == {"type", "message"}
+    assert told.json["error"]["type"] == "NotADataSetError"
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ((), "convert"),
+        (("convert",), "images"),
+        (("covert",), "covert"),
+        (("convert", "video", "a", "b"), "video"),
+        (("convert", "images", "a"), "DST"),
+        (("convert", "images"), "SRC"),
+        (("convert", "images", "a", "b", "-j", "0"), "0"),
+        (("convert", "images", "a", "b", "-j", "two"), "two"),
+        (("convert", "images", "a", "b", "--chunk-bytes", "many"), "many"),
+        (("convert", "images", "a", "b", "--chunk-size", "0"), "0"),
+        (("convert", "images", "a", "b", "--chunk-size", "4", "--chunk-bytes", "4MiB"), "not both"),
+        (("convert", "images", "a", "b", "--seed", "-1"), "seed"),
+        (("convert", "images", "a", "b", "--seed", "x"), "x"),
+        (("convert", "images", "a", "b", "--compression", "gzip"), "gzip"),
+        (("convert", "images", "a", "b", "--on-error", "ignore"), "ignore"),
+        (("convert", "images", "a", "b", "--transcripts", "t.tsv"), "--transcripts"),
+        (("convert", "images", "a", "b", "--fast"), "--fast"),
+        (("info",), "DST"),
+        (("cat", "a"), "INDEX"),
+        (("cat", "a", "one"), "one"),
+        (("unpack", "a"), "OUT"),
+    ],
+)
+def test_a_wrong_call_has_exit_code_2(args: tuple[str, ...], named: str, tmp_path: Path) -> None:
+    """The message names what is wrong; nothing is written."""
+    told = brand_in(tmp_path, *args)
+    assert told.code == 2, told
+    assert named in told.out + told.err
+    assert "Traceback" not in told.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def brand_in(folder: Path, *args: str) -> Outcome:
+    """The command with `folder` as the working directory."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return brand(*args)
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize("args", [("convert", "images", "a"), ("cat", "a", "x"), ("info", "--wrong", "a")])
+def test_a_wrong_call_as_json_is_json(args: tuple[str, ...], tmp_path: Path) -> None:
+    """Machines get a document for their mistakes, too."""
+    told = brand_in(tmp_path, *args, "--json")
+    assert told.code == 2
+    assert told.json["error"]["type"] == "UsageError"
+
+
+@pytest.mark.parametrize(("index", "named"), [("31", "0 to 30"), ("1000000000000000000000000", "out of range"), ("-1", "-1")])
+def test_an_index_out_of_range_is_wrong_use(photos_set: Path, index: str, named: str) -> None:
+    """The message says which samples there are."""
+    assert_message(brand("cat", photos_set, "--", index), 2, named)
+
+
+def test_an_unknown_field_is_wrong_use(photos_set: Path) -> None:
+    """The message lists the fields."""
+    assert_message(brand("cat", photos_set, 0, "--field", "imgae"), 2, "imgae", "index, key, image, label")
+
+
+def test_unpacking_python_samples_is_wrong_use(tmp_path: Path) -> None:
+    """There is no folder to give back; the message says what there is instead."""
+    pack([{"n": 1}], tmp_path / "set", {"n": "int"}, jobs=1)
+    assert_message(brand("unpack", tmp_path / "set", tmp_path / "out"), 2, "brand cat", "BrandDataset")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_closed_pipe_is_no_traceback(photos_set: Path) -> None:
+    """`brand info ... | head -0`."""
+    read, write = os.pipe()
+    os.close(read)
+    for args in (["info", str(photos_set), "--json"], ["cat", str(photos_set), "0", "--field", "image"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "brand", *args], stdout=write, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+        assert b"Traceback" not in done.stderr
+        assert b"Exception ignored" not in done.stderr
+    os.close(write)
+
+
+def test_paths_that_are_not_utf_8_are_no_traceback(photos: Path, tmp_path: Path) -> None:
+    """Source, target and results may lie under such names, also where the locale makes stdout strict."""
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    source, target = (Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name))) for name in (b"s\xff", b"d\xff"))
+    shutil.copytree(photos / "tools", source)
+    for args in (
+        ("convert", "images", source, target),
+        ("info", target),
+        ("info", target, "--json"),
+        ("verify", target),
+        ("cat", target, 0),
+        ("unpack", target, tmp_path / "out"),
+        ("convert", "images", source, target),
+    ):
+        told = brand_process(*args, env=strict)
+        assert "Traceback" not in told.err, (args, told.err)
+        assert told.code in (0, 2)
+
+
+def test_a_field_without_permission_is_a_clear_error(tmp_path: Path, photos_set: Path) -> None:
+    """A manifest that is a folder, as one that may not be read: a message, not a traceback."""
+    shutil.copytree(photos_set, tmp_path / "set")
+    (tmp_path / "set" / "brand.json").unlink()
+    (tmp_path / "set" / "brand.json").mkdir()
+    for verb in ("info", "verify", "cat"):
+        assert_message(call(verb, tmp_path / "set", tmp_path), 1, str(tmp_path / "set"))
+
+
+def test_a_chunk_that_is_a_folder_is_a_clear_error(tmp_path: Path, photos_set: Path) -> None:
+    """Verify and cat say which chunk it is."""
+    shutil.copytree(photos_set, tmp_path / "set")
+    for chunk in (tmp_path / "set" / "chunks").iterdir():
+        chunk.unlink()
+        chunk.mkdir()
+    told = brand_process("verify", tmp_path / "set")
+    assert "Traceback" not in told.err
+    assert told.code == 1
+    told = brand_process("cat", tmp_path / "set", 0)
+    assert "Traceback" not in told.err
+    assert told.code == 1
+    told = brand_process("reindex", tmp_path / "set")
+    assert "Traceback" not in told.err
+    assert told.code == 1
