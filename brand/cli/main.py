@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import click
@@ -36,6 +37,9 @@ for _verb in (convert, info, verify, unpack, cat, reindex):
 def main() -> None:
     """Run the command and leave with its exit code."""
     as_json = "--json" in sys.argv[1:]
+    for stream in (sys.stdout, sys.stderr):  # paths may hold bytes that are no UTF-8
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

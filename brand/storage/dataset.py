@@ -288,7 +288,7 @@ class _Tools:
 
 
 def open_front(path: Path, number: int) -> Front:
-    """Read and check a chunk's front, and that it is a chunk `number`. Raises a `FormatError` that names what is wrong."""
+    """Read and check a chunk's front, and its number. Raises a `FormatError` that names what is wrong."""
     try:
         with path.open("rb") as file:
             front = read_front(file, path)
