@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from pygments.lexers.special import TextLexer
+
 import brand
 
 project = "Brand"
@@ -60,5 +62,6 @@ def _readable_defaults(
 
 def setup(app: object) -> None:
     """Sphinx calls this."""
+    app.add_lexer("hex", TextLexer)  # type: ignore[attr-defined]
     app.connect("autodoc-process-signature", _readable_defaults)  # type: ignore[attr-defined]
     app.connect("autodoc-process-docstring", _literal_drawings, priority=900)  # type: ignore[attr-defined]

@@ -27,6 +27,7 @@ from typing import Any
 
 import pytest
 
+from brand import errors
 from tests.support import LIMIT_S, brand
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -162,6 +163,13 @@ def test_links_lead_to_files(name: str) -> None:
     targets = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", text)
     missing = [target for target in targets if not (ROOT / name).parent.joinpath(target).exists()]
     assert missing == []
+
+
+def test_every_error_is_explained() -> None:
+    """The page on looking after data sets says what each error means and what to do."""
+    page = (DOCS / "maintain.md").read_text(encoding="utf-8")
+    names = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "train_fashion_mnist.py"])

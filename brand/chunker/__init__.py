@@ -1,22 +1,24 @@
 """Sources -> shuffled chunks. Meets the rest of Brand only in `formats`.
 
-convert     the conductor: source -> plan -> workers -> index -> manifest; `pack`, `convert_images`, `convert_audio`
-folders     what lies in an image or audio folder, in ImageFolder's order        transcripts   the texts of clips
-listing     the found files as arrays on disk                                    spool         an iterable, on disk in
-sorted runs
-source      the three sources behind one interface: folder, spool, indexable     shuffle       the permutation, in
-bounded memory
-plan        pure decisions: chunk size, blocks, identity                         chunks        one chunk: records ->
-file
-workers     processes that do tasks, and stop cleanly                            work          the work folder of a
-conversion
+convert     the three ways in: `pack`, `convert_images`, `convert_audio`
+conductor   source -> order -> probe -> plan -> workers -> index -> manifest
+folders     what lies in an image or audio folder, in ImageFolder's order
+transcripts the texts of clips                      listing     the found files as arrays on disk
+check       files that cannot be used               source      three kinds of source behind one interface
+spool       an iterable, on disk in sorted runs     shuffle     the permutation, in bounded memory
+options     what a user may say                     plan        pure decisions: chunk size, compression, identity
+chunks      one chunk: records -> file              companions  skipped.tsv and extras.zip
+workers     processes that stop cleanly             work        the work folder of a conversion
+report      progress and result
 """
 
-from brand.chunker.convert import Options as Options
 from brand.chunker.convert import convert_audio as convert_audio
 from brand.chunker.convert import convert_images as convert_images
 from brand.chunker.convert import pack as pack
+from brand.chunker.options import Options as Options
+from brand.chunker.plan import Layout as Layout
+from brand.chunker.report import Problem as Problem
 from brand.chunker.report import Progress as Progress
 from brand.chunker.report import Report as Report
 
-__all__ = ["Options", "Progress", "Report", "convert_audio", "convert_images", "pack"]
+__all__ = ["Layout", "Options", "Problem", "Progress", "Report", "convert_audio", "convert_images", "pack"]

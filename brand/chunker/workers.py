@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
@@ -36,7 +36,7 @@ def default_jobs() -> int:
 
 def run_tasks(
     function: Callable[[Any, Task], Result], context: Any, tasks: Iterable[Task], *, jobs: int
-) -> Iterator[tuple[Task, Result]]:
+) -> Generator[tuple[Task, Result]]:
     """Yield (task, `function(context, task)`) as they finish; with one job, here and in order.
 
     An error in a task is raised here after the running tasks have ended. A worker that dies raises

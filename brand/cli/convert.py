@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import click
 
-from brand.chunker import Options, Progress, Report, convert_audio, convert_images
-from brand.chunker.plan import Layout
+from brand.chunker import Layout, Options, Progress, Report, convert_audio, convert_images
 from brand.chunker.report import OnProgress
 from brand.cli.output import duration, meter, print_json, size
 

@@ -1,0 +1,83 @@
+"""Which files of a folder cannot be used, and what becomes of them?
+
+The scan has found what is no readable file. Where every file is to be decoded, all processes do that here, and the
+result is remembered, so that a conversion that was stopped does not decode again. Bad files fail the conversion, or are
+left out of the source and reported.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from brand.chunker.folders import Folder
+from brand.chunker.options import Options
+from brand.chunker.report import OnProgress, Problem, Progress
+from brand.chunker.source import FolderSource
+from brand.chunker.work import Work
+from brand.chunker.workers import run_tasks
+from brand.errors import SourceError
+
+SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
+_FILES_A_TASK: Final = 32
+
+Bad = list[tuple[int, str]]
+"""(index, reason) of files that do not decode."""
+
+
+def leave_out_unusable(
+    work: Work, folder: Folder, source: FolderSource, options: Options, on_progress: OnProgress
+) -> list[Problem]:
+    """Leave out of the source what cannot be used; returns it.
+
+    Raises `SourceError` for the first such file unless errors are skipped, or where nothing is left.
+    """
+    problems, alone = list(folder.problems), set(folder.lost_sidecars)
+    if options.decode_all:
+        bad = _decode_all(work, source, options, on_progress)
+        problems += [Problem(source.listing.key(index), reason) for index, reason in bad]
+        alone.update(name for index, _ in bad for name in source.sidecars(index))
+        if bad:
+            mask = np.zeros(len(source), bool)
+            mask[[index for index, _ in bad]] = True
+            source.listing = source.listing.without(mask)
+    if alone:
+        alone.difference_update(source.all_sidecars())
+        problems += [Problem(name, "the clip that it belongs to was left out") for name in sorted(alone)]
+    if problems and not options.skip_errors:
+        more = f"{len(problems) - 1:,} more files cannot be used either. " if len(problems) > 1 else ""
+        raise SourceError(problems[0].path, problems[0].reason, hint=more + SKIP_HINT)
+    if not len(source):
+        first = f"The first: {problems[0].path}: {problems[0].reason}"
+        raise SourceError(str(folder.root), "none of its files can be used", hint=first)
+    return problems
+
+
+def _decode_all(work: Work, source: FolderSource, options: Options, on_progress: OnProgress) -> Bad:
+    key = f"{source.fingerprint(times=True)} {source.file_field}"
+    known: Bad | None = work.recall("checked", key)
+    if known is not None:
+        return known
+    bad: Bad = []
+    sizes = source.listing.entries["size"]
+    total, total_bytes = len(source), int(sizes.sum())
+    done = done_bytes = 0
+    for first, found in run_tasks(_decode_some, source, range(0, total, _FILES_A_TASK), jobs=options.processes):
+        bad += found
+        some = sizes[first : first + _FILES_A_TASK]
+        done, done_bytes = done + len(some), done_bytes + int(some.sum())
+        on_progress(Progress("check", done, total, done_bytes, total_bytes))
+    bad.sort()
+    work.remember("checked", key, bad)
+    return bad
+
+
+def _decode_some(source: FolderSource, first: int) -> Bad:
+    bad = []
+    for index in range(first, min(first + _FILES_A_TASK, len(source))):
+        try:
+            source.check(index)
+        except SourceError as error:
+            bad.append((index, error.reason))
+    return bad

@@ -1,0 +1,170 @@
+"""From a source that can be read in any order to a sealed data set.
+
+    order             which sample goes where                                                  shuffle
+    probe, plan       compression, chunk size, identity: decided before anything is written    plan
+    claim             the target is taken, for this plan and no other                          work
+    pack              workers make chunks under temporary names                                chunks, workers
+    publish           fsync and rename, in threads of this process, while workers go on        formats.publish
+    index, manifest   what follows from the chunks' tables; the manifest last                  formats.index
+
+A run that is stopped leaves whole chunks and the work folder; the same command makes the same plan, finds the chunks
+and goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from brand.chunker.chunks import Packer, pack_chunk
+from brand.chunker.options import Options
+from brand.chunker.plan import Plan, make_plan
+from brand.chunker.report import OnProgress, Progress, Report
+from brand.chunker.shuffle import open_order, write_order
+from brand.chunker.source import Source
+from brand.chunker.work import Work
+from brand.chunker.workers import run_tasks
+from brand.errors import StorageError
+from brand.formats.constants import chunk_name
+from brand.formats.index import IndexBuilder, seal
+from brand.formats.publish import publish_file, storage_errors
+
+_PROBE_SAMPLES: Final = 16_384
+_PROBE_BYTES: Final = 8 << 20
+_UNPUBLISHED: Final = 4
+"""Finished chunks that wait for the device, for each process: beyond that, workers wait."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """One source on its way to one target."""
+
+    work: Work
+    source: Source
+    kind: str
+    """Kind of the source, as the header tells it."""
+    classes: tuple[str, ...] | None
+    options: Options
+    on_progress: OnProgress
+
+    def run(self, write_companions: Callable[[], None] | None = None) -> Report:
+        """Plan, claim the target, write, seal. Nothing is written to the target before it is claimed.
+
+        Raises `SourceError`, `SchemaError`, `StorageError`, `TargetExistsError`, `InterruptedConversionError`.
+        """
+        started, target = time.monotonic(), self.work.target
+        order_path = self.work.folder / "order.bin"
+        with storage_errors(target, "cannot write"):
+            write_order(order_path, len(self.source), self.options.seed)
+        probe_started = time.monotonic()
+        probe = self._probe(order_path)
+        plan = self._plan(probe)
+        if self.options.dry_run:
+            rate = sum(map(len, probe)) / max(1e-3, time.monotonic() - probe_started)
+            return self._report(plan, plan.stored_bytes, 0, plan.raw_bytes / rate / self.options.processes)
+        with storage_errors(target, "cannot write"):
+            self.work.claim({"id": plan.data_set_id.hex(), "source": self.source.fingerprint(times=True)})
+            self._check_room(plan)
+            if write_companions is not None:
+                write_companions()
+            builder = IndexBuilder(self.work.folder / "built", plan.header)
+        found = self._write_chunks(plan, builder)
+        dictionary_size = len(plan.compression.dictionary)
+        with storage_errors(target, "cannot write"):
+            manifest = seal(target, builder, data_set_id=plan.data_set_id, dictionary_size=dictionary_size)
+            self.work.tidy()
+        return self._report(plan, manifest.stored_bytes, found, time.monotonic() - started)
+
+    def _probe(self, order_path: Path) -> list[bytes]:
+        """Records of the first places, that is of random samples: up to 16,384 of them or 8 MiB."""
+        indices = open_order(order_path, len(self.source))[:_PROBE_SAMPLES]
+        sizes = self.source.sizes(indices)
+        if sizes is not None:
+            return self.source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))])
+        probe: list[bytes] = []
+        held = 0
+        for index in indices:
+            probe += self.source.records(np.array([index]))
+            held += len(probe[-1])
+            if held > _PROBE_BYTES:
+                break
+        return probe
+
+    def _plan(self, probe: list[bytes]) -> Plan:
+        source, options = self.source, self.options
+        return make_plan(
+            samples=len(source),
+            raw_bytes=source.raw_bytes,
+            probe=probe,
+            mode=options.compression,
+            layout=options.layout,
+            schema=source.schema,
+            classes=self.classes,
+            seed=options.seed,
+            source={"kind": self.kind} | ({"file_field": source.file_field} if source.file_field else {}),
+            fingerprint=source.fingerprint(times=False),
+        )
+
+    def _check_room(self, plan: Plan) -> None:
+        """Fail before hours of work where the data cannot fit; an estimate, so the writers check again."""
+        there = sum(file.stat().st_size for file in (self.work.target / "chunks").iterdir())
+        free, need = shutil.disk_usage(self.work.target).free, round(plan.stored_bytes * 0.95) - there
+        if need > free:
+            raise StorageError(
+                f"{self.work.target}: about {need:,} bytes are still to be written and {free:,} are free."
+                " Free some space and run the same command again"
+            )
+
+    def _write_chunks(self, plan: Plan, builder: IndexBuilder) -> int:
+        """Have all chunks made, and publish and index each as it comes. Returns how many were there already."""
+        packer = Packer(plan, self.source, self.work.target, self.work.folder)
+        processes = self.options.processes
+        done = done_bytes = found = 0
+        chunks = run_tasks(pack_chunk, packer, range(plan.header.chunks), jobs=processes)
+        with closing(chunks), ThreadPoolExecutor(processes) as publishers:
+            waiting: deque[Future[None]] = deque()
+            for number, chunk in chunks:
+                if not chunk.found:
+                    final = self.work.target / chunk_name(number)
+                    waiting.append(publishers.submit(_publish, packer.temporary(number), final))
+                while waiting and (waiting[0].done() or len(waiting) > _UNPUBLISHED * processes):
+                    waiting.popleft().result()
+                builder.add(number, chunk.rows, chunk.checksum, chunk.columns)
+                found += chunk.found
+                done += len(chunk.rows)
+                done_bytes += int(chunk.rows["raw_size"].sum(dtype=np.int64))
+                total_bytes = max(done_bytes, plan.raw_bytes)
+                self.on_progress(Progress("pack", done, plan.header.samples, done_bytes, total_bytes))
+            for publication in waiting:
+                publication.result()
+        return found
+
+    def _report(self, plan: Plan, stored_bytes: int, found: int, seconds: float) -> Report:
+        return Report(
+            target=str(self.work.target),
+            samples=plan.header.samples,
+            classes=None if self.classes is None else len(self.classes),
+            chunks=plan.header.chunks,
+            chunk_size=plan.header.chunk_size,
+            source_bytes=plan.raw_bytes,
+            stored_bytes=stored_bytes,
+            compression=plan.compression.codec,
+            dictionary_bytes=len(plan.compression.dictionary),
+            chunks_found=found,
+            seconds=seconds,
+            dry_run=self.options.dry_run,
+        )
+
+
+def _publish(temporary: Path, final: Path) -> None:
+    with storage_errors(final, "cannot write"):
+        publish_file(temporary, final)

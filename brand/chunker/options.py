@@ -1,0 +1,56 @@
+"""What a user may say about a conversion, checked before anything is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brand.chunker.plan import Layout
+from brand.chunker.workers import default_jobs
+from brand.errors import UsageError
+from brand.formats.compression import MODES, Mode
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to convert. The first group decides the bytes that are written, the second how the work is done.
+
+    Raises `UsageError` for values that make no sense.
+    """
+
+    seed: int = 0
+    """Seed of the shuffle."""
+    layout: Layout = field(default_factory=Layout)
+    """Size of the chunks."""
+    compression: Mode = "auto"
+    """`auto` (zstandard where it saves 10 %), `zstd` or `none`."""
+    labels: bool = True
+    """Top folders are classes."""
+
+    jobs: int | None = None
+    """Processes; None for one a core."""
+    skip_errors: bool = False
+    """Leave out files that cannot be used, and report them, instead of failing at the first."""
+    validate: bool | None = None
+    """Decode every file beforehand; None for "where errors are skipped", since only decoding finds them all."""
+    follow_links: bool = False
+    """Follow symbolic links that lead out of the source, or to folders."""
+    dry_run: bool = False
+    """Decide everything and write nothing."""
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"{self.jobs} processes: at least one is needed")
+        if not 0 <= self.seed < 1 << 64:
+            raise UsageError(f"seed {self.seed}: a seed is a whole number from 0 to 2^64 - 1")
+        if self.compression not in MODES:
+            raise UsageError(f"compression {self.compression!r}: there are {', '.join(MODES)}")
+
+    @property
+    def processes(self) -> int:
+        """Number of worker processes."""
+        return self.jobs or default_jobs()
+
+    @property
+    def decode_all(self) -> bool:
+        """Whether every file is decoded beforehand."""
+        return self.skip_errors if self.validate is None else self.validate
