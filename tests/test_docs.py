@@ -145,7 +145,7 @@ def fresh_page(name: str, folder: Path) -> str:
         warnings.simplefilter("ignore")
         patch.chdir(place)
         patch.setenv("COLUMNS", "100")
-        patch.setattr("brand.chunker.convert.default_jobs", lambda: 1)
+        patch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
         return Session(place).run((DOCS / name).read_text(encoding="utf-8"))
 
 

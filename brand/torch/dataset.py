@@ -36,10 +36,10 @@ class BrandDataset(Dataset[Any]):
 
     Args:
         path: The data set's folder.
-        transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` of functions of single
-            fields. fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all,
-            as a dict. decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both
-            are the file's bytes.
+        transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` for single fields.
+        fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
+        decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both are the file's
+            bytes.
 
     Raises:
         NotADataSetError, FormatError: `path` is no data set, or a damaged one.

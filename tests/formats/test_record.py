@@ -84,7 +84,7 @@ def test_a_record_of_another_length_is_refused(made: tuple[Schema, list[dict[str
 def test_a_record_with_a_wrong_byte_decodes_or_is_a_value_error(
     made: tuple[Schema, list[dict[str, Any]]], data: st.DataObject
 ) -> None:
-    """Whatever is in a record, decoding it gives values or a ValueError (RecursionError for deep JSON), nothing else."""
+    """Whatever is in a record, it decodes or is a ValueError (for deep JSON a RecursionError), nothing else."""
     schema, samples = made
     record = bytearray(encode_records(schema, samples, [0])[0])
     for _ in range(data.draw(st.integers(1, 3))):
@@ -146,7 +146,7 @@ def test_json_that_is_nested_too_deep_is_named() -> None:
     tree: list[Any] = []
     for _ in range(100_000):
         tree = [tree]
-    with pytest.raises(SchemaError, match="sample 4.*'f'"):
+    with pytest.raises(SchemaError, match=r"sample 4.*'f'"):
         encode_records(Schema.parse({"f": "json"}), [{"f": tree}], [4])
 
 
@@ -156,14 +156,14 @@ def test_an_array_of_too_many_dimensions_is_named() -> None:
         array = np.zeros((1,) * 33, np.uint8)
     except ValueError:
         pytest.skip("this NumPy has at most 32 dimensions")
-    with pytest.raises(SchemaError, match="sample 4.*'f'"):
+    with pytest.raises(SchemaError, match=r"sample 4.*'f'"):
         encode_records(Schema.parse({"f": "ndarray"}), [{"f": array}], [4])
 
 
 def test_an_array_of_too_long_a_side_is_named() -> None:
     """A side of 2^32 elements does not fit the payload's head, though the array is empty."""
     array = np.empty((2**32, 0), np.uint8)
-    with pytest.raises(SchemaError, match="sample 4.*'f'"):
+    with pytest.raises(SchemaError, match=r"sample 4.*'f'"):
         encode_records(Schema.parse({"f": "ndarray"}), [{"f": array}], [4])
 
 
