@@ -12,12 +12,13 @@ from brand.errors import BrandError as BrandError
 
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
+    from brand.formats.media import Waveform as Waveform
     from brand.torch import BrandDataset as BrandDataset
 
 __version__ = "0.1.0"
-__all__ = ["BrandDataset", "BrandError", "__version__", "pack"]
+__all__ = ["BrandDataset", "BrandError", "Waveform", "__version__", "pack"]
 
-_HOMES: Final = {"BrandDataset": "brand.torch", "pack": "brand.chunker"}
+_HOMES: Final = {"BrandDataset": "brand.torch", "Waveform": "brand.formats.media", "pack": "brand.chunker"}
 
 
 def __getattr__(name: str) -> Any:

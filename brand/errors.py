@@ -29,6 +29,11 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number and its noun for a message: `1 chunk`, `1,200 classes`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 class BrandError(Exception):
     """Root of all errors that Brand raises on purpose."""
 

@@ -1,7 +1,7 @@
 """Train a small CNN on Fashion-MNIST from a converted data set, or from the folder of PNG files it was made from.
 
     python examples/train_fashion_mnist.py train.brand test.brand
-    python examples/train_fashion_mnist.py fashion-mnist/train fashion-mnist/test      # the same batches, to the bit
+    python examples/train_fashion_mnist.py fashion-mnist/train fashion-mnist/test      # the same, to the bit
 
 Both runs print a checksum over every batch in order. With the same seed it is the same, and so is the accuracy: a converted data
 set has the folder's indices and labels, so `DataLoader(shuffle=True)` draws the same samples.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from brand import BrandDataset
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+Loader = DataLoader[Any]
 
 
 def to_tensor(image: Image.Image) -> torch.Tensor:
@@ -63,7 +64,7 @@ def make_model() -> nn.Module:
     )  # fmt: skip
 
 
-def train_epoch(model: nn.Module, loader: DataLoader[Batch], optimizer: torch.optim.Optimizer, title: str) -> str:
+def train_epoch(model: nn.Module, loader: Loader, optimizer: torch.optim.Optimizer, title: str) -> str:
     """One epoch; returns a checksum over all batches, in order."""
     model.train()
     digest = xxhash.xxh3_64()
@@ -76,7 +77,7 @@ def train_epoch(model: nn.Module, loader: DataLoader[Batch], optimizer: torch.op
     return digest.hexdigest()
 
 
-def accuracy(model: nn.Module, loader: DataLoader[Batch]) -> float:
+def accuracy(model: nn.Module, loader: Loader) -> float:
     """Share of right answers."""
     model.eval()
     with torch.no_grad():

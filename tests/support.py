@@ -1,4 +1,4 @@
-"""What several test files need: the command in this process and in others, digests of folders, and waiting with a limit."""
+"""What several test files need: the command in this process and in others, digests, and waiting with a limit."""
 
 from __future__ import annotations
 
@@ -68,22 +68,20 @@ def brand(*args: object) -> Outcome:
 
 def brand_process(*args: object, **more: Any) -> Outcome:
     """Run `python -m brand` to its end."""
-    command = [sys.executable, "-m", "brand", *map(os.fspath, map(_path_or_text, args))]
+    command = [sys.executable, "-m", "brand", *map(_as_text, args)]
     done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False, **more)
     return Outcome(done.returncode, done.stdout, done.stderr.decode("utf-8", "backslashreplace"))
 
 
-def _path_or_text(value: object) -> str | Path:
-    return value if isinstance(value, Path) else str(value)
+def _as_text(value: object) -> str:
+    return os.fspath(value) if isinstance(value, Path) else str(value)
 
 
 @contextlib.contextmanager
 def running_brand(*args: object) -> Iterator[subprocess.Popen[bytes]]:
     """`python -m brand` in a session of its own, which is ended with the block."""
     command = [sys.executable, "-m", "brand", *map(str, args)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
         try:
             yield process
         finally:

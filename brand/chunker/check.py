@@ -17,7 +17,7 @@ from brand.chunker.report import OnProgress, Problem, Progress
 from brand.chunker.source import FolderSource
 from brand.chunker.work import Work
 from brand.chunker.workers import run_tasks
-from brand.errors import SourceError
+from brand.errors import SourceError, counted
 
 SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
 _FILES_A_TASK: Final = 32
@@ -46,7 +46,7 @@ def leave_out_unusable(
         alone.difference_update(source.all_sidecars())
         problems += [Problem(name, "the clip that it belongs to was left out") for name in sorted(alone)]
     if problems and not options.skip_errors:
-        more = f"{len(problems) - 1:,} more files cannot be used either. " if len(problems) > 1 else ""
+        more = f"{counted(len(problems) - 1, 'more file')} cannot be used either. " if len(problems) > 1 else ""
         raise SourceError(problems[0].path, problems[0].reason, hint=more + SKIP_HINT)
     if not len(source):
         first = f"The first: {problems[0].path}: {problems[0].reason}"

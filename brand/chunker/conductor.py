@@ -152,7 +152,7 @@ class Conversion:
         return Report(
             target=str(self.work.target),
             samples=plan.header.samples,
-            classes=None if self.classes is None else len(self.classes),
+            classes=self.classes,
             chunks=plan.header.chunks,
             chunk_size=plan.header.chunk_size,
             source_bytes=plan.raw_bytes,

@@ -22,7 +22,7 @@ from brand.chunker.source import FolderSource, IndexableSource, Source
 from brand.chunker.spool import spool
 from brand.chunker.transcripts import join_table
 from brand.chunker.work import Work, open_work
-from brand.errors import SchemaError, SourceError, UsageError
+from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
 from brand.formats.publish import storage_errors
 from brand.formats.schema import Schema
@@ -147,11 +147,15 @@ def _convert_folder(
             exclude=table,
             on_progress=on_progress,
         )
-        notes = [f"{folder.ignored} hidden files or folders were ignored"] if folder.ignored else []
+        notes = (
+            [f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored"]
+            if folder.ignored
+            else []
+        )
         if table is not None:
             told = join_table(table, root, folder.listing, {p.path for p in folder.problems})
             without = len(folder.listing) - told
-            notes += [f"{without:,} clips have no transcript; their text is empty"] if without else []
+            notes += [f"{counted(without, 'clip')} without a transcript; the text is empty there"] if without else []
         with_text = table is not None or bool(folder.listing.entries["sidecar"].any())
         source = FolderSource(folder, _FIELDS[kind], with_text=with_text)
         problems = leave_out_unusable(work, folder, source, options, on_progress)
@@ -166,4 +170,6 @@ def _convert_folder(
             hint = "--validate finds such files beforehand" if options.skip_errors else SKIP_HINT
             raise SourceError(error.path, error.reason, hint=hint) from error
     seconds = report.seconds if options.dry_run else time.monotonic() - started
-    return replace(report, skipped=tuple(problems), notes=tuple(notes), seconds=seconds)
+    return replace(
+        report, skipped=tuple(sorted(problems, key=lambda problem: problem.path)), notes=tuple(notes), seconds=seconds
+    )

@@ -17,7 +17,7 @@ from typing import Final
 
 from brand.chunker.listing import SIDECARS, File, Listing, ListingWriter
 from brand.chunker.report import OnProgress, Problem, Progress
-from brand.errors import SourceError, UsageError
+from brand.errors import SourceError, UsageError, counted
 
 IGNORED: Final = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})
 _FILES_A_STEP: Final = 4096
@@ -101,11 +101,13 @@ def _class_folders(scan: _Scan) -> list[str]:
             links += entry.is_symlink() and Path(entry.path).is_dir()
     if not folders:
         return [""]
+    tables = [name for name in files if name.lower().endswith((".tsv", ".csv"))]
     if files:
         raise UsageError(
-            f"{scan.root}: {len(files)} files lie beside the class folders (the first is {min(files)!r})."
+            f"{scan.root}: {counted(len(files), 'file')} beside the class folders (the first is {min(files)!r})."
             " Move them into a folder of their own, or pass --no-labels to take all files without classes"
-            + (f"; {links} are links to folders, which --follow-links takes as classes" if links else "")
+            + (f"; {counted(links, 'link')} to folders, which --follow-links takes as classes" if links else "")
+            + (". Is it the table of transcripts? --transcripts names it" if scan.sidecars and tables else "")
         )
     for name in folders:
         if not _is_utf8(name):

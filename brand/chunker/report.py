@@ -43,22 +43,33 @@ class Report:
     """What a conversion did, or would do (`dry_run`)."""
 
     target: str
+    """Folder of the data set."""
     samples: int
-    classes: int | None
+    """Samples in the data set."""
+    classes: tuple[str, ...] | None
+    """Names of the classes, by label; None where the set has no labels."""
     chunks: int
+    """Number of chunk files."""
     chunk_size: int
+    """Samples a chunk."""
     source_bytes: int
+    """Bytes of all records before compression: the files or values, and their keys and labels."""
     stored_bytes: int
     """Bytes of the stored samples; an estimate from a probe in a dry run."""
     compression: str
+    """`none` or `zstd`."""
     dictionary_bytes: int
+    """Size of the trained dictionary; 0 where there is none."""
     skipped: tuple[Problem, ...] = ()
+    """Files of the source that were left out, by path."""
     notes: tuple[str, ...] = ()
     """Facts that the user may want to know, in sentences."""
     chunks_found: int = 0
     """Chunks that an earlier, interrupted run had finished."""
     seconds: float = 0.0
+    """How long it took; an estimate in a dry run."""
     dry_run: bool = False
+    """Nothing was written."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `--json`."""

@@ -12,6 +12,7 @@ import click
 from brand.chunker import Layout, Options, Progress, Report, convert_audio, convert_images
 from brand.chunker.report import OnProgress
 from brand.cli.output import duration, meter, print_json, size
+from brand.errors import counted
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SHOWN: Final = 10
@@ -122,24 +123,29 @@ def audio(src: str, dst: str, options: Options, on_progress: OnProgress, transcr
 
 def _print(report: Report) -> None:
     would = "would become" if report.dry_run else "are now"
-    classes = f" in {report.classes:,} classes" if report.classes is not None else ""
+    classes = "" if report.classes is None else f" in {counted(len(report.classes), 'class', 'classes')}"
     packed = "not compressed"
     if report.compression == "zstd":
         share = 100 * report.stored_bytes / max(1, report.source_bytes)
         packed = f"compressed to {share:.0f} %" + (" with a dictionary" if report.dictionary_bytes else "")
     click.echo(
-        f"{report.samples:,} samples{classes} {would} {report.chunks:,} chunks of {report.chunk_size:,}"
-        f" in {report.target}"
+        f"{counted(report.samples, 'sample')}{classes} {would} {counted(report.chunks, 'chunk')}"
+        f" of {report.chunk_size:,} in {report.target}"
     )
+    if report.classes is None:
+        click.echo("No labels: there are no class folders, or they were not asked for")
+    else:
+        more = "" if len(report.classes) <= _SHOWN else f" and {len(report.classes) - _SHOWN:,} more"
+        click.echo(f"Classes: {', '.join(report.classes[:_SHOWN])}{more}")
     about = "about " if report.dry_run else ""
     click.echo(f"{size(report.source_bytes)} of samples, {about}{size(report.stored_bytes)} stored ({packed})")
     if report.chunks_found:
-        click.echo(f"{report.chunks_found:,} chunks were there already, from a run that was stopped")
+        click.echo(f"{counted(report.chunks_found, 'chunk')} found, from a run that was stopped")
     for note in report.notes:
         click.echo(note)
     if report.skipped:
         click.echo(
-            f"{len(report.skipped):,} files cannot be used"
+            f"{counted(len(report.skipped), 'file')} cannot be used"
             + ("" if report.dry_run else f"; all are listed in {report.target}/skipped.tsv")
             + ":"
         )

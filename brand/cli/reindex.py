@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from brand.cli.output import meter, print_json
+from brand.errors import counted
 from brand.storage.reindex import reindex as run
 
 
@@ -23,8 +24,8 @@ def reindex(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes op
             total += size
             show("reindex", done, chunks, total, None)
 
-        manifest = run(dst, on_chunk)
+        header = run(dst, on_chunk).header
     if as_json:
-        print_json({"path": str(dst), "samples": manifest.header.samples, "chunks": manifest.header.chunks})
+        print_json({"path": str(dst), "samples": header.samples, "chunks": header.chunks})
     else:
-        click.echo(f"The index of {manifest.header.samples:,} samples in {manifest.header.chunks:,} chunks is new")
+        click.echo(f"The index of {counted(header.samples, 'sample')} in {counted(header.chunks, 'chunk')} is new")

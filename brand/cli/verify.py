@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from brand.cli.output import meter, print_json, size
-from brand.errors import FormatError
+from brand.errors import FormatError, counted
 from brand.formats.manifest import read_manifest
 from brand.storage.verify import verify as run
 
@@ -38,11 +38,12 @@ def verify(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes opti
         print_json({"path": str(dst), "samples": samples, "bytes": total, "errors": listed})
     elif not errors:
         click.echo(
-            f"{dst} is whole: {samples:,} samples in {header.chunks:,} chunks, {size(total)}, every checksum right"
+            f"{dst} is whole: {counted(samples, 'sample')} in {counted(header.chunks, 'chunk')}, {size(total)},"
+            " every checksum right"
         )
     else:
         for error in errors[:_SHOWN]:
             click.echo(str(error))
         more = f" (the first {_SHOWN} are shown)" if len(errors) > _SHOWN else ""
-        click.echo(f"{dst}: {len(errors):,} errors{more}", err=True)
+        click.echo(f"{dst}: {counted(len(errors), 'error')}{more}", err=True)
     return 1 if errors else 0

@@ -59,7 +59,12 @@ def _check(stored: memoryview, row: np.void, number: int, path: Path, unpack: Un
     if xxhash.xxh3_64_intdigest(stored) != expected:
         found = xxhash.xxh3_64_hexdigest(stored)
         return ChecksumError(
-            "checksum of the sample", path=path, chunk=number, sample=sample, expected=f"{expected:016x}", found=found
+            "the sample's bytes have changed",
+            path=path,
+            chunk=number,
+            sample=sample,
+            expected=f"{expected:016x}",
+            found=found,
         )
     try:
         return unpack(stored, int(row["raw_size"]))

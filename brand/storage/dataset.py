@@ -248,7 +248,7 @@ class StoredDataSet:
             error.sample = index
             raise
         raise ChecksumError(
-            "checksum of the sample",
+            "the sample's bytes have changed",
             path=path,
             chunk=number,
             sample=index,

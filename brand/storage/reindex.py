@@ -28,6 +28,8 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
     """
     if (path / WORK_NAME).exists():
         raise NotADataSetError("its conversion is not finished: run the same `brand convert` command again", path=path)
+    if not path.is_dir():
+        raise NotADataSetError("there is no such folder", path=path)
     first = path / chunk_name(0)
     if not first.exists():
         raise NotADataSetError("there is no first chunk", path=path, expected=chunk_name(0), found="nothing")

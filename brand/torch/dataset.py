@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from brand.errors import SchemaError, UsageError
+from brand.errors import SchemaError, UsageError, counted
 from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset import StoredDataSet
@@ -33,6 +33,9 @@ class BrandDataset(Dataset[Any]):
     `ds[i]` is exactly sample `i` of the source: a dict of its fields with its `index` and `key`, or a tuple where
     `fields` names what and in which order, as `ImageFolder` gives `(image, label)`. Picklable, works under fork, spawn
     and forkserver, with any number of DataLoader workers and from several threads. Opening reads no sample.
+
+    PyTorch's default collate makes batches of tensors, numbers and strings, not of Pillow images: `transform` turns a
+    picture into a tensor.
 
     Args:
         path: The data set's folder.
@@ -85,8 +88,8 @@ class BrandDataset(Dataset[Any]):
     def __repr__(self) -> str:
         header = self._stored.header
         fields = ", ".join(f"{name}: {codec}" for name, codec in header.schema.fields)
-        chunks = f"{header.chunks:,} chunks of {header.chunk_size}"
-        return f"BrandDataset({str(self.path)!r}, {len(self):,} samples, {chunks}, {{{fields}}})"
+        chunks = f"{counted(header.chunks, 'chunk')} of {header.chunk_size:,}"
+        return f"BrandDataset({str(self.path)!r}, {counted(len(self), 'sample')}, {chunks}, {{{fields}}})"
 
     @property
     def schema(self) -> dict[str, str]:
@@ -113,7 +116,8 @@ class BrandDataset(Dataset[Any]):
             asked = np.fromiter(map(operator.index, indices), np.int64, len(indices))
         except TypeError:
             kinds = {type(i).__name__ for i in indices} - {"int"}
-            raise TypeError(f"samples are asked for by int, not by {', '.join(sorted(kinds))}") from None
+            hint = "; torch.utils.data.Subset(ds, range(...)) is a part of it" if "slice" in kinds else ""
+            raise TypeError(f"samples are asked for by int, not by {', '.join(sorted(kinds))}{hint}") from None
         if asked.size and not (-length <= asked.min() and asked.max() < length):
             wrong = int(asked[(asked < -length) | (asked >= length)][0])
             raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples")

@@ -1,4 +1,4 @@
-"""A conversion that is killed at any moment is known as unfinished, and the same command finishes it, byte-identical."""
+"""A conversion that is killed at any moment is known as unfinished; the same command finishes it, byte-identical."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ sys.stdout.write(str(steps))
 def test_a_crash_before_any_step_of_publishing_is_survived(
     clips: Path, tmp_path: Path, repository: Path, call: str, least: int
 ) -> None:
-    """The process ends before its 1st, 2nd, 3rd ... fsync, rename or removal: never a half data set, always the same end."""
+    """The process ends before its 1st, 2nd, 3rd ... fsync, rename or removal: never half a set, always the same end."""
     done = subprocess.run(
         [sys.executable, "-c", CRASHES, str(clips), str(tmp_path), call],
         cwd=repository,

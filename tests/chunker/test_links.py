@@ -1,4 +1,4 @@
-"""Symbolic links: within the folder they are files; out of it, and to folders, only with `--follow-links`; loops end."""
+"""Symbolic links: within the folder they are files; out of it, and to folders, with `--follow-links`; loops end."""
 
 from __future__ import annotations
 

@@ -61,8 +61,10 @@ def stored(path: Path) -> list[dict[str, Any]]:
 def same(found: Any, expected: Any) -> bool:
     """Equal, where NaN equals itself and -0.0 is not 0.0."""
     if isinstance(expected, float):
-        return isinstance(found, float) and math.copysign(1, found) == math.copysign(1, expected) and (
-            found == expected or math.isnan(found) and math.isnan(expected)
+        return (
+            isinstance(found, float)
+            and math.copysign(1, found) == math.copysign(1, expected)
+            and (found == expected or (math.isnan(found) and math.isnan(expected)))
         )
     return type(found) is type(expected) and bool(found == expected)
 
@@ -111,7 +113,12 @@ def test_arrays_in_any_memory_layout_come_back_equal(tmp_path: Path) -> None:
 
 def test_numpy_numbers_and_bools_are_numbers(tmp_path: Path) -> None:
     """`int` takes anything that is an integer, `float` anything that is a number."""
-    given = [(np.int8(-3), np.float32(0.5)), (np.uint64(7), 3), (True, np.int16(2)), (np.int64(2**62), True)]
+    given: list[tuple[Any, Any]] = [
+        (np.int8(-3), np.float32(0.5)),
+        (np.uint64(7), 3),
+        (True, np.int16(2)),
+        (np.int64(2**62), True),
+    ]
     pack([{"i": i, "f": f} for i, f in given], tmp_path / "set", {"i": "int", "f": "float"}, jobs=1)
     found = stored(tmp_path / "set")
     assert found == [{"i": int(i), "f": float(f)} for i, f in given]
@@ -125,9 +132,7 @@ def test_bytes_may_be_a_bytearray_or_a_view(tmp_path: Path) -> None:
     assert [sample["b"] for sample in stored(tmp_path / "set")] == [b"one", b"two", b"three"]
 
 
-def test_real_files_in_image_and_audio_fields_come_back_bit_for_bit(
-    tmp_path: Path, photos: Path, clips: Path
-) -> None:
+def test_real_files_in_image_and_audio_fields_come_back_bit_for_bit(tmp_path: Path, photos: Path, clips: Path) -> None:
     """`image` and `audio` keep the file's bytes; decoding is left to reading."""
     pairs = list(zip(sorted(photos.rglob("*.*")), sorted(clips.rglob("*.*")), strict=False))
     samples = [{"picture": a.read_bytes(), "sound": b.read_bytes()} for a, b in pairs]
@@ -143,8 +148,12 @@ def test_a_list_a_generator_and_an_indexable_hold_the_same_samples(tmp_path: Pat
     """Whatever way the samples come in, sample `i` is the `i`-th."""
     source = Numbers(500)
     everything = [source[i] for i in range(len(source))]
-    for name, samples in {"list": everything, "tuple": tuple(everything), "generator": iter(everything),
-                          "indexable": source}.items():
+    for name, samples in {
+        "list": everything,
+        "tuple": tuple(everything),
+        "generator": iter(everything),
+        "indexable": source,
+    }.items():
         report = pack(samples, tmp_path / name, NUMBERS, chunk_size=33, jobs=2)
         assert stored(tmp_path / name) == everything
         assert (report.samples, report.chunks, report.chunk_size) == (500, 16, 33)

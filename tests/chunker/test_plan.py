@@ -104,7 +104,12 @@ def test_size_in_samples_and_in_bytes_exclude_each_other() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
-    [({"jobs": 0}, "processes"), ({"seed": -1}, "seed"), ({"seed": 1 << 64}, "seed"), ({"compression": "gzip"}, "gzip")],
+    [
+        ({"jobs": 0}, "processes"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1 << 64}, "seed"),
+        ({"compression": "gzip"}, "gzip"),
+    ],
 )
 def test_options_out_of_range_are_wrong_use(wrong: dict[str, Any], named: str) -> None:
     """The message names the option."""

@@ -76,7 +76,9 @@ class Items:
 
 @pytest.mark.parametrize("way", [list, iter, Items], ids=["list", "iterator", "indexable"])
 @pytest.mark.parametrize(("codec", "wrong"), WRONG, ids=lambda value: repr(value)[:24])
-def test_a_wrong_value_names_sample_and_field(tmp_path: Path, way: Callable[[Any], Any], codec: str, wrong: Any) -> None:
+def test_a_wrong_value_names_sample_and_field(
+    tmp_path: Path, way: Callable[[Any], Any], codec: str, wrong: Any
+) -> None:
     """Each codec refuses what it cannot give back; the message says where."""
     samples = [{"f": GOOD[codec], "ok": 1} for _ in range(8)]
     samples[5] = {"f": wrong, "ok": 1}

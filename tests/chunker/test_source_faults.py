@@ -1,4 +1,4 @@
-"""Files that cannot be used: each is an error or a line of the report, with its path and its reason; the rest is kept."""
+"""Files that cannot be used: each is an error or a line of the report, with path and reason; the rest is kept."""
 
 from __future__ import annotations
 
@@ -198,7 +198,11 @@ def test_the_suffix_does_not_matter(photos: Path, tmp_path: Path) -> None:
 
 def test_two_files_of_one_stem_are_two_samples(photos: Path, tmp_path: Path) -> None:
     """`key.png` and `key.jpg` in one folder, and the same name in two folders."""
-    for name, place in {"tools/key.png": "a/x.png", "outdoors/rocket.jpg": "a/x.jpg", "documents/page.png": "b/x.png"}.items():
+    for name, place in {
+        "tools/key.png": "a/x.png",
+        "outdoors/rocket.jpg": "a/x.jpg",
+        "documents/page.png": "b/x.png",
+    }.items():
         (tmp_path / "src" / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(photos / name, tmp_path / "src" / place)
     convert_images(tmp_path / "src", tmp_path / "set", options())
@@ -295,7 +299,8 @@ def test_empty_classes_and_folders_come_back(folder: Path, tmp_path: Path) -> No
     (folder / "empty").mkdir()
     (folder / "tools" / "more" / "deep").mkdir(parents=True)
     report = convert_images(folder, tmp_path / "set", options())
-    assert report.classes == 6
+    assert report.classes is not None
+    assert len(report.classes) == 6
     stored = StoredDataSet(tmp_path / "set")
     assert stored.header.classes == ("animals", "documents", "empty", "markers", "outdoors", "tools")
     labels = stored.column("label")
@@ -306,7 +311,7 @@ def test_empty_classes_and_folders_come_back(folder: Path, tmp_path: Path) -> No
 
 def test_a_class_folder_that_is_not_utf_8_is_wrong_use(folder: Path, tmp_path: Path) -> None:
     """Class names are stored as text; the message shows the bytes."""
-    os.mkdir(os.path.join(os.fsencode(folder), b"caf\xe9"))
+    (folder / os.fsdecode(b"caf\xe9")).mkdir()
     with pytest.raises(UsageError, match=r"caf\\xe9.*not valid UTF-8"):
         convert_images(folder, tmp_path / "set", options())
 
@@ -314,7 +319,7 @@ def test_a_class_folder_that_is_not_utf_8_is_wrong_use(folder: Path, tmp_path: P
 def test_a_folder_within_a_class_that_is_not_utf_8_is_a_problem(photos: Path, folder: Path, tmp_path: Path) -> None:
     """Its files are listed one by one, and the rest is converted."""
     inner = os.path.join(os.fsencode(folder), b"tools", b"caf\xe9")
-    os.mkdir(inner)
+    Path(os.fsdecode(inner)).mkdir()
     shutil.copy(os.fsencode(photos / "tools" / "key.png"), os.path.join(inner, b"a.png"))
     report = convert_images(folder, tmp_path / "set", options(skip_errors=True))
     assert [problem.path for problem in report.skipped] == ["tools/caf\\xe9/a.png"]
@@ -323,7 +328,7 @@ def test_a_folder_within_a_class_that_is_not_utf_8_is_a_problem(photos: Path, fo
 
 def test_an_empty_folder_that_is_not_utf_8_is_no_crash(folder: Path, tmp_path: Path) -> None:
     """It cannot be kept by name: an error or a listed problem, never a traceback."""
-    os.mkdir(os.path.join(os.fsencode(folder), b"tools", b"caf\xe9"))
+    (folder / "tools" / os.fsdecode(b"caf\xe9")).mkdir()
     told = brand("convert", "images", folder, tmp_path / "set", "--on-error", "skip")
     assert told.code == 0, told.err
     assert "caf\\xe9" in told.out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ SCHEMA = Schema.parse({"text": "str", "number": "int"})
 TEXTS = st.lists(st.text(max_size=40), min_size=1, max_size=200)
 
 
-def samples_of(texts: list[str]) -> list[dict[str, object]]:
+def samples_of(texts: list[str]) -> list[dict[str, Any]]:
     """One sample a text."""
     return [{"text": text, "number": number} for number, text in enumerate(texts)]
 
@@ -38,7 +39,9 @@ def spooled(texts: list[str], folder: Path, seed: int = 0) -> SpoolSource:
 
 @settings(max_examples=60)
 @given(TEXTS, st.integers(1, 3000), st.integers(1, 50), st.integers(0, 5), st.randoms(use_true_random=False))
-def test_records_come_back_equal_for_any_run_size(texts: list[str], run: int, step: int, seed: int, random: object) -> None:
+def test_records_come_back_equal_for_any_run_size(
+    texts: list[str], run: int, step: int, seed: int, random: object
+) -> None:
     """In any order, in any number, also twice, for runs from one record to all of them."""
     expected = encode_records(SCHEMA, samples_of(texts), range(len(texts)))
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
@@ -108,7 +111,7 @@ def test_an_empty_iterable_is_a_source_error(tmp_path: Path) -> None:
 
 def test_a_wrong_sample_late_in_the_stream_is_named_by_its_index(tmp_path: Path) -> None:
     """The index in the message is the position in the stream, not in a step."""
-    many = [*samples_of(["x"] * 2500), {"text": 5, "number": 1}]
+    many: list[dict[str, Any]] = [*samples_of(["x"] * 2500), {"text": 5, "number": 1}]
     with pytest.raises(SchemaError, match=r"sample 2500.*'text'"):
         spool(iter(many), SCHEMA, 0, tmp_path, total=None, on_progress=silent)
 
@@ -117,9 +120,7 @@ def test_progress_counts_samples_and_bytes(tmp_path: Path, monkeypatch: pytest.M
     """Told after each run and at the end, with the total where it is known."""
     monkeypatch.setattr(spool_module, "RUN_BYTES", 1000)
     told: list[Progress] = []
-    source = spool(
-        samples_of(["abcd"] * 3000), SCHEMA, 0, tmp_path, total=3000, on_progress=told.append
-    )
+    source = spool(samples_of(["abcd"] * 3000), SCHEMA, 0, tmp_path, total=3000, on_progress=told.append)
     raw = int(source.sizes(np.arange(3000)).sum())
     assert [p.samples for p in told] == [1024, 2048, 3000, 3000]
     assert [p.total for p in told] == [3000] * 4

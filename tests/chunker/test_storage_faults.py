@@ -77,9 +77,9 @@ def test_a_full_disk_is_a_clear_error_and_with_space_it_goes_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kilobytes", [204, 208, 212, 216, 220, 224, 228])
+@pytest.mark.parametrize("kilobytes", [208, 216, 224])
 def test_a_disk_that_fills_up_under_a_mapped_file_is_no_bus_error(fashion: Path, disk: Disk, kilobytes: int) -> None:
-    """Lists and order of 3,000 files take about 220 kB: full in the middle of them, too, is a message and not a signal."""
+    """Lists and order of 3,000 files take about 220 kB: full in the middle of them is a message and not a signal."""
     disk.mount(f"size={kilobytes}k")
     target = disk.folder / "set"
     told = brand_process("convert", "images", fashion / "train", target, "-j", 1)
@@ -87,7 +87,7 @@ def test_a_disk_that_fills_up_under_a_mapped_file_is_no_bus_error(fashion: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kilobytes", [8, 64, 104, 108, 112, 116, 120])
+@pytest.mark.parametrize("kilobytes", [8, 104, 108, 116])
 def test_a_disk_that_fills_up_while_samples_are_spooled_is_a_clear_error(
     tmp_path: Path, disk: Disk, repository: Path, kilobytes: int
 ) -> None:
@@ -103,9 +103,7 @@ def test_a_disk_that_fills_up_while_samples_are_spooled_is_a_clear_error(
         "    sys.exit(f'storage: {error}')\n"
     )
     target = disk.folder / "set"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(target)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(target)], capture_output=True, text=True, check=False)
     assert done.returncode == 1, (done.returncode, done.stderr)
     assert done.stderr.startswith("storage: ")
     assert not (target / "brand.json").exists()
@@ -140,7 +138,12 @@ def test_too_few_open_files_is_a_clear_error_or_none_at_all(fashion: Path, tmp_p
     """With `ulimit -n 40` files cannot be read 64 at a time: no traceback, and nothing wrong is written."""
     target = tmp_path / "set"
     told = brand_process(
-        "convert", "images", fashion / "test", target, "-j", 1,
+        "convert",
+        "images",
+        fashion / "test",
+        target,
+        "-j",
+        1,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)),
     )
     assert "Traceback" not in told.err
@@ -167,7 +170,9 @@ def test_folders_above_the_target_are_made(photos: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "data set", "link to nowhere", "link to a file"])
-def test_a_taken_target_is_wrong_use_and_stays_as_it_is(photos: Path, photos_set: Path, tmp_path: Path, kind: str) -> None:
+def test_a_taken_target_is_wrong_use_and_stays_as_it_is(
+    photos: Path, photos_set: Path, tmp_path: Path, kind: str
+) -> None:
     """Nothing is overwritten, mixed or removed."""
     target = tmp_path / "set"
     if kind == "file":

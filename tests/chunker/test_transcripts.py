@@ -46,7 +46,7 @@ def convert(folder: Path, table: str | bytes | None, name: str = "t.tsv") -> dic
     return texts(target)
 
 
-ALL = {"a/digits__1.wav": "uno", "a/digits__2.wav": "due", "a/digits__3.wav": "tre", "b/un.wav": "un, \"un\""}
+ALL = {"a/digits__1.wav": "uno", "a/digits__2.wav": "due", "a/digits__3.wav": "tre", "b/un.wav": 'un, "un"'}
 
 
 def test_the_shipped_table_gives_each_clip_its_text(clips: Path, clips_set: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_row_of_no_clip_or_of_a_clip_twice_is_a_source_error(folder: Path, tab
         ("path\tspeaker\tage\n", "one of texts"),
         ("", "found nothing"),
         ("path\ttext\na/digits__1.wav\n", "line 2.*1 columns"),
-        ("path\ttext\na/digits__1.wav\t".encode() + b"\xff\xfe\n", "UTF-8"),
+        (b"path\ttext\na/digits__1.wav\t" + b"\xff\xfe\n", "UTF-8"),
     ],
 )
 def test_a_table_without_the_columns_is_wrong_use(folder: Path, table: str | bytes, named: str) -> None:

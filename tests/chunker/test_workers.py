@@ -78,7 +78,7 @@ def test_no_tasks_no_results(jobs: int) -> None:
 @pytest.mark.parametrize("jobs", [1, 2, 4])
 def test_an_error_in_a_task_is_raised_here_with_its_attributes(jobs: int) -> None:
     """A `SourceError` crosses the process border whole."""
-    with pytest.raises(SourceError, match="file-5: is bad. throw it away") as caught:
+    with pytest.raises(SourceError, match=r"file-5: is bad\. throw it away") as caught:
         list(run_tasks(fail_at, 5, range(40), jobs=jobs))
     assert (caught.value.path, caught.value.reason, caught.value.hint) == ("file-5", "is bad", "throw it away")
 
@@ -105,14 +105,14 @@ def test_only_a_few_tasks_are_taken_ahead(jobs: int) -> None:
     for count in range(1, 30):
         next(results)
         assert taken <= count + 4 * jobs
-    results.close()  # type: ignore[attr-defined]
+    results.close()
 
 
 def test_stopping_early_ends_the_processes(tmp_path: Path) -> None:
     """Who takes no more results leaves no process behind."""
     results = run_tasks(who, tmp_path, itertools.count(), jobs=2)
     next(results)
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     workers = [int(path.name) for path in tmp_path.iterdir()]
     assert workers
     wait_until(lambda: all(gone(process) for process in workers), "the workers end")

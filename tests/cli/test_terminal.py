@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from brand.cli import output
 from brand.cli.output import duration, meter, size
 from tests.support import LIMIT_S
 
@@ -98,7 +97,14 @@ def test_sizes_are_for_people(count: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.04, "0.0 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (61, "1 min 01 s"), (3599.6, "1 h 00 min"), (7260, "2 h 01 min")],
+    [
+        (0.04, "0.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (61, "1 min 01 s"),
+        (3599.6, "1 h 00 min"),
+        (7260, "2 h 01 min"),
+    ],
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
     """Seconds, minutes, hours; never "60.0 s" or "60 min"."""
@@ -110,7 +116,7 @@ def test_lines_come_every_ten_seconds_and_at_the_end(
 ) -> None:
     """Off a terminal, a log of hours stays short; each stage ends with one line."""
     now = [0.0]
-    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("brand.cli.output.time.monotonic", lambda: now[0])
     with meter(quiet=False) as show:
         for second in range(31):
             now[0] = float(second)

@@ -79,7 +79,14 @@ def test_convert_as_json(photos: Path, tmp_path: Path) -> None:
     told = ok(brand("convert", "images", photos, tmp_path / "set", "--chunk-size", 8, "--json"))
     assert told.err == ""
     report = told.json
-    assert {"samples": 31, "classes": 5, "chunks": 4, "chunk_size": 8, "skipped": [], "dry_run": False}.items() <= report.items()
+    assert {
+        "samples": 31,
+        "classes": 5,
+        "chunks": 4,
+        "chunk_size": 8,
+        "skipped": [],
+        "dry_run": False,
+    }.items() <= report.items()
     assert report["target"] == str(tmp_path / "set")
 
 
@@ -101,7 +108,8 @@ def test_convert_audio_takes_a_table(clips: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "chunks"), [("100kB", 8), ("200kb", 4), ("0.2 MB", 4), ("196KiB", 4), ("100MiB", 1), ("1GB", 1), ("200000", 4)]
+    ("size", "chunks"),
+    [("100kB", 8), ("200kb", 4), ("0.2 MB", 4), ("196KiB", 4), ("100MiB", 1), ("1GB", 1), ("200000", 4)],
 )
 def test_chunk_bytes_are_read_as_people_write_them(photos: Path, tmp_path: Path, size: str, chunks: int) -> None:
     """kB and KiB, with and without a space, in either case."""
@@ -134,7 +142,9 @@ def test_verify_says_that_all_is_well(photos_set: Path) -> None:
     assert ok(brand("verify", photos_set, "--json")).json["errors"] == []
 
 
-def test_unpack_gives_the_folder_back(photos: Path, photos_set: Path, clips: Path, clips_set: Path, tmp_path: Path) -> None:
+def test_unpack_gives_the_folder_back(
+    photos: Path, photos_set: Path, clips: Path, clips_set: Path, tmp_path: Path
+) -> None:
     """Bit for bit, with the table of transcripts, and says how many files there are."""
     told = ok(brand("unpack", photos_set, tmp_path / "photos"))
     assert "31 files are in" in told.out
@@ -182,11 +192,26 @@ def test_cat_as_json_holds_everything(photos: Path, photos_set: Path) -> None:
 
 def test_cat_prints_every_codec(tmp_path: Path) -> None:
     """Numbers, texts, JSON, arrays; and `--json` stays JSON where a number is not finite."""
-    sample = {"i": -3, "f": 0.25, "s": "naïve", "j": {"a": [1, "é"]}, "a": np.eye(2), "b": b"\x00\xff", "n": float("nan")}
+    sample = {
+        "i": -3,
+        "f": 0.25,
+        "s": "naïve",
+        "j": {"a": [1, "é"]},
+        "a": np.eye(2),
+        "b": b"\x00\xff",
+        "n": float("nan"),
+    }
     schema = {"i": "int", "f": "float", "s": "str", "j": "json", "a": "ndarray", "b": "bytes", "n": "float"}
     library.pack([sample], tmp_path / "set", schema, jobs=1)
     told = ok(brand("cat", tmp_path / "set", 0)).out
-    for line in ("i  -3", "f  0.25", "s  naïve", 'j  {"a": [1, "é"]}', "a  array float64, shape (2, 2)", "b  bytes, 2 bytes"):
+    for line in (
+        "i  -3",
+        "f  0.25",
+        "s  naïve",
+        'j  {"a": [1, "é"]}',
+        "a  array float64, shape (2, 2)",
+        "b  bytes, 2 bytes",
+    ):
         assert line in told
     assert ok(brand("cat", tmp_path / "set", 0, "--field", "j")).json == {"a": [1, "é"]}
     assert json.loads(ok(brand("cat", tmp_path / "set", 0, "--field", "a")).out) == [[1.0, 0.0], [0.0, 1.0]]

@@ -139,7 +139,9 @@ def test_a_wrong_call_as_json_is_json(args: tuple[str, ...], tmp_path: Path) -> 
     assert told.json["error"]["type"] == "UsageError"
 
 
-@pytest.mark.parametrize(("index", "named"), [("31", "0 to 30"), ("1000000000000000000000000", "out of range"), ("-1", "-1")])
+@pytest.mark.parametrize(
+    ("index", "named"), [("31", "0 to 30"), ("1000000000000000000000000", "out of range"), ("-1", "-1")]
+)
 def test_an_index_out_of_range_is_wrong_use(photos_set: Path, index: str, named: str) -> None:
     """The message says which samples there are."""
     assert_message(brand("cat", photos_set, "--", index), 2, named)

@@ -28,7 +28,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int": INT64 | st.sampled_from([-(2**63), 2**63 - 1, 0, True, np.int8(-1), np.uint64(5)]),
     "float": st.floats() | INT64 | st.sampled_from([math.inf, -math.inf, math.nan, -0.0, np.float32(0.1)]),
     "str": TEXT,
-    "bytes": st.binary(max_size=40) | st.binary(max_size=9).map(bytearray) | st.binary(max_size=9).map(lambda data: memoryview(data)),
+    "bytes": st.binary(max_size=40)
+    | st.binary(max_size=9).map(bytearray)
+    | st.binary(max_size=9).map(lambda data: memoryview(data)),
     "json": TREES,
     "ndarray": ARRAYS | st.lists(INT64, max_size=3) | st.booleans(),
     "image": st.binary(max_size=40),

@@ -92,8 +92,12 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     if not tables:
         pytest.skip("the audio set has no table of transcripts")
     target = tmp_path_factory.mktemp("speech") / "set"
-    convert_audio(source, target, Options(labels=not any(p.is_file() for p in source.iterdir() if p != tables[0])),
-                  transcripts=tables[0])
+    convert_audio(
+        source,
+        target,
+        Options(labels=not any(p.is_file() for p in source.iterdir() if p != tables[0])),
+        transcripts=tables[0],
+    )
     return source, tables[0], target
 
 
@@ -112,7 +116,8 @@ def test_every_clip_has_its_own_transcript(speech: tuple[Path, Path, Path]) -> N
     rows = [line.split("\t") for line in table.read_text(encoding="utf-8-sig").splitlines()]
     path_at, text_at = (rows[0].index(name) for name in ("path", "text"))
     told = {row[path_at]: row[text_at].strip() for row in rows[1:]}
-    found = {text[0]: text[1] for text in BrandDataset(target, fields=("key", "text"))}
+    samples = BrandDataset(target, fields=("key", "text"))
+    found = dict(samples.__getitems__(range(len(samples))))
     assert {key: text for key, text in found.items() if text} == {key: text for key, text in told.items() if text}
     chosen = np.random.default_rng(0).choice(len(found), 200, replace=False).tolist()
     for audio, key in BrandDataset(target, fields=("audio", "key")).__getitems__(chosen):
@@ -121,10 +126,9 @@ def test_every_clip_has_its_own_transcript(speech: tuple[Path, Path, Path]) -> N
         assert np.array_equal(audio.samples, expected.T)
 
 
-@pytest.mark.parametrize("set_name", ["images-odd"])
-def test_odd_images_are_skipped_exactly_where_pillow_cannot_decode(set_name: str, tmp_path: Path) -> None:
+def test_odd_images_are_skipped_exactly_where_pillow_cannot_decode(tmp_path: Path) -> None:
     """Pillow alone, in a process of its own, says which files these are."""
-    source = real(set_name)
+    source = real("images-odd")
     told = subprocess.run(
         [sys.executable, "-c", DECODE, str(source)], capture_output=True, text=True, check=True, timeout=240
     )
@@ -137,8 +141,6 @@ def test_odd_images_are_skipped_exactly_where_pillow_cannot_decode(set_name: str
     assert_whole(tmp_path / "set")
     unpack(tmp_path / "set", tmp_path / "back")
     assert_equal_trees(source, tmp_path / "back", but=bad)
-    for image, _ in BrandDataset(tmp_path / "set", fields=("image", "key")):
-        assert image.mode == "RGB"
 
 
 def records(folder: Path) -> Iterator[dict[str, Any]]:

@@ -60,8 +60,11 @@ def indices(fashion_set: Path) -> BrandDataset:
 
 def batches(data_set: Dataset[Any], **more: Any) -> list[list[torch.Tensor]]:
     """All batches of an epoch, shuffled with a seed unless a sampler is given."""
-    shuffle = {} if "sampler" in more else {"shuffle": True, "generator": torch.Generator().manual_seed(11)}
-    return list(DataLoader(data_set, **({"batch_size": 50} | shuffle | more)))
+    shuffle: dict[str, Any] = (
+        {} if "sampler" in more else {"shuffle": True, "generator": torch.Generator().manual_seed(11)}
+    )
+    given: dict[str, Any] = {"batch_size": 50} | shuffle | more
+    return list(DataLoader(data_set, **given))
 
 
 def equal(some: list[list[torch.Tensor]], others: list[list[torch.Tensor]]) -> bool:
@@ -98,9 +101,7 @@ def test_workers_give_the_same_batches(
 
 @pytest.mark.slow
 @MANY_WORKERS
-def test_eight_workers_give_the_same_batches(
-    pictures: BrandDataset, folders_batches: list[list[torch.Tensor]]
-) -> None:
+def test_eight_workers_give_the_same_batches(pictures: BrandDataset, folders_batches: list[list[torch.Tensor]]) -> None:
     """More workers than cores."""
     assert equal(batches(pictures, num_workers=8, multiprocessing_context="fork"), folders_batches)
 
@@ -118,7 +119,7 @@ def test_eight_started_workers_give_the_same_batches(
 @pytest.mark.slow
 def test_persistent_workers_give_every_epoch_whole(indices: BrandDataset) -> None:
     """Three epochs of the same workers, each a permutation of its own, as without workers."""
-    shuffled = {"shuffle": True, "batch_size": 64}
+    shuffled: dict[str, Any] = {"shuffle": True, "batch_size": 64}
     kept = DataLoader(
         indices, num_workers=2, persistent_workers=True, generator=torch.Generator().manual_seed(3), **shuffled
     )
@@ -155,7 +156,7 @@ def test_a_random_split_is_a_partition(indices: BrandDataset) -> None:
     parts = random_split(indices, [0.7, 0.2, 0.1], torch.Generator().manual_seed(0))
     seen = [sorted(i for batch, _ in DataLoader(part, batch_size=32) for i in batch.tolist()) for part in parts]
     assert [len(part) for part in seen] == [420, 120, 60]
-    assert sorted(sum(seen, [])) == list(range(600))
+    assert sorted(i for part in seen for i in part) == list(range(600))
     assert seen == [sorted(part.indices) for part in parts]
 
 
@@ -211,12 +212,14 @@ def test_a_damaged_sample_is_named(damaged: tuple[Path, int, int]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_a_damaged_sample_is_named_out_of_a_worker(damaged: tuple[Path, int, int], context: str) -> None:
-    """The message crosses the process border whole (PyTorch makes it a RuntimeError where it cannot rebuild the class)."""
+    """The message crosses the process border whole (PyTorch makes it a RuntimeError if it cannot rebuild the class)."""
     path, _, sample = damaged
     loader = DataLoader(
         BrandDataset(path, fields=("index", "label")), batch_size=50, num_workers=2, multiprocessing_context=context
     )
-    with pytest.raises((ChecksumError, RuntimeError), match=rf"ChecksumError: .*00000007\.brand, chunk 7, sample {sample}"):
+    with pytest.raises(
+        (ChecksumError, RuntimeError), match=rf"ChecksumError: .*00000007\.brand, chunk 7, sample {sample}"
+    ):
         list(loader)
 
 
