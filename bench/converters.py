@@ -6,7 +6,7 @@ and returns the job to be timed. Each library runs in the best reasonable config
 - Brand: one call; it divides the work itself and shuffles all samples over all chunks.
 - mosaicml, webdataset: two forked processes, each writes every other sample into its own shards; mosaicml merges the
   two indexes.
-- litdata: two forked workers, each makes every other sample in one generator; its usual one call per sample took 2.5
+- litdata: two forked workers, each makes every other sample in one generator; its usual one call per sample took 2.8
   times as long for the records.
 - cp: one process; the cost of touching the files at all.
 

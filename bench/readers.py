@@ -8,7 +8,7 @@ into plain samples for checking.
 - Brand: `ds.__getitems__`, what a `DataLoader` calls; also without compression.
 - mosaicml: `LocalDataset[i]`, its class for local data; there is no call for a batch.
 - litdata: `StreamingDataset[i]`; the same. Found by trying: one large chunk; pictures as tuples, decoded one at a time,
-  80 times faster than its defaults, handed over as views of a memory map and copied to bytes here; records as dicts.
+  60 times faster than its defaults, handed over as views of a memory map and copied to bytes here; records as dicts.
 - array_record: `ArrayRecordDataSource.__getitems__`, one file, one record a group, as its users are told; also without
   compression. Its values are bytes, so a picture carries its label in 4 bytes before it.
 - Lance: `dataset.take`, columns turned to Python values; it uses threads of its own.

@@ -142,7 +142,7 @@ def _files_below(scan: _Scan, top: str, label: int) -> Iterator[File]:
 
 
 def _usable(scan: _Scan, folder: str, names: list[str], label: int) -> Iterator[File]:
-    sidecar_of: dict[str, int] = {}
+    root, sidecar_of = str(scan.root), dict[str, int]()
     if scan.sidecars:
         stems = {os.path.splitext(name)[0] for name in names if not name.endswith(tuple(SIDECARS))}
         for name in names:
@@ -152,30 +152,29 @@ def _usable(scan: _Scan, folder: str, names: list[str], label: int) -> Iterator[
         names = [n for n in names if not (n.endswith(tuple(SIDECARS)) and os.path.splitext(n)[0] in stems)]
     for name in names:
         key = _join(folder, name)
-        path = scan.root / key
-        if scan.exclude is not None and name == scan.exclude.name and path.resolve() == scan.exclude:
+        path = f"{root}/{key}"  # a string: a Path costs more than the system call
+        if scan.exclude is not None and name == scan.exclude.name and Path(path).resolve() == scan.exclude:
             continue
+        sidecar = sidecar_of.get(os.path.splitext(name)[0], 0) if sidecar_of else 0
         reason, facts = _why_unusable(scan, path, key)
-        if facts is None:
-            scan.problems.append(Problem(_shown(key), reason))
-            stem = os.path.splitext(key)[0]
-            bits = sidecar_of.get(os.path.splitext(name)[0], 0)
-            scan.lost_sidecars += [stem + suffix for suffix, bit in SIDECARS.items() if bits & bit]
-        else:
-            stem = os.path.splitext(name)[0]
-            yield File(key, label, facts.st_size, facts.st_mtime_ns, sidecar_of.get(stem, 0))
+        if facts is not None:
+            yield File(key, label, facts.st_size, facts.st_mtime_ns, sidecar)
+            continue
+        scan.problems.append(Problem(_shown(key), reason))
+        stem = os.path.splitext(key)[0]
+        scan.lost_sidecars += [stem + suffix for suffix, bit in SIDECARS.items() if sidecar & bit]
 
 
-def _why_unusable(scan: _Scan, path: Path, key: str) -> tuple[str, os.stat_result | None]:
+def _why_unusable(scan: _Scan, path: str, key: str) -> tuple[str, os.stat_result | None]:
     if not _is_utf8(key):
         return _NOT_UTF8, None
     try:
         facts = os.lstat(path)
         if stat.S_ISLNK(facts.st_mode):
-            inside = path.resolve().is_relative_to(scan.root.resolve())
+            inside = Path(path).resolve().is_relative_to(scan.root.resolve())
             if not (scan.follow_links or inside):
-                return f"a symbolic link out of the folder, to {path.readlink()}; --follow-links allows it", None
-            facts = path.stat()
+                return f"a symbolic link out of the folder, to {Path(path).readlink()}; --follow-links allows it", None
+            facts = Path(path).stat()
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
         return f"cannot be read: {getattr(error, 'strerror', None) or error}", None
     if stat.S_ISDIR(facts.st_mode):

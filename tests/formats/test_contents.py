@@ -20,22 +20,21 @@ from tests.formats.test_chunk import header, whole_chunk
 NAME = Path("some/chunk.brand")
 
 
-def model(sizes: list[int], limit: int, most: int) -> list[list[int]]:
+def model(sizes: list[int], limit: int) -> list[list[int]]:
     """One item after the other: a new block where it would not fit."""
     blocks: list[list[int]] = []
     for position, size in enumerate(sizes):
-        full = not blocks or len(blocks[-1]) == most or sum(sizes[p] for p in blocks[-1]) + size > limit
-        if full:
+        if not blocks or sum(sizes[p] for p in blocks[-1]) + size > limit:
             blocks.append([])
         blocks[-1].append(position)
     return blocks
 
 
-@given(st.lists(st.integers(0, 30), max_size=40), st.integers(1, 50), st.integers(1, 9))
-def test_blocks_are_those_of_the_model(sizes: list[int], limit: int, most: int) -> None:
-    """Consecutive, complete, within both limits, and no smaller than need be."""
-    blocks = cut_blocks(np.array(sizes, np.int64), limit, most)
-    assert [list(range(*block)) for block in blocks] == model(sizes, limit, most)
+@given(st.lists(st.integers(0, 30), max_size=40), st.integers(1, 50))
+def test_blocks_are_those_of_the_model(sizes: list[int], limit: int) -> None:
+    """Consecutive, complete, within the limit, and no smaller than need be."""
+    blocks = cut_blocks(np.array(sizes, np.int64), limit)
+    assert [list(range(*block)) for block in blocks] == model(sizes, limit)
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64, np.int64])
@@ -47,7 +46,7 @@ def test_large_sizes_do_not_overflow(dtype: Any) -> None:
 @pytest.mark.parametrize("block_bytes", [1, 7, 8 << 20])
 def test_a_pass_gives_every_record_in_order(block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the size of a block."""
-    monkeypatch.setattr(cut_blocks, "__defaults__", (block_bytes, 1 << 16))
+    monkeypatch.setattr(contents, "cut_blocks", lambda sizes: cut_blocks(sizes, block_bytes))
     file = whole_chunk([5, 0, 9, 4], header())
     front = read_front(io.BytesIO(file), NAME)
     found = list(read_records(io.BytesIO(file), front, NAME))

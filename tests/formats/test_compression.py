@@ -1,0 +1,130 @@
+"""Compression: is it chosen where it pays, and does what is stored come back?"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brand.errors import UsageError
+from brand.formats.compression import Compression, Compressor, Decompressor, choose
+
+RANDOM = random.Random(0)
+NOISE = [RANDOM.randbytes(3000) for _ in range(50)]
+SMALL = [f"sample {k}: {RANDOM.choice(['red', 'green', 'blue'])} and {k * k}".encode() * 3 for k in range(2000)]
+LARGE = [f"line {k} of a text\n".encode() * 2000 for k in range(8)]
+SETS = {
+    "noise": NOISE,
+    "small": SMALL,
+    "large": LARGE,
+    "mixed": [x for pair in zip(NOISE, LARGE, strict=False) for x in pair],
+}
+
+
+def cost(compression: Compression, records: list[bytes], chunks: int) -> int:
+    """Bytes on storage, counted by storing everything."""
+    return sum(map(len, Compressor(compression).pack(records))) + chunks * len(compression.dictionary)
+
+
+@pytest.mark.parametrize("mode", ["none", "auto", "zstd"])
+@pytest.mark.parametrize("name", sorted(SETS))
+def test_what_is_chosen_is_not_worse_than_storing_raw(name: str, mode: str) -> None:
+    """Counted on all records: `auto` compresses where that saves 10 %, and no choice costs more than the raw bytes."""
+    records = SETS[name]
+    raw = sum(map(len, records))
+    chosen = choose(mode, records, len(records), 2)  # type: ignore[arg-type]
+    stored = cost(chosen, records, 2)
+    if mode == "none" or (mode == "auto" and name == "noise"):
+        assert chosen == Compression("none")
+    else:
+        assert chosen.codec == "zstd"
+        assert stored <= raw
+    if mode == "auto" and chosen.codec == "zstd":
+        assert stored <= 0.9 * raw
+
+
+def test_small_samples_get_a_dictionary_where_it_pays() -> None:
+    """It is weighed with the number of chunks, as each carries it."""
+    few = choose("auto", SMALL, len(SMALL), 1)
+    many = choose("auto", SMALL, len(SMALL), 10_000)
+    assert few.dictionary
+    assert not many.dictionary
+    assert cost(few, SMALL, 1) < cost(Compression("zstd"), SMALL, 1)
+
+
+def test_large_samples_get_no_dictionary() -> None:
+    """They learn from themselves."""
+    assert choose("zstd", LARGE, len(LARGE), 1).dictionary == b""
+
+
+def test_the_choice_is_the_same_every_time() -> None:
+    """The dictionary included: it is part of the data set's identity."""
+    assert choose("auto", SMALL, 2000, 1) == choose("auto", list(SMALL), 2000, 1)
+
+
+@pytest.mark.parametrize("probe", [[b""], [b"x"], [b"", b""], [b"ab"] * 3, [b"x" * 5] * 20])
+@pytest.mark.parametrize("mode", ["auto", "zstd", "none"])
+def test_a_probe_of_next_to_nothing_is_no_problem(probe: list[bytes], mode: str) -> None:
+    """Empty records, one record, equal records: there is a choice, and records come back."""
+    chosen = choose(mode, probe, len(probe), 1)  # type: ignore[arg-type]
+    stored = Compressor(chosen).pack(probe)
+    unpack = Decompressor(chosen.dictionary).unpack
+    assert [bytes(unpack(s, len(r))) for s, r in zip(stored, probe, strict=True)] == probe
+
+
+def test_an_unknown_mode_is_the_callers_error() -> None:
+    """The message lists the modes."""
+    with pytest.raises(UsageError, match="auto, none, zstd"):
+        choose("lzma", [b"x"], 1, 1)  # type: ignore[arg-type]
+
+
+COMPRESSIONS = [
+    Compression("none"), Compression("zstd"), Compression("zstd", b"raw content as a dictionary", 1.0),
+    choose("zstd", SMALL, 2000, 1),
+]  # fmt: skip
+
+
+@given(st.lists(st.binary(max_size=300) | st.sampled_from(SMALL)), st.sampled_from(COMPRESSIONS))
+def test_records_come_back(records: list[bytes], compression: Compression) -> None:
+    """Whatever is stored unpacks to the record, and is smaller than it exactly where it is compressed."""
+    stored = Compressor(compression).pack(records)
+    unpack = Decompressor(compression.dictionary).unpack
+    for data, record in zip(stored, records, strict=True):
+        assert bytes(unpack(memoryview(data), len(record))) == record
+        assert data == record or len(data) <= compression.worth * len(record)
+
+
+@given(st.binary(max_size=200), st.integers(0, 2**32 - 1))
+def test_any_bytes_are_a_record_or_a_value_error(stored: bytes, raw_size: int) -> None:
+    """Nothing else comes out, whatever is stored."""
+    try:
+        record = Decompressor().unpack(stored, raw_size)
+    except ValueError:
+        return
+    assert len(record) == raw_size
+
+
+@pytest.mark.parametrize("dictionary", [b"", b"raw content", COMPRESSIONS[3].dictionary])
+def test_a_frame_of_another_size_is_a_value_error(dictionary: bytes) -> None:
+    """Stated size, missing size, no end, more than one frame, another dictionary."""
+    data = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+    frame = zstandard.ZstdCompressor(dict_data=data).compress(bytes(1000))
+    unstated = zstandard.ZstdCompressor(dict_data=data, write_content_size=False).compress(bytes(1000))
+    unpack = Decompressor(dictionary).unpack
+    assert unpack(frame, 1000) == bytes(1000)
+    for stored, raw_size in [
+        (frame, 999), (frame, 1001), (frame, 2**32 - 1), (unstated, 1000), (frame[:-1], 1000), (frame + b"x", 1000),
+        (frame * 2, 1000), (frame * 2, 2000), (b"", 1000), (b"\x28\xb5\x2f\xfd", 1000),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match="zstd"):
+            unpack(stored, raw_size)
+
+
+def test_a_dictionary_that_is_none_is_a_value_error() -> None:
+    """One that begins like a zstd dictionary and is garbage: a hostile chunk may carry it."""
+    frame = zstandard.ZstdCompressor().compress(bytes(1000))
+    with pytest.raises(ValueError, match="dictionary"):
+        Decompressor(b"\x37\xa4\x30\xec" + b"garbage" * 9).unpack(frame, 1000)
