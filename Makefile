@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= demo-output
+SCRATCH ?= bench-scratch
 SETUP := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 DOCS := $(VENV)/.ready-docs
@@ -13,7 +14,7 @@ help:
 	@echo "make demo    convert, look at, verify and train from a small real data set"
 	@echo "make test    all tests but the large real sets"
 	@echo "make lint    ruff, mypy --strict, import-linter"
-	@echo "make bench   what this machine can measure in a few minutes (bench/README.md tells the rest)"
+	@echo "make bench   all benchmarks; rivals take part where they are installed (bench/README.md)"
 	@echo "make docs    the documentation as HTML in docs/_build/html"
 	@echo "make clean   remove what these made"
 
@@ -54,11 +55,15 @@ lint: $(DEV)
 	$(BIN)/lint-imports
 
 bench: $(DEV)
-	$(BIN)/python -m bench.smoke
+	@test -d "$(DATA)" || { echo "make bench DATA=FOLDER: a folder with images/<class>/* and text/*.jsonl (bench/README.md)"; exit 2; }
+	$(BIN)/python -m bench.convert --data $(DATA) --work $(SCRATCH) --out bench/results/convert.json
+	$(BIN)/python -m bench.exact_reads --data $(DATA) --work $(SCRATCH) --out bench/results/exact_reads.json
+	$(BIN)/python -m bench.open_large --work $(SCRATCH) --out bench/results/open_large.json
+	$(BIN)/python -m bench.convert_memory --data $(DATA) --work $(SCRATCH) --out bench/results/convert_memory.json
 
 docs: $(DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist docs/_build docs/api *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) $(SCRATCH) build dist docs/_build docs/api *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,10 +7,9 @@ mosaicml-streaming, litdata and webdataset, each in the configuration that conve
 folder; for text also `cp -r` of the same records as one file each. With `--cold` the page cache is empty before each
 run; then text is only copied, as records in memory cannot be cold.
 
-Columns: "call" is the conversion itself without imports, the median run and the best one; for Brand's images it is the
-whole command `brand convert`, because that is what a user runs. "process" is the whole process, with imports and the
-loading of the records. "durable" is call plus the time until everything is on the disk (`sync -f`). CPU seconds are of
-the whole process tree. An output is counted before its time is believed.
+Columns: "call" is the conversion itself without imports, the median run and the best one. "process" is the whole
+    process, with imports and the loading of the records. "durable" is call plus the time until everything is on the
+    disk (`sync -f`). CPU seconds are of the whole process tree. An output is counted before its time is believed.
 
 Read with it: only Brand shuffles, all samples over all chunks; the others write in the order of the source.
 """
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import harness, system
-from bench.converters import BRAND, CONVERTERS, Job, copy
+from bench.converters import BRAND, BRAND_PLAIN, CONVERTERS, Job, copy
 from bench.harness import Outcome, Rival
 from bench.sources import list_images, load_lines, load_records, text_files
 
@@ -62,6 +61,8 @@ class Work:
 def rivals_of(task: str, *, cold: bool) -> list[Rival]:
     """Who takes part."""
     libraries = [] if cold and task == "text" else [converter.rival for converter in CONVERTERS]
+    if task == "images":  # pictures do not compress: both would do the same
+        libraries.remove(BRAND_PLAIN)
     return [*libraries, COPY] if task == "images" else [*libraries, COPY, COPY_EACH]
 
 

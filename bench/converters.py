@@ -3,7 +3,8 @@
 Every function takes the source and an output folder that does not exist yet, does what needs no measuring (imports),
 and returns the job to be timed. Each library runs in the best reasonable configuration that was found by trying:
 
-- Brand: one call; it divides the work itself and shuffles all samples over all chunks.
+- Brand: one call; it divides the work itself and shuffles all samples over all chunks. Once more without compression,
+  as the rivals write.
 - mosaicml, webdataset: two forked processes, each writes every other sample into its own shards; mosaicml merges the
   two indexes.
 - litdata: two forked workers, each makes every other sample in one generator; its usual one call per sample took 2.8
@@ -19,12 +20,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from bench.harness import Rival
 from bench.mosaicml import load_streaming
@@ -67,15 +68,16 @@ def copy(source: Path, out: Path) -> Job:
 
 
 def _brand_images(source: Path, out: Path) -> Job:
-    command = [sys.executable, "-m", "brand", "convert", "images", str(source), str(out), "-j", str(JOBS)]
-    return lambda: _call(command)
+    from brand.chunker import Options, convert_images
+
+    return lambda: _ignore(convert_images(source, out, Options(jobs=JOBS)))
 
 
-def _brand_records(records: list[Record], out: Path) -> Job:
+def _brand_records(records: list[Record], out: Path, compression: Literal["auto", "none"] = "auto") -> Job:
     import brand
 
     schema = dict.fromkeys(("id", "lang", "label", "text"), "str")
-    return lambda: _ignore(brand.pack(records, out, schema=schema, jobs=JOBS))
+    return lambda: _ignore(brand.pack(records, out, schema=schema, jobs=JOBS, compression=compression))
 
 
 def _brand_count(out: Path) -> int:
@@ -202,12 +204,14 @@ def _ignore(_: object) -> None:
 
 
 BRAND: Final = Rival("brand", "brand", "brand-data")
+BRAND_PLAIN: Final = Rival("brand, uncompressed", "brand", "brand-data")
 MOSAICML: Final = Rival("mosaicml", "streaming", "mosaicml-streaming")
 LITDATA: Final = Rival("litdata", "litdata", "litdata")
 WEBDATASET: Final = Rival("webdataset", "webdataset", "webdataset")
 
 CONVERTERS: Final = (
     Converter(BRAND, _brand_images, _brand_records, _brand_count),
+    Converter(BRAND_PLAIN, _brand_images, partial(_brand_records, compression="none"), _brand_count),
     Converter(MOSAICML, _mosaicml_images, _mosaicml_records, _mosaicml_count),
     Converter(LITDATA, _litdata_images, _litdata_records, _litdata_count),
     Converter(WEBDATASET, _webdataset_images, _webdataset_records, _webdataset_count),

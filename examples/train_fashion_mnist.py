@@ -3,8 +3,8 @@
     python examples/train_fashion_mnist.py train.brand test.brand
     python examples/train_fashion_mnist.py fashion-mnist/train fashion-mnist/test      # the same, to the bit
 
-Both runs print a checksum over every batch in order. With the same seed it is the same, and so is the accuracy: a converted data
-set has the folder's indices and labels, so `DataLoader(shuffle=True)` draws the same samples.
+Both runs print a checksum over every batch in order. With the same seed it is the same, and so is the accuracy: a
+converted data set has the folder's indices and labels, so `DataLoader(shuffle=True)` draws the same samples.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def main() -> None:
     test_loader = DataLoader(test_data, 256, num_workers=args.workers)
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    print(train_data if isinstance(train_data, BrandDataset) else f"{args.train}: {len(train_data)} PNG files")  # type: ignore[arg-type]
-    for epoch in range(args.epochs):
+    print(train_data if isinstance(train_data, BrandDataset) else f"{args.train}: {len(train_data)} PNG files")  # type:
+    ignore[arg-type] for epoch in range(args.epochs):
         started = time.perf_counter()
         batches = train_epoch(model, loader, optimizer, f"epoch {epoch}")
         seconds = time.perf_counter() - started

@@ -26,8 +26,6 @@ from brand.formats.record import fixed_columns
 
 _OBJECT_BYTES: Final = 128
 """What Python needs for each record beside its bytes."""
-_UNSIZED_A_BLOCK: Final = 16
-"""Samples asked for at a time where their sizes are not known beforehand."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def pack_chunk(packer: Packer, number: int) -> Written:
     path = packer.temporary(number)
     with _create(path) as file:
         file.seek(start)
-        for low, high in _blocks(packer.source, indices):
+        for low, high in _blocks(packer, indices):
             records = packer.source.records(indices[low:high])
             stored = packer.compressor.pack(records)
             rows["raw_size"][low:high] = [len(record) for record in records]
@@ -136,11 +134,11 @@ def _columns(file: BinaryIO, front: Front, path: Path) -> NDArray[np.void]:
     return fixed_columns(front.header.schema, records)
 
 
-def _blocks(source: Source, indices: Indices) -> list[tuple[int, int]]:
-    sizes = source.sizes(indices)
-    if sizes is None:
-        step = _UNSIZED_A_BLOCK
-        return [(at, min(at + step, len(indices))) for at in range(0, len(indices), step)]
+def _blocks(packer: Packer, indices: Indices) -> list[tuple[int, int]]:
+    sizes = packer.source.sizes(indices)
+    if sizes is None:  # only the probe's mean is known: be careful
+        mean = packer.plan.raw_bytes // packer.plan.header.samples
+        return cut_blocks(np.full(len(indices), 4 * (mean + _OBJECT_BYTES)))
     return cut_blocks(sizes + _OBJECT_BYTES)
 
 

@@ -91,12 +91,10 @@ class Conversion:
         if sizes is not None:
             return self.source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))])
         probe: list[bytes] = []
-        held = 0
-        for index in indices:
-            probe += self.source.records(np.array([index]))
-            held += len(probe[-1])
-            if held > _PROBE_BYTES:
-                break
+        while len(probe) < len(indices) and sum(map(len, probe)) < _PROBE_BYTES:
+            probe += self.source.records(
+                indices[len(probe) : 2 * len(probe) + 16]
+            )  # sizes unknown: twice as many each time
         return probe
 
     def _plan(self, probe: list[bytes]) -> Plan:
