@@ -8,8 +8,8 @@ folder; for text also `cp -r` of the same records as one file each. With `--cold
 run; then text is only copied, as records in memory cannot be cold.
 
 Columns: "call" is the conversion itself without imports, the median run and the best one. "process" is the whole
-    process, with imports and the loading of the records. "durable" is call plus the time until everything is on the
-    disk (`sync -f`). CPU seconds are of the whole process tree. An output is counted before its time is believed.
+process, with imports and the loading of the records. "durable" is call plus the time until everything is on the
+disk (`sync -f`). CPU seconds are of the whole process tree. An output is counted before its time is believed.
 
 Read with it: only Brand shuffles, all samples over all chunks; the others write in the order of the source.
 """

@@ -39,6 +39,9 @@ class PngFolder(Dataset[tuple[torch.Tensor, int]]):
         classes = sorted(p.name for p in root.iterdir() if p.is_dir())
         self.files = [(f, label) for label, name in enumerate(classes) for f in sorted((root / name).iterdir())]
 
+    def __repr__(self) -> str:
+        return f"PngFolder({len(self.files):,} files)"
+
     def __len__(self) -> int:
         return len(self.files)
 
@@ -103,8 +106,8 @@ def main() -> None:
     test_loader = DataLoader(test_data, 256, num_workers=args.workers)
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    print(train_data if isinstance(train_data, BrandDataset) else f"{args.train}: {len(train_data)} PNG files")  # type:
-    ignore[arg-type] for epoch in range(args.epochs):
+    print(train_data)
+    for epoch in range(args.epochs):
         started = time.perf_counter()
         batches = train_epoch(model, loader, optimizer, f"epoch {epoch}")
         seconds = time.perf_counter() - started
