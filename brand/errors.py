@@ -81,26 +81,27 @@ class FormatError(BrandError):
     """A stored file is not what it should be.
 
     Attributes: `path` (the file), `chunk` (its number), `sample` (public index), `expected`, `found`: each None where
-        unknown.
+        unknown. A DataLoader makes an error that a worker raised anew, from its text alone.
     """
 
     def __init__(
         self,
         what: str,
         *,
-        path: str | Path,
+        path: str | Path | None = None,
         chunk: int | None = None,
         sample: int | None = None,
         expected: object = None,
         found: object = None,
         hint: str = "",
     ) -> None:
-        self.what, self.path, self.chunk, self.sample = what, Path(path), chunk, sample
+        self.what, self.chunk, self.sample = what, chunk, sample
+        self.path = None if path is None else Path(path)
         self.expected, self.found, self.hint = expected, found, hint
-        where = [str(path)]
+        where = [] if self.path is None else [_shown(self.path)]
         where += [f"chunk {chunk}"] if chunk is not None else []
         where += [f"sample {sample}"] if sample is not None else []
-        text = f"{', '.join(where)}: {what}"
+        text = f"{', '.join(where)}: {what}" if where else what
         if expected is not None or found is not None:
             text += f" (expected {expected}, found {found})"
         super().__init__(text + (f". {hint}" if hint else ""))
@@ -115,6 +116,14 @@ class FormatError(BrandError):
             "hint": self.hint,
         }
         return _rebuild_format_error, (type(self), self.what, state)
+
+
+def _shown(path: Path) -> str:
+    """A path as people would write it here: relative where it lies below the working folder."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
 
 
 def _rebuild_format_error(cls: type[FormatError], what: str, state: dict[str, object]) -> FormatError:

@@ -15,10 +15,10 @@ from brand.chunker.plan import Plan
 from brand.chunker.shuffle import open_order
 from brand.chunker.source import Indices, Source
 from brand.errors import FormatError, SchemaError
-from brand.formats.chunk import Front, front_size, pack_front, parse_preamble, read_front
+from brand.formats.chunk import front_size, pack_front, parse_preamble, read_front
 from brand.formats.compression import Compressor
 from brand.formats.constants import ROW, chunk_name
-from brand.formats.contents import cut_blocks, read_records
+from brand.formats.contents import cut_blocks, read_fixed
 from brand.formats.header import Header
 from brand.formats.mapped import release
 from brand.formats.publish import storage_errors
@@ -118,20 +118,10 @@ def _find(packer: Packer, number: int) -> Written | None:
             front = read_front(file, path)
             if front.preamble.data_set_id != packer.plan.data_set_id or front.preamble.number != number:
                 return None
-            columns = _columns(file, front, path)
+            columns = read_fixed(file, front, path)
     except (FileNotFoundError, FormatError):
         return None
     return Written(number, front.rows, front.preamble.checksum, columns, found=True)
-
-
-def _columns(file: BinaryIO, front: Front, path: Path) -> NDArray[np.void]:
-    records = []
-    size = 8 * len(front.header.schema.fixed)
-    for _, record in read_records(file, front, path):
-        if isinstance(record, FormatError):
-            raise record
-        records.append(bytes(record[:size]))
-    return fixed_columns(front.header.schema, records)
 
 
 def _blocks(packer: Packer, indices: Indices) -> list[tuple[int, int]]:

@@ -76,7 +76,7 @@ class Conversion:
             self._check_room(plan)
             if write_companions is not None:
                 write_companions()
-            builder = IndexBuilder(self.work.folder / "built", plan.header)
+            builder = IndexBuilder(self.work.folder / "built", plan.header, target)
         found = self._write_chunks(plan, builder)
         dictionary_size = len(plan.compression.dictionary)
         with storage_errors(target, "cannot write"):

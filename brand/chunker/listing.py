@@ -128,13 +128,15 @@ class Listing:
         release(self.entries, self._names)
 
     def fingerprint(self, *, times: bool) -> str:
-        """Identity of the files: names, labels, sizes and texts' sizes; with `times` also when they were modified."""
+        """Identity of the files: names, labels, sizes, texts of a table; with `times` also their dates."""
         digest = xxhash.xxh3_128()
         for start in range(0, len(self.entries), _BLOCK):
             block = np.array(self.entries[start : start + (_BLOCK)])
             if not times:
                 block["modified_ns"] = 0
             digest.update(block.tobytes())
-        for start in range(0, len(self._names), 1 << 22):
-            digest.update(self._names[start : start + (1 << 22)].tobytes())
+        texts = self._texts if (self.folder / "texts.bin").exists() else self._names[:0]
+        for blob in (self._names, texts):
+            for start in range(0, len(blob), 1 << 22):
+                digest.update(blob[start : start + (1 << 22)].tobytes())
         return digest.hexdigest()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from brand.chunker.folders import Folder
@@ -111,8 +112,12 @@ class FolderSource:
             raise SourceError(self.listing.key(index), str(error)) from error
 
     def fingerprint(self, *, times: bool) -> str:
-        """Names, labels and sizes."""
-        return self.listing.fingerprint(times=times)
+        """Names, labels, sizes and texts; of the transcripts beside clips, which are read late, their dates."""
+        digest = xxhash.xxh3_128(self.listing.fingerprint(times=times).encode())
+        for name in self.all_sidecars() if times else ():
+            facts = (self.root / name).stat()
+            digest.update(f"{name} {facts.st_size} {facts.st_mtime_ns}".encode())
+        return digest.hexdigest()
 
     def release(self) -> None:
         """Give the listing's mapped pages back."""

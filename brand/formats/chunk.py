@@ -81,24 +81,27 @@ def pack_front(header: bytes, dictionary: bytes, rows: NDArray[np.void], *, numb
     return preamble[:PREAMBLE_CHECKSUM_AT] + struct.pack("<Q", digest.intdigest()) + rest
 
 
-def parse_preamble(data: bytes, path: Path) -> Preamble:
+def parse_preamble(data: bytes, path: Path, number: int | None = None) -> Preamble:
     """Read the first 64 bytes.
 
     Raises `TruncatedError`, `LayoutError` (no chunk file), `VersionError`, `OversizedError`.
     """
     if len(data) < PREAMBLE_SIZE:
         raise TruncatedError(
-            "too short for a chunk file", path=path, expected=f">= {PREAMBLE_SIZE} bytes", found=len(data)
+            "too short for a chunk file", path=path, chunk=number, expected=f">= {PREAMBLE_SIZE} bytes", found=len(data)
         )
-    magic, major, _, header_size, dictionary_size, samples, number, file_size, data_set_id, checksum = _PREAMBLE.unpack(
+    magic, major, _, header_size, dictionary_size, samples, told, file_size, data_set_id, checksum = _PREAMBLE.unpack(
         data[:PREAMBLE_SIZE]
     )
     if magic != MAGIC:
-        raise ForeignFileError("not a chunk file", path=path, expected=MAGIC.hex(" "), found=magic.hex(" "))
+        raise ForeignFileError(
+            "not a chunk file", path=path, chunk=number, expected=MAGIC.hex(" "), found=magic.hex(" ")
+        )
     if major != VERSION_MAJOR:
         raise VersionError(
             "format version",
             path=path,
+            chunk=number,
             expected=VERSION_MAJOR,
             found=major,
             hint="Install the newest brand-data to read it",
@@ -109,17 +112,17 @@ def parse_preamble(data: bytes, path: Path) -> Preamble:
         ("number of samples", samples, MAX_CHUNK_SAMPLES),
     ):
         if value > limit:
-            raise OversizedError(what, path=path, expected=f"<= {limit}", found=value, hint=_REBUILD)
-    return Preamble(header_size, dictionary_size, samples, number, file_size, data_set_id, checksum)
+            raise OversizedError(what, path=path, chunk=number, expected=f"<= {limit}", found=value, hint=_REBUILD)
+    return Preamble(header_size, dictionary_size, samples, told, file_size, data_set_id, checksum)
 
 
-def read_front(file: BinaryIO, path: Path) -> Front:
+def read_front(file: BinaryIO, path: Path, number: int | None = None) -> Front:
     """Read and check the front of an open chunk file. Raises a `FormatError` that names what is wrong."""
     file.seek(0, 2)
     actual = file.tell()
     file.seek(0)
     start = file.read(PREAMBLE_SIZE)
-    preamble = parse_preamble(start, path)
+    preamble = parse_preamble(start, path, number)
     _check_length(preamble, actual, path)
     rest = file.read(preamble.front_size - PREAMBLE_SIZE)
     digest = xxhash.xxh3_64(start[:PREAMBLE_CHECKSUM_AT])

@@ -24,6 +24,9 @@ LEVEL: Final = 3
 DICTIONARY_BYTES: Final = 16 << 10
 SMALL_SAMPLE_BYTES: Final = 16 << 10
 """Samples with a smaller mean profit from a dictionary: they are too short to learn from themselves."""
+_TRUSTED_BYTES: Final = 1 << 20
+_TRUSTED_RATIO: Final = 256
+
 WORTH: Final = 0.9
 """Compression is kept where the result is at most this share of the raw bytes."""
 
@@ -57,12 +60,14 @@ class Compressor:
 
 
 class Decompressor:
-    """Unpacks stored bytes. Not thread-safe: one a thread."""
+    """Unpacks stored bytes. Not thread-safe: one a thread. Raises ValueError for a dictionary that is none."""
 
     def __init__(self, dictionary: bytes = b"") -> None:
-        self._zstd = zstandard.ZstdDecompressor(
-            dict_data=zstandard.ZstdCompressionDict(dictionary) if dictionary else None
-        )
+        try:
+            data = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+            self._zstd = zstandard.ZstdDecompressor(dict_data=data)
+        except zstandard.ZstdError as error:
+            raise ValueError(f"not a zstd dictionary: {error}") from error
 
     def unpack(self, stored: Buffer, raw_size: int) -> Buffer:
         """The record.
@@ -74,9 +79,24 @@ class Decompressor:
         try:
             if zstandard.frame_content_size(stored) != raw_size:
                 raise ValueError(f"the zstd frame does not hold {raw_size} bytes")
+            if raw_size > _TRUSTED_BYTES + _TRUSTED_RATIO * len(stored):
+                return self._unpack_in_steps(stored, raw_size)
             return self._zstd.decompress(stored, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise ValueError(f"not a zstd frame of this data set: {error}") from error
+
+    def _unpack_in_steps(self, stored: Buffer, raw_size: int) -> bytes:
+        """A claim that is hard to believe: memory is taken as the bytes come, not as they are announced."""
+        pieces, size = [], 0
+        with self._zstd.stream_reader(stored) as reader:
+            while piece := reader.read(1 << 20):
+                size += len(piece)
+                if size > raw_size:
+                    break
+                pieces.append(piece)
+        if size != raw_size:
+            raise ValueError(f"the zstd frame does not hold {raw_size} bytes")
+        return b"".join(pieces)
 
 
 def choose(mode: Mode, probe: Sequence[bytes], samples: int, chunks: int) -> Compression:

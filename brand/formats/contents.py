@@ -14,9 +14,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import ChecksumError, DecodeError, FormatError
+from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError
 from brand.formats.chunk import Front
 from brand.formats.compression import Decompressor
+from brand.formats.record import fixed_columns, fixed_dtype
 from brand.formats.values import Buffer
 
 Unpack = Callable[[Buffer, int], Buffer]
@@ -42,8 +43,11 @@ def read_records(file: BinaryIO, front: Front, path: Path) -> Iterator[tuple[np.
     """(row, record) of each sample in storage order; in the place of a damaged record stands the error that says what
     is wrong.
     """
-    unpack = Decompressor(front.dictionary).unpack
     rows, number = front.rows, front.preamble.number
+    try:
+        unpack = Decompressor(front.dictionary).unpack
+    except ValueError as error:
+        raise LayoutError(str(error), path=path, chunk=number) from error
     for start, end in cut_blocks(rows["size"]):
         first = int(rows["offset"][start])
         file.seek(first)
@@ -52,6 +56,20 @@ def read_records(file: BinaryIO, front: Front, path: Path) -> Iterator[tuple[np.
             at = int(row["offset"]) - first
             stored = block[at : at + int(row["size"])]
             yield row, _check(stored, row, number, path, unpack)
+
+
+def read_fixed(file: BinaryIO, front: Front, path: Path) -> NDArray[np.void]:
+    """The fixed fields of all samples of a chunk, one structured row each. Raises the first damaged one's error."""
+    size = fixed_dtype(front.header.schema).itemsize
+    heads = []
+    for row, record in read_records(file, front, path):
+        if isinstance(record, FormatError):
+            raise record
+        if len(record) < size:
+            what, sample = f"a record of {len(record)} bytes has no room for {size} bytes of numbers", int(row["index"])
+            raise DecodeError(what, path=path, chunk=front.preamble.number, sample=sample)
+        heads.append(bytes(record[:size]))
+    return fixed_columns(front.header.schema, heads)
 
 
 def _check(stored: memoryview, row: np.void, number: int, path: Path, unpack: Unpack) -> Buffer | FormatError:

@@ -66,8 +66,13 @@ class Header:
                 seed=int(value["seed"]),
                 source={str(k): str(v) for k, v in value["source"].items()},
             )
-        except (KeyError, TypeError, ValueError, AttributeError, SchemaError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SchemaError) as error:
             raise LayoutError(f"the header is malformed: {error!r}", path=path) from error
+        if header.compression not in ("none", "zstd"):
+            raise LayoutError("the header is malformed", path=path, expected="none or zstd", found=header.compression)
+        file_field = header.source.get("file_field")
+        if file_field is not None and (file_field, file_field) not in header.schema.fields:
+            raise LayoutError(f"the header's file field {file_field!r} is no image or audio field", path=path)
         if header.samples > MAX_SAMPLES or header.chunk_size > MAX_CHUNK_SAMPLES or header.chunks > MAX_CHUNKS:
             raise OversizedError("the header claims more than the format allows", path=path)
         return header

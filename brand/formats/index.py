@@ -8,13 +8,14 @@ byte for byte.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import LayoutError, MissingFileError, TruncatedError
+from brand.errors import LayoutError, MissingFileError, OversizedError, TruncatedError, UnreadableError
 from brand.formats.constants import (
     CHUNK_ROW,
     CHUNKS_NAME,
@@ -24,12 +25,16 @@ from brand.formats.constants import (
     ROW,
     SAMPLES_NAME,
     SKIPPED_NAME,
+    chunk_name,
     column_name,
 )
 from brand.formats.header import Header
 from brand.formats.manifest import Manifest, index_names, pack_manifest
 from brand.formats.mapped import flush, gather, release, reserve, scatter
 from brand.formats.publish import file_digest, publish_bytes, publish_file, sync_folder
+
+_NPY_START: Final = 10
+"""Magic, version and size of the text that follows."""
 
 _HINT: Final = "`brand reindex` makes it again from the chunks"
 
@@ -55,11 +60,11 @@ def array_dtypes(header: Header) -> dict[str, tuple[np.dtype[Any], int]]:
 class IndexBuilder:
     """Collects the tables of all chunks.
 
-    Owned by one process; `folder` is a work folder on the data set's file system.
+    Owned by one process; `folder` is a work folder on the file system of the data set, `target`.
     """
 
-    def __init__(self, folder: Path, header: Header) -> None:
-        self.folder, self.header = folder, header
+    def __init__(self, folder: Path, header: Header, target: Path) -> None:
+        self.folder, self.header, self.target = folder, header, target
         self.samples = self.stored_bytes = self.raw_bytes = self.largest_sample = 0
         self._arrays = {name: _new_npy(folder / name, *facts) for name, facts in array_dtypes(header).items()}
         self._unknown = np.iinfo(self._arrays[PLACE_NAME].dtype).max
@@ -76,7 +81,8 @@ class IndexBuilder:
         taken |= gather(place, indices) != places  # an index that stands twice in this chunk keeps one place only
         if taken.any():
             twice = int(indices[np.flatnonzero(taken)[0]])
-            raise LayoutError("a sample stands in two places", path=self.folder, chunk=number, sample=twice)
+            path = self.target / chunk_name(number)
+            raise LayoutError("a sample stands in two places", path=path, chunk=number, sample=twice)
         self._arrays[SAMPLES_NAME][first : first + len(rows)] = rows
         file_size = int(rows["offset"][-1]) + int(rows["size"][-1])
         self._arrays[CHUNKS_NAME][number] = (file_size, checksum)
@@ -92,7 +98,7 @@ class IndexBuilder:
         """Check that every sample has its place, and flush."""
         if self.samples != self.header.samples:
             missing = self.header.samples - self.samples
-            raise LayoutError(f"{missing:,} samples of {self.header.samples:,} are in no chunk", path=self.folder)
+            raise LayoutError(f"{missing:,} samples of {self.header.samples:,} are in no chunk", path=self.target)
         for array in self._arrays.values():
             flush(array)
         self._arrays.clear()
@@ -101,12 +107,18 @@ class IndexBuilder:
 def _new_npy(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
     """A new .npy file, mapped."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    head = _npy_head(dtype, length)
+    path.write_bytes(head)
+    reserve(path, len(head) + dtype.itemsize * length)
+    return np.memmap(path, dtype, "r+", offset=len(head), shape=(length,)).view(np.ndarray)
+
+
+def _npy_head(dtype: np.dtype[Any], length: int) -> bytes:
+    """The head of a .npy file: magic, size, a dict as text, padding."""
+    head = io.BytesIO()
     facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, facts)
-        start = file.tell()
-    reserve(path, start + dtype.itemsize * length)
-    return np.lib.format.open_memmap(path, "r+").view(np.ndarray)
+    np.lib.format.write_array_header_1_0(head, facts)
+    return head.getvalue()
 
 
 def seal(folder: Path, builder: IndexBuilder, *, data_set_id: bytes, dictionary_size: int) -> Manifest:
@@ -135,25 +147,29 @@ def seal(folder: Path, builder: IndexBuilder, *, data_set_id: bytes, dictionary_
 
 
 def open_array(folder: Path, name: str, header: Header) -> NDArray[Any]:
-    """Map one file of the index read-only.
+    """Map one file of the index read-only; reads no element.
 
-    Raises `MissingFileError`, `TruncatedError` or `LayoutError`; reads no element.
+    Raises `MissingFileError`, `UnreadableError`, `TruncatedError`, `OversizedError` or `LayoutError`. What the head
+    must say is known, so it is compared and not parsed.
     """
     path = folder / name
     dtype, length = array_dtypes(header)[name]
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        with path.open("rb") as file:
+            start = file.read(_NPY_START)
+            head = start + file.read(int.from_bytes(start[8:], "little"))
+            size = file.seek(0, 2)
     except FileNotFoundError:
         raise MissingFileError("an index file is missing", path=path, hint=_HINT) from None
-    except (ValueError, EOFError, OverflowError, MemoryError, SyntaxError) as error:
-        raise TruncatedError(f"the index file is cut short or no .npy file: {error}", path=path, hint=_HINT) from error
-    if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != (length,):
-        found = f"{getattr(array, 'shape', '?')} of {getattr(array, 'dtype', '?')}"
-        raise LayoutError(
-            "the index file does not fit the manifest",
-            path=path,
-            expected=f"({length},) of {dtype}",
-            found=found,
-            hint=_HINT,
-        )
-    return array.view(np.ndarray)  # a plain array: indexing a memmap costs five times as much
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=_HINT) from error
+    expected = _npy_head(dtype, length)
+    if len(head) < _NPY_START or head[:8] != expected[:8] or head[_NPY_START:].strip() != expected[_NPY_START:].strip():
+        told = expected[_NPY_START:].strip().decode()
+        found = head[_NPY_START:].strip().decode("latin1")[:200]
+        raise LayoutError("the head of the index file is damaged", path=path, expected=told, found=found, hint=_HINT)
+    whole = len(head) + dtype.itemsize * length
+    if size != whole:
+        error_type = TruncatedError if size < whole else OversizedError
+        raise error_type("size of the index file", path=path, expected=f"{whole} bytes", found=size, hint=_HINT)
+    return np.memmap(path, dtype, "r", offset=len(head), shape=(length,)).view(np.ndarray)

@@ -13,10 +13,12 @@ import xxhash
 from brand.errors import ChecksumError, LayoutError, NotADataSetError, OversizedError, VersionError
 from brand.formats.constants import (
     CHUNKS_NAME,
+    EXTRAS_NAME,
     MANIFEST_NAME,
     MAX_MANIFEST,
     PLACE_NAME,
     SAMPLES_NAME,
+    SKIPPED_NAME,
     VERSION_MAJOR,
     VERSION_MINOR,
     WORK_NAME,
@@ -99,22 +101,32 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
             hint="Install the newest brand-data to read it",
         )
     found = value.pop("checksum", None)
-    expected = xxhash.xxh3_64_hexdigest(canonical_json(value))
+    try:
+        expected = xxhash.xxh3_64_hexdigest(canonical_json(value))
+    except (ValueError, RecursionError) as error:
+        raise LayoutError(f"the manifest is not readable: {error}", path=path, hint=hint) from error
     if found != expected:
         raise ChecksumError("checksum of the manifest", path=path, expected=expected, found=found, hint=hint)
     try:
-        return Manifest(
+        manifest = Manifest(
             data_set_id=_identity(value["id"]),
             header=Header.from_json(value["header"], path),
-            dictionary_size=int(value["dictionary_size"]),
-            stored_bytes=int(value["stored_bytes"]),
-            raw_bytes=int(value["raw_bytes"]),
-            largest_sample=int(value["largest_sample"]),
+            dictionary_size=_natural(value, "dictionary_size"),
+            stored_bytes=_natural(value, "stored_bytes"),
+            raw_bytes=_natural(value, "raw_bytes"),
+            largest_sample=_natural(value, "largest_sample"),
             files=_files(value["files"]),
             companions=_files(value["companions"]),
         )
+        if value["chunks"] != manifest.header.chunks:
+            raise ValueError(f"{value['chunks']} chunks, and the header makes {manifest.header.chunks}")
+        if set(manifest.files) != set(index_names(manifest.header)):
+            raise ValueError("files are not those of its header")
+        if not set(manifest.companions) <= {EXTRAS_NAME, SKIPPED_NAME}:
+            raise ValueError("companions are not those that there are")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LayoutError(f"the manifest is malformed: {error!r}", path=path, hint=hint) from error
+    return manifest
 
 
 def index_names(header: Header) -> tuple[str, ...]:
@@ -139,6 +151,13 @@ def _identity(text: str) -> bytes:
     if len(identity) != 16:
         raise ValueError(f"id {text!r} is not 32 hexadecimal digits")
     return identity
+
+
+def _natural(value: Mapping[str, Any], key: str) -> int:
+    number = value[key]
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ValueError(f"{key} is {number!r}, not a whole number")
+    return number
 
 
 def _files(value: Mapping[str, Any]) -> dict[str, tuple[int, str]]:

@@ -46,6 +46,8 @@ def encode_ndarray(value: Any) -> bytes:
     if dtype not in _DTYPE_NUMBERS:
         allowed = ", ".join(d.name for d in _DTYPE_NUMBERS)
         raise TypeError(f"arrays of dtype {array.dtype} cannot be stored; there are {allowed}")
+    if array.ndim > MAX_DIMENSIONS or max(array.shape, default=0) >= 1 << 32:
+        raise ValueError(f"an array of shape {array.shape} has too many or too long dimensions")
     head = struct.pack(f"<BB{array.ndim}I", _DTYPE_NUMBERS[dtype], array.ndim, *array.shape)
     return head + np.ascontiguousarray(array, dtype).tobytes()
 
@@ -65,10 +67,12 @@ def decode_ndarray(payload: Buffer) -> np.ndarray[Any, Any]:
 
     Raises ValueError for a head that contradicts the payload's size.
     """
-    number, dimensions = payload[0], payload[1]
-    if number not in ARRAY_DTYPES or dimensions > MAX_DIMENSIONS:
-        raise ValueError(f"dtype number {number} with {dimensions} dimensions is not an array")
+    number, dimensions = payload[:2] if len(payload) > 1 else (0, 0)
     start = 2 + 4 * dimensions
+    if number not in ARRAY_DTYPES or dimensions > MAX_DIMENSIONS or len(payload) < start:
+        raise ValueError(
+            f"{len(payload)} bytes with dtype number {number} and {dimensions} dimensions are not an array"
+        )
     shape = struct.unpack_from(f"<{dimensions}I", payload, 2)
     dtype = ARRAY_DTYPES[number]
     expected = dtype.itemsize

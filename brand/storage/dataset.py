@@ -83,15 +83,15 @@ class StoredDataSet:
     """Exact, checked reads from a data set on storage. Picklable; opens its files anew in each process."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # stays right when the working folder changes
         self.manifest: Manifest = read_manifest(self.path)
-        self._chunk_base = f"{self.path.absolute()}/chunks/"  # stays right when the working folder changes
+        self._chunk_base = f"{self.path}/chunks/"
         self._rows = open_array(self.path, SAMPLES_NAME, self.header)
         self._place = open_array(self.path, PLACE_NAME, self.header)
         self._local = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path.absolute()}
+        return {"path": self.path}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["path"])  # type: ignore[misc]
@@ -169,7 +169,14 @@ class StoredDataSet:
         """Checked records. Those that are not compressed lie in this thread's scratch memory, until its next read."""
         places = self._place[indices].astype(np.int64)
         if int(places.max()) >= len(self):
-            raise LayoutError("a place out of range", path=self.path / PLACE_NAME, hint="Run `brand reindex`")
+            raise LayoutError(
+                "a place out of range",
+                path=self.path / PLACE_NAME,
+                sample=int(indices[places.argmax()]),
+                expected=f"< {len(self)}",
+                found=int(places.max()),
+                hint="Run `brand reindex`",
+            )
         rows = self._rows[places]
         if not np.array_equal(rows["index"], indices):
             position = int(np.flatnonzero(rows["index"] != indices)[0])
@@ -214,7 +221,8 @@ class StoredDataSet:
         try:
             self._tools.reader.read_into(ranges)
         except FileNotFoundError as error:
-            raise _missing_chunk(error.filename, int(Path(error.filename).stem)) from None
+            number = int(Path(error.filename).stem)
+            raise _missing_chunk(error.filename, number, int(rows["index"][chunks == number][0])) from None
         except OSError as error:
             raise UnreadableError(f"cannot be read: {error.strerror}", path=error.filename or self.path) from error
         sizes = rows["size"].tolist()
@@ -225,8 +233,11 @@ class StoredDataSet:
 
     def _check_sizes(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> None:
         """No allocation by an unchecked length: each range must lie inside its chunk as the index knows it."""
-        ends = rows["offset"].astype(np.uint64) + rows["size"]
-        faults = (ends > self.chunk_rows["file_size"][chunks]) | (rows["size"] > rows["raw_size"])
+        if rows["size"].sum(dtype=np.uint64) > SCRATCH_BYTES:
+            for number in np.unique(chunks).tolist():
+                self._check_file_size(number)
+        room = self.chunk_rows["file_size"][chunks]
+        faults = (rows["offset"] > room) | (rows["size"] > room - rows["offset"]) | (rows["size"] > rows["raw_size"])
         if faults.any():
             position = int(np.flatnonzero(faults)[0])
             raise OversizedError(
@@ -234,10 +245,19 @@ class StoredDataSet:
                 path=self.path / SAMPLES_NAME,
                 chunk=int(chunks[position]),
                 sample=int(rows["index"][position]),
-                expected=f"end <= {int(self.chunk_rows['file_size'][chunks[position]])}",
-                found=int(ends[position]),
+                expected=f"end <= {int(room[position])}",
+                found=int(rows["offset"][position]) + int(rows["size"][position]),
                 hint="Run `brand reindex`",
             )
+
+    def _check_file_size(self, number: int) -> None:
+        """The index is about to have much memory allocated: does the file have the size that it says?"""
+        try:
+            actual = self.chunk_path(number).stat().st_size
+        except FileNotFoundError:
+            raise _missing_chunk(self.chunk_path(number), number) from None
+        if actual != int(self.chunk_rows["file_size"][number]):
+            self.open_chunk(number)  # raises the error that tells which of the two is wrong
 
     def _explain(self, number: int, row: np.void, stored: memoryview) -> None:
         """A sample's checksum failed: raise the error that says why, looking closer at its chunk first."""
@@ -262,7 +282,10 @@ class StoredDataSet:
         """This thread's reader, decompressor and scratch memory."""
         if not hasattr(self._local, "tools"):
             dictionary = self.open_chunk(0).dictionary if self.manifest.dictionary_size else b""
-            self._local.tools = _Tools(RangeReader(), Decompressor(dictionary))
+            try:
+                self._local.tools = _Tools(RangeReader(), Decompressor(dictionary))
+            except ValueError as error:
+                raise LayoutError(str(error), path=self.chunk_path(0), chunk=0) from error
         tools: _Tools = self._local.tools
         return tools
 
@@ -291,13 +314,14 @@ def open_front(path: Path, number: int) -> Front:
     """Read and check a chunk's front, and its number. Raises a `FormatError` that names what is wrong."""
     try:
         with path.open("rb") as file:
-            front = read_front(file, path)
+            front = read_front(file, path, number)
     except FileNotFoundError:
         raise _missing_chunk(path, number) from None
     except OSError as error:
         raise UnreadableError(f"cannot be read: {error.strerror}", path=path, chunk=number) from error
     if front.preamble.number != number:
-        raise ForeignFileError("a chunk under another's name", path=path, expected=number, found=front.preamble.number)
+        found = front.preamble.number
+        raise ForeignFileError("a chunk under another's name", path=path, chunk=number, expected=number, found=found)
     return front
 
 
@@ -311,6 +335,13 @@ def open_chunk(path: Path, number: int, manifest: Manifest, known: np.void | Non
     if preamble.data_set_id != manifest.data_set_id:
         expected, found = manifest.data_set_id.hex(), preamble.data_set_id.hex()
         raise ForeignFileError("a chunk of another data set", path=path, chunk=number, expected=expected, found=found)
+    if preamble.dictionary_size != manifest.dictionary_size:
+        expected, found = str(manifest.dictionary_size), str(preamble.dictionary_size)
+        raise ForeignFileError("size of the dictionary", path=path, chunk=number, expected=expected, found=found)
+    if front.header != manifest.header:
+        raise ForeignFileError(
+            "the header differs from the manifest's", path=path, chunk=number, hint="Run `brand reindex`"
+        )
     if known is not None and (preamble.file_size, preamble.checksum) != (
         int(known["file_size"]),
         int(known["checksum"]),
@@ -326,5 +357,6 @@ def open_chunk(path: Path, number: int, manifest: Manifest, known: np.void | Non
     return front
 
 
-def _missing_chunk(path: Path | str, number: int) -> MissingFileError:
-    return MissingFileError("the chunk is missing", path=path, chunk=number, hint="Copy it again or convert again")
+def _missing_chunk(path: Path | str, number: int, sample: int | None = None) -> MissingFileError:
+    hint = "Copy it again or convert again"
+    return MissingFileError("the chunk is missing", path=path, chunk=number, sample=sample, hint=hint)

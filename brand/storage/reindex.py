@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from brand.errors import ForeignFileError, FormatError, NotADataSetError
+from brand.errors import ForeignFileError, MissingFileError, NotADataSetError
 from brand.formats.chunk import Front
 from brand.formats.constants import WORK_NAME, chunk_name
-from brand.formats.contents import read_records
+from brand.formats.contents import read_fixed
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.manifest import Manifest
 from brand.formats.publish import storage_errors
-from brand.formats.record import fixed_columns
 from brand.storage.dataset import open_front
 from brand.storage.progress import OnChunk, silent
 
@@ -35,11 +34,14 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
         raise NotADataSetError("there is no first chunk", path=path, expected=chunk_name(0), found="nothing")
     front = open_front(first, 0)
     work = path / ".brand-reindex"
+    missing = next((n for n in range(front.header.chunks) if not (path / chunk_name(n)).exists()), None)
+    if missing is not None:  # found out before room is made for an index of all of them
+        raise MissingFileError("the chunk is missing", path=path / chunk_name(missing), chunk=missing)
     with storage_errors(path, "cannot write the index of"):
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         try:
-            builder = IndexBuilder(work, front.header)
+            builder = IndexBuilder(work, front.header, path)
             for number in range(front.header.chunks):
                 on_chunk(number + 1, front.header.chunks, _add(path, number, front, builder))
             return seal(
@@ -55,12 +57,7 @@ def _add(path: Path, number: int, first: Front, builder: IndexBuilder) -> int:
     if front.preamble.data_set_id != first.preamble.data_set_id or front.header != first.header:
         expected, found = first.preamble.data_set_id.hex(), front.preamble.data_set_id.hex()
         raise ForeignFileError("a chunk of another data set", path=chunk, chunk=number, expected=expected, found=found)
-    size = 8 * len(front.header.schema.fixed)
-    heads = []
     with chunk.open("rb") as file:
-        for _, record in read_records(file, front, chunk):
-            if isinstance(record, FormatError):
-                raise record
-            heads.append(bytes(record[:size]))
-    builder.add(number, front.rows, front.preamble.checksum, fixed_columns(front.header.schema, heads))
+        columns = read_fixed(file, front, chunk)
+    builder.add(number, front.rows, front.preamble.checksum, columns)
     return front.preamble.file_size

@@ -4,18 +4,28 @@ samples.
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from brand.errors import DecodeError, FormatError, LayoutError, TargetExistsError, UsageError
+from brand.errors import (
+    ChecksumError,
+    DecodeError,
+    FormatError,
+    LayoutError,
+    MissingFileError,
+    TargetExistsError,
+    UsageError,
+)
 from brand.formats.constants import EXTRAS_NAME
 from brand.formats.contents import read_records
-from brand.formats.publish import storage_errors
+from brand.formats.publish import file_digest, storage_errors
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset import StoredDataSet
 from brand.storage.progress import OnChunk, silent
-
-_BAD_ZIP = (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError)
 
 
 def unpack(path: Path, out: Path, on_chunk: OnChunk = silent) -> int:
@@ -40,7 +50,7 @@ def unpack(path: Path, out: Path, on_chunk: OnChunk = silent) -> int:
             files += _chunk(data_set, number, out, field)
             on_chunk(number + 1, data_set.header.chunks, files)
         if EXTRAS_NAME in data_set.manifest.companions:
-            files += _extras(path / EXTRAS_NAME, out)
+            files += _extras(path / EXTRAS_NAME, data_set.manifest.companions[EXTRAS_NAME], out)
     return files
 
 
@@ -62,23 +72,38 @@ def _chunk(data_set: StoredDataSet, number: int, out: Path, field: str) -> int:
     return len(front.rows)
 
 
-def _extras(archive_path: Path, out: Path) -> int:
+def _extras(archive_path: Path, expected: tuple[int, str], out: Path) -> int:
     files = 0
-    try:
-        with zipfile.ZipFile(archive_path) as archive:
-            for info in archive.infolist():
-                target = _target(out, info.filename.rstrip("/"), archive_path)
-                if info.is_dir():
-                    target.mkdir(exist_ok=True)
-                else:
-                    with target.open("xb") as copy:
-                        copy.write(archive.read(info))
-                    files += 1
-    except FileNotFoundError:
-        raise LayoutError("the file is missing; `brand verify` shows all that is wrong", path=archive_path) from None
-    except _BAD_ZIP as error:
-        raise LayoutError(f"not a readable zip file: {error}", path=archive_path) from error
+    with _zip_errors(archive_path):
+        found = file_digest(archive_path)
+        if found != expected:
+            raise ChecksumError("the file has changed", path=archive_path, expected=expected[1], found=found[1])
+        archive = zipfile.ZipFile(archive_path)
+    with archive:
+        for info in archive.infolist():
+            target = _target(out, info.filename.rstrip("/"), archive_path)
+            if info.is_dir():
+                target.mkdir(exist_ok=True)
+                continue
+            with _zip_errors(archive_path):
+                data = archive.read(info)
+            with target.open("xb") as copy:
+                copy.write(data)
+            files += 1
     return files
+
+
+@contextmanager
+def _zip_errors(archive_path: Path) -> Iterator[None]:
+    """All that reading a damaged zip file raises, as one error."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise MissingFileError(
+            "the file is missing; `brand verify` shows all that is wrong", path=archive_path
+        ) from None
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, struct.error) as error:
+        raise LayoutError(f"not a readable zip file: {error}", path=archive_path) from error
 
 
 def _target(out: Path, key: str, source: Path) -> Path:

@@ -10,20 +10,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError, MissingFileError, UnreadableError
 from brand.formats.chunk import Front
-from brand.formats.constants import CHUNKS_NAME, SAMPLES_NAME, chunk_name, column_name
+from brand.formats.constants import CHUNKS_NAME, MANIFEST_NAME, PLACE_NAME, SAMPLES_NAME, chunk_name, column_name
 from brand.formats.contents import read_records
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, index_names, read_manifest
 from brand.formats.publish import file_digest
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset import open_chunk
+
+_REINDEX: Final = "`brand reindex` makes it again from the chunks"
+_GIVE_UP: Final = 1000
+"""Chunks that cannot be opened, beyond which there is no point in going on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,20 @@ def verify(path: Path) -> Iterator[Checked]:
     for name in index_names(manifest.header):
         with suppress(FormatError):  # told above
             arrays[name] = open_array(path, name, manifest.header)
+    totals = dict.fromkeys(("stored_bytes", "raw_bytes", "largest_sample"), 0)
+    missing = 0
     for number in range(manifest.header.chunks):
-        yield _chunk(path / chunk_name(number), number, manifest, arrays)
+        checked = _chunk(path / chunk_name(number), number, manifest, arrays, totals)
+        yield checked
+        missing += not checked.samples
+        if missing > _GIVE_UP:
+            return
+    if not missing:
+        yield Checked(0, 0, tuple(_compare_totals(path / MANIFEST_NAME, manifest, totals)))
 
 
 def _file(path: Path, name: str, facts: tuple[int, str]) -> FormatError | None:
-    hint = "`brand reindex` makes it again from the chunks" if name.endswith(".npy") else ""
+    hint = _REINDEX if name.endswith(".npy") else ""
     try:
         found = file_digest(path / name)
     except FileNotFoundError:
@@ -69,29 +81,52 @@ def _file(path: Path, name: str, facts: tuple[int, str]) -> FormatError | None:
     return None
 
 
-def _chunk(path: Path, number: int, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> Checked:
+def _compare_totals(path: Path, manifest: Manifest, totals: Mapping[str, int]) -> Iterator[FormatError]:
+    for name, counted in totals.items():
+        told = getattr(manifest, name)
+        if told != counted:
+            yield LayoutError(f"{name} in the manifest", path=path, expected=counted, found=told, hint=_REINDEX)
+
+
+def _chunk(
+    path: Path, number: int, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], totals: dict[str, int]
+) -> Checked:
     known = arrays[CHUNKS_NAME][number] if CHUNKS_NAME in arrays else None
     try:
         front = open_chunk(path, number, manifest, known)
     except FormatError as error:
         return Checked(0, 0, (error,))
-    errors = list(_compare_rows(front, path, number, manifest, arrays.get(SAMPLES_NAME)))
+    rows = front.rows
+    totals["stored_bytes"] += int(rows["size"].sum(dtype=np.uint64))
+    totals["raw_bytes"] += int(rows["raw_size"].sum(dtype=np.uint64))
+    totals["largest_sample"] = max(totals["largest_sample"], int(rows["raw_size"].max()))
+    errors = list(_compare_index(front, path, manifest, arrays))
     try:
         errors += _samples(front, path, arrays)
+    except FormatError as error:
+        errors.append(error)
     except OSError as error:
         errors.append(UnreadableError(f"cannot be read: {error.strerror}", path=path, chunk=number))
     return Checked(len(front.rows), front.preamble.file_size, tuple(errors))
 
 
-def _compare_rows(
-    front: Front, path: Path, number: int, manifest: Manifest, indexed: NDArray[np.void] | None
+def _compare_index(
+    front: Front, path: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]
 ) -> Iterator[FormatError]:
-    if indexed is None:
-        return
+    """What the index says of a chunk's samples, in both directions, against the chunk's table."""
+    number, rows = front.preamble.number, front.rows
     first = number * manifest.header.chunk_size
-    for slot in np.flatnonzero(indexed[first : first + len(front.rows)] != front.rows).tolist():
-        sample = int(front.rows["index"][slot])
-        yield LayoutError("the index differs from the chunk's table", path=path, chunk=number, sample=sample)
+    if SAMPLES_NAME in arrays:
+        for slot in np.flatnonzero(arrays[SAMPLES_NAME][first : first + len(rows)] != rows).tolist():
+            sample = int(rows["index"][slot])
+            yield LayoutError("the index differs from the chunk's table", path=path, chunk=number, sample=sample)
+    if PLACE_NAME in arrays:
+        places = arrays[PLACE_NAME][rows["index"]]
+        for slot in np.flatnonzero(places != np.arange(first, first + len(rows))).tolist():
+            facts = {"expected": f"place {first + slot}", "found": f"place {int(places[slot])}"}
+            yield LayoutError(
+                "the index places a sample elsewhere", path=path, chunk=number, sample=int(rows["index"][slot]), **facts
+            )
 
 
 def _samples(front: Front, path: Path, arrays: Mapping[str, NDArray[Any]]) -> Iterator[FormatError]:

@@ -114,6 +114,9 @@ class BrandDataset(Dataset[Any]):
         length = len(self)
         try:
             asked = np.fromiter(map(operator.index, indices), np.int64, len(indices))
+        except OverflowError:
+            wrong = next(i for i in map(operator.index, indices) if not -length <= i < length)
+            raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples") from None
         except TypeError:
             kinds = {type(i).__name__ for i in indices} - {"int"}
             hint = "; torch.utils.data.Subset(ds, range(...)) is a part of it" if "slice" in kinds else ""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.errors import FormatError, LayoutError, MissingFileError, TruncatedError
+from brand.errors import FormatError, LayoutError, MissingFileError, OversizedError, TruncatedError
 from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, ROW, SAMPLES_NAME
 from brand.formats.header import Header
 from brand.formats.index import IndexBuilder, array_dtypes, open_array, place_dtype, seal
@@ -116,28 +116,9 @@ def test_places_are_four_bytes_until_they_do_not_fit() -> None:
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        (lambda data: b"", TruncatedError),
-        (lambda data: data[:5], TruncatedError),
-        (lambda data: data[:60], TruncatedError),
         (lambda data: data[:-1], TruncatedError),
-        (lambda data: b"\x93NUMPX" + data[6:], TruncatedError),
-        (lambda data: data[:6] + b"\x09\x00" + data[8:], TruncatedError),
-        (lambda data: data[:8] + b"\xff\xff" + data[10:], TruncatedError),
-        (lambda data: data.replace(b"(5,)", b"(9,)"), TruncatedError),
-        (lambda data: data.replace(b"(5,)", b"(5("), FormatError),
-        (lambda data: data.replace(b"(5,)", b"(5.)"), FormatError),
-        (lambda data: data.replace(b"(5,)", b"(-5)"), FormatError),
-        (lambda data: data.replace(b"(5,), }   ", b"(-5,), }  "), FormatError),
-        (lambda data: data.replace(b"(5,), }   ", b"(5L,), }  "), FormatError),
-        (lambda data: data.replace(b"(5,), }           ", b"(99999999999,), } "), FormatError),
-        (lambda data: data.replace(b"(5,), }                     ", b"(99999999999999999999,), }  "), FormatError),
-        (lambda data: data.replace(b"'<u4'", b"'|O8'"), FormatError),
-        (lambda data: data.replace(b"'<u4'", b"'<q9'"), FormatError),
-        (lambda data: data.replace(b"'<u4'", b"'<\\4'"), FormatError),
-        (lambda data: data.replace(b"'descr'", b"'desc\"'"), FormatError),
-        (lambda data: data[:10] + b"-" * 110 + b"1" + data[121:], FormatError),
-        (lambda data: data[:10] + b"(" * 110 + data[120:], FormatError),
-        (lambda data: data[:10] + b"\x00" * 110 + data[120:], FormatError),
+        (lambda data: data[:128], TruncatedError),
+        (lambda data: data + b"x", OversizedError),
         (lambda data: npy(np.arange(4, dtype="<u4")), LayoutError),
         (lambda data: npy(np.arange(5, dtype="<u8")), LayoutError),
         (lambda data: npy(np.arange(5, dtype=">u4")), LayoutError),
@@ -146,23 +127,53 @@ def test_places_are_four_bytes_until_they_do_not_fit() -> None:
         (lambda data: npy(np.zeros((), "<u4")), LayoutError),
         (lambda data: npy(np.array(["a", "b"])), LayoutError),
         (lambda data: npy(np.zeros(5, [("index", "<u4")])), LayoutError),
-        (lambda data: npy(np.array([{}, 1], object)), TruncatedError),
-        (lambda data: pickle.dumps([1, 2]), TruncatedError),
-        (lambda data: b"PK\x03\x04" + data, FormatError),
-        (lambda data: b"PK\x05\x06" + bytes(18), FormatError),
+        (lambda data: npy(np.array([{}, 1, 2, 3, 4], object)), LayoutError),
+        (lambda data: data.replace(b"(5,)", b"(9,)"), LayoutError),
+        (lambda data: data.replace(b"(5,), }   ", b"(-5,), }  "), LayoutError),
+        (lambda data: data.replace(b"(5,), }           ", b"(99999999999,), } "), LayoutError),
     ],
-    ids=range(34),
+    ids=range(15),
 )  # fmt: skip
 def test_a_file_that_is_not_the_array_is_one_clear_error(
     sealed: Path, change: Callable[[bytes], bytes], kind: type[FormatError]
 ) -> None:
-    """Cut short, no .npy at all, a pickle, another shape or dtype: a `FormatError` that names file and remedy."""
+    """Too short, too long, another shape or dtype: the error of that kind names file, both facts and the remedy."""
     path = sealed / PLACE_NAME
     before = path.read_bytes()
     path.write_bytes(change(before))
     assert path.read_bytes() != before
     with pytest.raises(kind, match="reindex") as caught:
         open_array(sealed, PLACE_NAME, HEADER)
+    assert type(caught.value) is kind
+    assert caught.value.path == path
+    assert caught.value.expected != caught.value.found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"", lambda data: data[:5], lambda data: data[:9], lambda data: data[:10], lambda data: data[:60],
+        lambda data: b"\x93NUMPX" + data[6:], lambda data: data[:6] + b"\x09\x00" + data[8:],
+        lambda data: data[:8] + b"\xff\xff" + data[10:], lambda data: data[:8] + b"\x00\x00" + data[10:],
+        lambda data: data.replace(b"(5,)", b"(5("), lambda data: data.replace(b"(5,)", b"(5.)"),
+        lambda data: data.replace(b"(5,), }   ", b"(5L,), }  "),
+        lambda data: data.replace(b"'<u4'", b"'|O8'"), lambda data: data.replace(b"'<u4'", b"'<q9'"),
+        lambda data: data.replace(b"'<u4'", b"'<\\4'"), lambda data: data.replace(b"'descr'", b"'desc\"'"),
+        lambda data: data[:10] + b"-" * 110 + b"1" + data[121:], lambda data: data[:10] + b"(" * 110 + data[120:],
+        lambda data: data[:10] + b"\x00" * 110 + data[120:], lambda data: pickle.dumps([1, 2]),
+        lambda data: b"PK\x03\x04" + data, lambda data: b"PK\x05\x06" + bytes(18),
+    ],
+    ids=range(22),
+)  # fmt: skip
+def test_a_head_that_is_none_is_one_clear_error(sealed: Path, change: Callable[[bytes], bytes]) -> None:
+    """Whatever NumPy's own reader would make of it: a pickle, a zip, no Python, no length."""
+    path = sealed / PLACE_NAME
+    before = path.read_bytes()
+    path.write_bytes(change(before))
+    assert path.read_bytes() != before
+    with pytest.raises(FormatError, match="reindex") as caught:
+        open_array(sealed, PLACE_NAME, HEADER)
+    assert type(caught.value) in (LayoutError, TruncatedError)
     assert caught.value.path == path
 
 

@@ -1,4 +1,4 @@
-"""Any bit of any file flips, any file ends anywhere: a read gives the right value or a `FormatError`, and `verify` tells."""
+"""Any bit flips, any file ends anywhere: a read gives the right value or a `FormatError`, and `verify` tells."""
 
 from __future__ import annotations
 
