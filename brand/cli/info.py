@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ _CLASSES_SHOWN = 30
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
 def info(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Show what is in the data set DST: fields, sizes, classes. Reads the index only."""
-    summary = summarise(StoredDataSet(dst))
+    summary = replace(summarise(StoredDataSet(dst)), path=str(dst))
     if as_json:
         print_json(summary.to_json())
         return

@@ -159,9 +159,16 @@ def sign_files(folder: Path, names: Iterable[str] = ()) -> None:
 
 
 def sign_index(folder: Path) -> None:
-    """Make samples.npy and chunks.npy from the chunks as they are, and the manifest's checksums from them."""
+    """Make samples.npy, chunks.npy and the manifest's sums and checksums agree with the chunks; its header stays."""
     chunks = sorted((folder / "chunks").iterdir())
-    np.save(folder / SAMPLES_NAME, np.concatenate([table(path) for path in chunks]))
+    rows = np.concatenate([table(path) for path in chunks])
+    np.save(folder / SAMPLES_NAME, rows)
     facts = [(preamble(path, "file_size"), preamble(path, "checksum")) for path in chunks]
     np.save(folder / CHUNKS_NAME, np.array(facts, CHUNK_ROW))
+    sums = {
+        "stored_bytes": int(rows["size"].sum(dtype=np.uint64)),
+        "raw_bytes": int(rows["raw_size"].sum(dtype=np.uint64)),
+        "largest_sample": int(rows["raw_size"].max()),
+    }
+    edit_manifest(folder, lambda value: value.update(sums))
     sign_files(folder)

@@ -38,7 +38,7 @@ def add(builder: IndexBuilder, number: int, order: list[int] = ORDER) -> None:
 def build(folder: Path, numbers: list[int]) -> dict[str, bytes]:
     """Seal a data set whose chunks come in this order; its index files."""
     (folder / "chunks").mkdir(parents=True)
-    builder = IndexBuilder(folder / "work", HEADER)
+    builder = IndexBuilder(folder / "work", HEADER, folder)
     for number in numbers:
         add(builder, number)
     seal(folder, builder, data_set_id=bytes(16), dictionary_size=0)
@@ -90,7 +90,7 @@ def test_the_files_are_npy_version_1(sealed: Path) -> None:
 @pytest.mark.parametrize(("order", "at"), [([3, 0, 3, 2, 1], 1), ([3, 3, 4, 2, 1], 0), ([3, 0, 4, 2, 0], 2)])
 def test_a_sample_in_two_places_is_refused(tmp_path: Path, order: list[int], at: int) -> None:
     """Across chunks and within one; the error names the sample and the chunk."""
-    builder = IndexBuilder(tmp_path / "work", HEADER)
+    builder = IndexBuilder(tmp_path / "work", HEADER, tmp_path)
     for number in range(at):
         add(builder, number, order)
     with pytest.raises(LayoutError, match="two places") as caught:
@@ -100,7 +100,7 @@ def test_a_sample_in_two_places_is_refused(tmp_path: Path, order: list[int], at:
 
 def test_a_sample_without_a_place_is_refused(tmp_path: Path) -> None:
     """An index is not sealed before every chunk is in it."""
-    builder = IndexBuilder(tmp_path / "work", HEADER)
+    builder = IndexBuilder(tmp_path / "work", HEADER, tmp_path)
     add(builder, 0)
     with pytest.raises(LayoutError, match="in no chunk"):
         seal(tmp_path, builder, data_set_id=bytes(16), dictionary_size=0)
