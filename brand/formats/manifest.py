@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import xxhash
 
 from brand.errors import ChecksumError, LayoutError, NotADataSetError, OversizedError, VersionError
 from brand.formats.constants import (
     CHUNKS_NAME,
-    EXTRAS_NAME,
     MANIFEST_NAME,
     MAX_MANIFEST,
     PLACE_NAME,
     SAMPLES_NAME,
-    SKIPPED_NAME,
     VERSION_MAJOR,
     VERSION_MINOR,
     WORK_NAME,
     column_name,
 )
 from brand.formats.header import Header, canonical_json
+
+# A newer minor version may add files, so unknown names pass; paths that lead elsewhere do not.
+_FILE: Final = re.compile(r"(index|columns)/[A-Za-z0-9_]+\.npy")
+_COMPANION: Final = re.compile(r"[a-z]+\.(zip|tsv)")
 
 Files = Mapping[str, tuple[int, str]]
 """Path below the data set -> (size, XXH3-128)."""
@@ -120,10 +123,12 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
         )
         if value["chunks"] != manifest.header.chunks:
             raise ValueError(f"{value['chunks']} chunks, and the header makes {manifest.header.chunks}")
-        if set(manifest.files) != set(index_names(manifest.header)):
-            raise ValueError("files are not those of its header")
-        if not set(manifest.companions) <= {EXTRAS_NAME, SKIPPED_NAME}:
-            raise ValueError("companions are not those that there are")
+        if not set(index_names(manifest.header)) <= set(manifest.files):
+            raise ValueError("files lack some that its header asks for")
+        strange = [n for n in manifest.files if not _FILE.fullmatch(n)]
+        strange += [n for n in manifest.companions if not _COMPANION.fullmatch(n)]
+        if strange:
+            raise ValueError(f"{strange[0]!r} is no file of a data set")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LayoutError(f"the manifest is malformed: {error!r}", path=path, hint=hint) from error
     return manifest
