@@ -296,7 +296,7 @@ class _Tools:
 
     reader: RangeReader
     decompressor: Decompressor
-    _memory: memoryview = field(default_factory=lambda: memoryview(b""))
+    _memory: memoryview = field(default_factory=lambda: memoryview(bytearray()))
 
     def scratch(self, size: int) -> memoryview:
         """Memory to read into.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -157,3 +158,10 @@ def test_the_header_is_the_same_in_every_chunk() -> None:
 
 def _unpacked(header: bytes) -> bytes:
     return zstandard.ZstdDecompressor().decompress(header)
+
+
+def test_the_independent_reader_is_small_and_independent(repository: Path) -> None:
+    """At most 100 lines, and none of Brand's code: what one afternoon with the specification gives."""
+    source = (repository / "tests" / "independent_reader.py").read_text()
+    assert len(source.splitlines()) <= 100
+    assert not re.search(r"^\s*(import|from) (brand|tests)", source, re.MULTILINE)
