@@ -120,7 +120,7 @@ class StoredDataSet:
     def column(self, name: str) -> NDArray[Any]:
         """An `int` or `float` field of all samples by index, shape (len,), memory-mapped.
 
-        Raises `SchemaError` for other fields.
+        `brand verify` compares it with the samples; reading does not. Raises `SchemaError` for other fields.
         """
         codec = self.header.schema.codec(name)
         if codec not in ("int", "float"):
