@@ -24,6 +24,8 @@ class Memory:
     """Memory of one process, now."""
 
     private_bytes: int
+    dirty_bytes: int
+    """The private part that only this process can give back: not pages of files."""
     proportional_bytes: int
     resident_bytes: int
 
@@ -38,7 +40,7 @@ def memory_of(pid: int | str = "self") -> Memory | None:
     if "Rss" not in kib:
         return None
     private = kib["Private_Clean"] + kib["Private_Dirty"]
-    return Memory(private * 1024, kib["Pss"] * 1024, kib["Rss"] * 1024)
+    return Memory(private * 1024, kib["Private_Dirty"] * 1024, kib["Pss"] * 1024, kib["Rss"] * 1024)
 
 
 def peak_resident_bytes(pid: int) -> int:
