@@ -28,7 +28,9 @@ def load_streaming() -> Any:
 
 
 def _declare_operators() -> None:
-    library = import_module("torch.library").Library("torchvision", "FRAGMENT")
+    from torch import library as torch_library
+
+    library = torch_library.Library("torchvision", "FRAGMENT")
     _KEPT_ALIVE.append(library)
     for name in _MISSING:
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -23,15 +23,13 @@ from numpy.typing import NDArray
 from brand.errors import (
     ChecksumError,
     DecodeError,
-    ForeignFileError,
     FormatError,
     LayoutError,
-    MissingFileError,
     OversizedError,
     SchemaError,
     UnreadableError,
 )
-from brand.formats.chunk import Front, read_front
+from brand.formats.chunk import Front
 from brand.formats.compression import Decompressor
 from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, SAMPLES_NAME, chunk_name, column_name
 from brand.formats.header import Header
@@ -40,6 +38,7 @@ from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.record import RecordDecoder
 from brand.formats.values import Buffer
 from brand.storage.files import RangeReader
+from brand.storage.fronts import missing_chunk, open_chunk
 
 SCRATCH_BYTES: Final = 32 << 20
 """Largest scratch memory that a thread keeps."""
@@ -222,7 +221,7 @@ class StoredDataSet:
             self._tools.reader.read_into(ranges)
         except FileNotFoundError as error:
             number = int(Path(error.filename).stem)
-            raise _missing_chunk(error.filename, number, int(rows["index"][chunks == number][0])) from None
+            raise missing_chunk(error.filename, number, int(rows["index"][chunks == number][0])) from None
         except OSError as error:
             raise UnreadableError(f"cannot be read: {error.strerror}", path=error.filename or self.path) from error
         sizes = rows["size"].tolist()
@@ -255,7 +254,7 @@ class StoredDataSet:
         try:
             actual = self.chunk_path(number).stat().st_size
         except FileNotFoundError:
-            raise _missing_chunk(self.chunk_path(number), number) from None
+            raise missing_chunk(self.chunk_path(number), number) from None
         if actual != int(self.chunk_rows["file_size"][number]):
             self.open_chunk(number)  # raises the error that tells which of the two is wrong
 
@@ -308,55 +307,3 @@ class _Tools:
         if size > len(self._memory):
             self._memory = memoryview(bytearray(min(SCRATCH_BYTES, 2 * size)))
         return self._memory
-
-
-def open_front(path: Path, number: int) -> Front:
-    """Read and check a chunk's front, and its number. Raises a `FormatError` that names what is wrong."""
-    try:
-        with path.open("rb") as file:
-            front = read_front(file, path, number)
-    except FileNotFoundError:
-        raise _missing_chunk(path, number) from None
-    except OSError as error:
-        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, chunk=number) from error
-    if front.preamble.number != number:
-        found = front.preamble.number
-        raise ForeignFileError("a chunk under another's name", path=path, chunk=number, expected=number, found=found)
-    return front
-
-
-def open_chunk(path: Path, number: int, manifest: Manifest, known: np.void | None) -> Front:
-    """Read and check a chunk's front, and that it is chunk `number` of this data set; `known` is its row in the index.
-
-    Raises a `FormatError` that names what is wrong.
-    """
-    front = open_front(path, number)
-    preamble = front.preamble
-    if preamble.data_set_id != manifest.data_set_id:
-        expected, found = manifest.data_set_id.hex(), preamble.data_set_id.hex()
-        raise ForeignFileError("a chunk of another data set", path=path, chunk=number, expected=expected, found=found)
-    if preamble.dictionary_size != manifest.dictionary_size:
-        expected, found = str(manifest.dictionary_size), str(preamble.dictionary_size)
-        raise ForeignFileError("size of the dictionary", path=path, chunk=number, expected=expected, found=found)
-    if front.header != manifest.header:
-        raise ForeignFileError(
-            "the header differs from the manifest's", path=path, chunk=number, hint="Run `brand reindex`"
-        )
-    if known is not None and (preamble.file_size, preamble.checksum) != (
-        int(known["file_size"]),
-        int(known["checksum"]),
-    ):
-        raise ForeignFileError(
-            "a chunk of another conversion, or the index is stale",
-            path=path,
-            chunk=number,
-            expected=f"{int(known['file_size'])} bytes, checksum {int(known['checksum']):016x}",
-            found=f"{preamble.file_size} bytes, checksum {preamble.checksum:016x}",
-            hint="Run `brand reindex`",
-        )
-    return front
-
-
-def _missing_chunk(path: Path | str, number: int, sample: int | None = None) -> MissingFileError:
-    hint = "Copy it again or convert again"
-    return MissingFileError("the chunk is missing", path=path, chunk=number, sample=sample, hint=hint)

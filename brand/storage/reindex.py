@@ -12,7 +12,7 @@ from brand.formats.contents import read_fixed
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.manifest import Manifest
 from brand.formats.publish import storage_errors
-from brand.storage.dataset import open_front
+from brand.storage.fronts import open_front
 from brand.storage.progress import OnChunk, silent
 
 

@@ -23,7 +23,7 @@ from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, index_names, read_manifest
 from brand.formats.publish import file_digest
 from brand.formats.record import RecordDecoder
-from brand.storage.dataset import open_chunk
+from brand.storage.fronts import open_chunk
 
 _REINDEX: Final = "`brand reindex` makes it again from the chunks"
 _GIVE_UP: Final = 1000
