@@ -79,8 +79,12 @@ def _as_text(value: object) -> str:
 
 @contextlib.contextmanager
 def running_brand(*args: object) -> Iterator[subprocess.Popen[bytes]]:
-    """`python -m brand` in a session of its own, which is ended with the block."""
-    command = [sys.executable, "-m", "brand", *map(str, args)]
+    """The command `brand` in a session of its own, which is ended with the block.
+
+    It listens to Ctrl-C, also where the tests themselves were started in the background, deaf to it.
+    """
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from brand.cli.main import main; main()"
+    command = [sys.executable, "-c", code, *map(str, args)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
         try:
             yield process
