@@ -83,7 +83,8 @@ def running_brand(*args: object) -> Iterator[subprocess.Popen[bytes]]:
 
     It listens to Ctrl-C, also where the tests themselves were started in the background, deaf to it.
     """
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from brand.cli.main import main; main()"
+    hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{hear}; from brand.cli.main import main; main()"
     command = [sys.executable, "-c", code, *map(str, args)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
         try:
