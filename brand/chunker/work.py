@@ -77,7 +77,8 @@ def open_work(target: Path, *, dry_run: bool = False) -> Iterator[Work]:
         (target / "chunks").mkdir(exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        _lock(lock, target)
+        with storage_errors(folder, "cannot lock"):
+            _lock(lock, target)
         try:
             yield Work(target, folder)
         except BaseException:
