@@ -157,7 +157,7 @@ class StoredDataSet:
 
     def decode_error(self, what: str, index: int, hint: str = "") -> DecodeError:
         """An error about a sample whose bytes are right and still do not decode."""
-        chunk = int(self._place[index]) // self.header.chunk_size
+        chunk = self.chunk_of(index)
         return DecodeError(what, path=self.chunk_path(chunk), chunk=chunk, sample=index, hint=hint)
 
     def open_chunk(self, number: int) -> Front:
