@@ -32,7 +32,6 @@ _OBJECT_BYTES: Final = 128
 class Written:
     """What the index needs to know of one chunk."""
 
-    number: int
     rows: NDArray[np.void]
     checksum: int
     columns: NDArray[np.void]
@@ -107,7 +106,7 @@ def pack_chunk(packer: Packer, number: int) -> Written:
         _write_all(file, front, path)
     checksum = parse_preamble(front, path).checksum
     packer.release()
-    return Written(number, rows, checksum, np.concatenate(columns), found=False)
+    return Written(rows, checksum, np.concatenate(columns), found=False)
 
 
 def _find(packer: Packer, number: int) -> Written | None:
@@ -121,7 +120,7 @@ def _find(packer: Packer, number: int) -> Written | None:
             columns = read_fixed(file, front, path)
     except (FileNotFoundError, FormatError):
         return None
-    return Written(number, front.rows, front.preamble.checksum, columns, found=True)
+    return Written(front.rows, front.preamble.checksum, columns, found=True)
 
 
 def _blocks(packer: Packer, indices: Indices) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from brand.chunker.check import SKIP_HINT, leave_out_unusable
 from brand.chunker.companions import write_extras, write_skipped
 from brand.chunker.conductor import Conversion
-from brand.chunker.folders import scan_folder
+from brand.chunker.folders import check_folder, scan_folder
 from brand.chunker.options import Options
 from brand.chunker.plan import Layout
 from brand.chunker.report import OnProgress, Report, silent
@@ -135,8 +135,7 @@ def _convert_folder(
     table = Path(transcripts) if transcripts is not None else None
     if target.resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{target} lies inside {root}: choose a target outside of the source")
-    if not root.is_dir():
-        raise UsageError(f"{root}: there is no such folder" if not root.exists() else f"{root} is a file, not a folder")
+    check_folder(root)
     with open_work(target, dry_run=options.dry_run) as work, storage_errors(target, "cannot write"):
         folder = scan_folder(
             root,

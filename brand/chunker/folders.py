@@ -51,6 +51,12 @@ class _Scan:
     ignored: int = 0
 
 
+def check_folder(root: Path) -> None:
+    """Raise `UsageError` for a source that is no folder."""
+    if not root.is_dir():
+        raise UsageError(f"{root}: there is no such folder" if not root.exists() else f"{root} is a file, not a folder")
+
+
 def scan_folder(
     root: Path,
     work: Path,
@@ -63,13 +69,8 @@ def scan_folder(
 ) -> Folder:
     """List a folder's files into `work`. `exclude` is a file that is no sample (a table of transcripts).
 
-    Raises `UsageError` for a folder that is none, or whose files lie beside class folders; `SourceError` where there is
-    nothing in it.
+    Raises `UsageError` where files lie beside class folders, `SourceError` where there is nothing in it.
     """
-    if not root.is_dir():
-        raise UsageError(
-            f"{root}: there is no such folder" if not root.exists() else f"{root}: this is a file, not a folder"
-        )
     scan = _Scan(root, sidecars, follow_links, exclude.resolve() if exclude else None)
     tops = [""] if not labels else _class_folders(scan)
     writer, total = ListingWriter(work), 0

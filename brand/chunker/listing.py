@@ -131,7 +131,7 @@ class Listing:
         """Identity of the files: names, labels, sizes, texts of a table; with `times` also their dates."""
         digest = xxhash.xxh3_128()
         for start in range(0, len(self.entries), _BLOCK):
-            block = np.array(self.entries[start : start + (_BLOCK)])
+            block = np.array(self.entries[start : start + _BLOCK])
             if not times:
                 block["modified_ns"] = 0
             digest.update(block.tobytes())

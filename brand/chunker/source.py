@@ -142,15 +142,18 @@ class FolderSource:
 
     def _read(self, indices: Sequence[int]) -> list[bytes]:
         descriptors: list[int] = []
+        index = -1
         try:
             for index in indices:
                 descriptors.append(os.open(f"{self.root}/{self.listing.key(index)}", os.O_RDONLY))
                 if _WILLNEED is not None and len(indices) > 1:
                     os.posix_fadvise(descriptors[-1], 0, 0, _WILLNEED)
-            return [self._read_whole(index, fd) for index, fd in zip(indices, descriptors, strict=True)]
+            contents = []
+            for index, descriptor in zip(indices, descriptors, strict=True):
+                contents.append(self._read_whole(index, descriptor))
+            return contents
         except OSError as error:
-            key = self.listing.key(indices[min(len(descriptors), len(indices) - 1)])
-            raise SourceError(key, f"cannot be read: {error.strerror}") from error
+            raise SourceError(self.listing.key(index), f"cannot be read: {error.strerror}") from error
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

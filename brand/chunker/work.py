@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from brand.errors import TargetExistsError
 from brand.formats.constants import MANIFEST_NAME, WORK_NAME
+from brand.formats.manifest import read_manifest
 from brand.formats.publish import publish_bytes, storage_errors
 
 LOCK_WAIT_S: Final = 2.0
@@ -36,6 +37,10 @@ class Work:
         """Remember what is being made here. Raises `TargetExistsError` where something else was begun."""
         path = self.folder / _PLAN
         data = json.dumps(plan, sort_keys=True).encode()
+        # A run that was killed while it tidied up leaves a finished data set, perhaps without its plan.
+        finished = (self.target / MANIFEST_NAME).exists()
+        if finished and read_manifest(self.target).data_set_id.hex() != plan["id"]:
+            raise TargetExistsError(f"{self.target} is a finished data set of another source. Choose another target")
         if path.exists() and path.read_bytes() != data:
             raise TargetExistsError(
                 f"{self.target} holds an unfinished conversion of another source or with other options."
@@ -79,6 +84,9 @@ def open_work(target: Path, *, dry_run: bool = False) -> Iterator[Work]:
     try:
         with storage_errors(folder, "cannot lock"):
             _lock(lock, target)
+        if not folder.exists():  # whom we waited for has finished, or failed
+            check_target(target)
+            raise TargetExistsError(f"{target}: another conversion ended there just now. Run the command again")
         try:
             yield Work(target, folder)
         except BaseException:

@@ -109,7 +109,7 @@ def choose(mode: Mode, probe: Sequence[bytes], samples: int, chunks: int) -> Com
     worth = WORTH if mode == "auto" else 1.0
     learn, judge = probe[::2], probe[1::2] or probe
     dictionary = _train(learn) if raw / len(probe) < SMALL_SAMPLE_BYTES else b""
-    candidates = [Compression("zstd", d, worth, _ratio(d, worth, judge)) for d in {b"", dictionary}]
+    candidates = [Compression("zstd", d, worth, _ratio(d, worth, judge)) for d in dict.fromkeys((b"", dictionary))]
     total = raw / len(probe) * samples
 
     def cost(candidate: Compression) -> float:

@@ -24,7 +24,7 @@ _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
 
 
 class RangeReader:
-    """Fills buffers from ranges of files; a range past the end of a file fills less, which is the caller's to judge."""
+    """Fills buffers from ranges of files; past the end of a file with zeros, which is the caller's to judge."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
@@ -63,12 +63,11 @@ class RangeReader:
         if not self._nowait:
             return False
         path, offset, buffer = wanted
+        descriptor = self._descriptor(path)
         try:
-            return os.preadv(self._descriptor(path), (buffer,), offset, self._nowait) == len(buffer)
+            return os.preadv(descriptor, (buffer,), offset, self._nowait) == len(buffer)
         except BlockingIOError:
             return False
-        except FileNotFoundError:
-            raise
         except OSError:  # this file system does not know RWF_NOWAIT
             self._nowait = 0
             return False
