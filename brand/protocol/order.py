@@ -1,0 +1,86 @@
+"""What fixes the order of every epoch? A few numbers, which a state keeps and a server is told.
+
+Everything else (memory limits, ranks, workers, timing) changes how fast samples come, never which or in what order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Values
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from brand.protocol.mapping import Mapping
+from brand.protocol.plan import Plan
+from brand.protocol.slots import plan_slots
+from brand.protocol.stripes import plan_stripes
+
+MAX_EPOCH: Final = (1 << 24) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order of all epochs of one run over one data set."""
+
+    data_set: str
+    """Id of the data set."""
+    samples: int
+    chunk_size: int
+    group_chunks: int
+    """`n`: chunks that share an abstract chunk."""
+    seed: int = 0
+    protocol: str = "stripes"
+    stripe: int = 1
+    """`r`, of protocol `stripes`."""
+    refill: str = "fill_rate"
+    """Of protocol `slots`: `fill_rate` or `random`."""
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise ValueError(f"{name} of an order is {value!r}, not of type {kind.__name__}")
+        if self.protocol not in ("stripes", "slots"):
+            raise ValueError(f"protocol {self.protocol!r} is neither 'stripes' nor 'slots'")
+        if self.refill not in ("fill_rate", "random"):
+            raise ValueError(f"refill {self.refill!r} is neither 'fill_rate' nor 'random'")
+        if not 1 <= self.stripe <= self.chunk_size:
+            raise ValueError(f"a stripe of {self.stripe} samples of chunks of {self.chunk_size}")
+        if not 0 <= self.seed < 1 << 128:
+            raise ValueError(f"seed {self.seed} is not from 0 to 2**128 - 1")
+        self.mapping  # noqa: B018 - raises where the numbers make none
+
+    @property
+    def mapping(self) -> Mapping:
+        """Places to chunks to groups."""
+        return Mapping(self.samples, self.chunk_size, self.group_chunks)
+
+    def plan(self, epoch: int) -> Plan:
+        """The plan of one epoch."""
+        if not 0 <= epoch <= MAX_EPOCH:
+            raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
+        if self.protocol == "slots":
+            return plan_slots(self.mapping, self.refill, self.seed, epoch)  # type: ignore[arg-type]
+        return plan_stripes(self.mapping, self.stripe, self.seed, epoch)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Order:
+        """Inverse of `to_json`, distrusting. Raises ValueError."""
+        if not isinstance(value, Values) or set(value) != set(_KINDS):
+            raise ValueError(f"an order has the fields {', '.join(_KINDS)}")
+        return cls(**value)
+
+
+_KINDS: Final[dict[str, type]] = {
+    "data_set": str,
+    "samples": int,
+    "chunk_size": int,
+    "group_chunks": int,
+    "seed": int,
+    "protocol": str,
+    "stripe": int,
+    "refill": str,
+}

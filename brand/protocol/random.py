@@ -1,0 +1,79 @@
+"""Where do random numbers come from, so that a seed gives the same order on every machine and in every version?
+
+From the raw output of the counter-based generator Philox, whose stream numpy promises to keep, and from sorting; never
+from numpy's distributions, which may change. A stream is named by its seed and three small numbers; each of its words
+can be had without making those before it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_WORD: Final = (1 << 64) - 1
+
+
+class Stream(IntEnum):
+    """What a stream of bits is for. Never change or reuse a number: it fixes orders that users resume."""
+
+    ACCESS = 1
+    """The access sequence of an epoch."""
+    STRIPE_ORDER = 2
+    """The order in which a group's stripes are read."""
+    STRIPE_MATES = 3
+    """Where the samples of one stripe lie in the tape."""
+    REFILL = 4
+    """`slots`: ties between chunks, or the chunk itself."""
+    KEPT = 5
+    """Which stripes are kept."""
+
+
+def bits(count: int, seed: int, stream: Stream, epoch: int = 0, step: int = 0, *, first: int = 0) -> NDArray[np.uint64]:
+    """Words `first` to `first + count - 1` of a stream, uint64, shape (count,). `first` is a multiple of 4."""
+    if first % 4:
+        raise ValueError(f"word {first} is not the first of a block of four")
+    key = np.array([seed & _WORD, (seed >> 64) & _WORD], np.uint64)
+    counter = np.array([first // 4, stream, epoch, step], np.uint64)
+    return np.random.Philox(key=key, counter=counter).random_raw(count)
+
+
+def index_dtype(count: int) -> type[np.int32] | type[np.int64]:
+    """The smaller type that holds the numbers 0 to `count`."""
+    return np.int32 if count < 1 << 31 else np.int64
+
+
+def low_mask(count: int) -> np.uint64:
+    """A mask of the low bits that hold the numbers 0 to `count` - 1."""
+    return np.uint64((1 << max(0, count - 1).bit_length()) - 1)
+
+
+def ranked(keys: NDArray[np.uint64], mask: np.uint64) -> NDArray[np.uint64]:
+    """Along the last axis: the numbers in the low bits, in the order of keys.
+
+    Consumes `keys`. As each number occurs once, no two keys are equal and any sort gives the same.
+    """
+    keys.sort(axis=-1)
+    keys &= mask
+    return keys
+
+
+def permutation(count: int, seed: int, stream: Stream, epoch: int = 0) -> NDArray[Any]:
+    """A random order of 0 to `count` - 1, shape (count,)."""
+    mask, keys = low_mask(count), bits(count, seed, stream, epoch)
+    keys &= ~mask
+    keys |= np.arange(count, dtype=np.uint64)
+    return ranked(keys, mask).astype(index_dtype(count))
+
+
+def group_positions(group: NDArray[np.integer[Any]]) -> NDArray[Any]:
+    """Positions of `group`, those of group 0 first, ascending within each group. Shape (len(group),)."""
+    count = len(group)
+    mask = low_mask(count)
+    shift = np.uint64(int(mask).bit_length())
+    keys = group.astype(np.uint64)
+    keys <<= shift
+    keys |= np.arange(count, dtype=np.uint64)
+    return ranked(keys, mask).astype(index_dtype(count))

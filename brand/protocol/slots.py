@@ -1,0 +1,118 @@
+"""Protocol `slots`: the paper's, to the letter (section 3.3).
+
+The sample at place `i` is slot `i % C` of chunk `i // C`. A draw looks at one location, (group, slot). What lies there
+is delivered and gone. Where nothing lies, one of the group's chunks whose file for that slot is not filled yet this
+epoch is read whole, that with the highest fill rate, and fills every empty location whose file is not filled yet.
+Nothing is ever evicted.
+
+All groups go through their refills together: between two refills of a group every draw hits, so the next miss of a
+location is its next draw, or the one after that where something lies there. A step of the loop is one refill of every
+group, not one sample.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.protocol.mapping import Mapping
+from brand.protocol.plan import READ, Plan
+from brand.protocol.random import Stream, bits, group_positions, index_dtype, permutation
+
+Refill = Literal["fill_rate", "random"]
+
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+def plan_slots(mapping: Mapping, refill: Refill, seed: int, epoch: int) -> Plan:
+    """The plan of one epoch. `refill="random"` takes any candidate: the paper's ablation."""
+    return plan_access(mapping, permutation(mapping.samples, seed, Stream.ACCESS, epoch), refill, seed, epoch)
+
+
+def plan_access(mapping: Mapping, access: NDArray[np.integer[Any]], refill: Refill, seed: int, epoch: int) -> Plan:
+    """The plan for a given access sequence: a permutation of all places."""
+    groups = _Groups(mapping, access)
+    step = 0
+    while (miss := groups.draw_until_miss()).any():
+        groups.refill(miss, refill, _priorities(mapping, seed, epoch, step))
+        step += 1
+    return groups.plan()
+
+
+def _priorities(mapping: Mapping, seed: int, epoch: int, step: int) -> NDArray[np.int64]:
+    """Random numbers below 2**32 for each chunk of each group, which decide between equals."""
+    raw = bits(mapping.groups * mapping.group_chunks, seed, Stream.REFILL, epoch, step)
+    return (raw >> np.uint64(32)).astype(np.int64).reshape(mapping.groups, mapping.group_chunks)
+
+
+class _Groups:
+    """The state of all groups: what lies at each location, which files are filled, how far the draws are."""
+
+    def __init__(self, mapping: Mapping, access: NDArray[np.integer[Any]]) -> None:
+        groups, n, slots = mapping.groups, mapping.group_chunks, mapping.chunk_size
+        self.mapping = mapping
+        location = mapping.group_of(access) * slots + access % slots
+        draws = np.bincount(location, minlength=groups * slots)
+        draw = np.full((groups * slots, n + 1), _NEVER)
+        draw[np.arange(n + 1) < draws[:, None]] = group_positions(location)
+        self._draw = draw.reshape(groups, slots, n + 1)
+        self._drawn = np.zeros((groups, slots), np.int64)
+        self._chunk = np.full((groups, slots), -1)
+        """Which of the group's chunks the sample at a location belongs to; -1: empty."""
+        there = np.arange(slots) < mapping.chunk_samples()[:, None]
+        self._unfilled = there.reshape(groups, n, slots)
+        self._sample_of = np.empty(mapping.samples, index_dtype(mapping.samples))
+        self._refills: list[tuple[NDArray[Any], ...]] = []
+        self._next = np.full(groups, _NEVER)
+        self._missing = np.zeros(groups, np.int64)
+
+    def draw_until_miss(self) -> NDArray[np.bool_]:
+        """Deliver all that is drawn before each group's next miss; which groups have one, shape (groups,)."""
+        lies = self._chunk >= 0
+        next_draw = np.take_along_axis(self._draw, self._drawn[:, :, None], axis=2)[:, :, 0]
+        in_vain = np.take_along_axis(self._draw, (self._drawn + lies)[:, :, None], axis=2)[:, :, 0]
+        self._missing = in_vain.argmin(axis=1)
+        self._next = np.take_along_axis(in_vain, self._missing[:, None], axis=1)[:, 0]
+        group, slot = np.nonzero(lies & (next_draw < self._next[:, None]))
+        chunk = group * self.mapping.group_chunks + self._chunk[group, slot]
+        self._sample_of[next_draw[group, slot]] = chunk * self.mapping.chunk_size + slot
+        self._chunk[group, slot] = -1
+        self._drawn[group, slot] += 1
+        return self._next < _NEVER
+
+    def refill(self, miss: NDArray[np.bool_], refill: Refill, priority: NDArray[np.int64]) -> None:
+        """Read one chunk for each group that misses."""
+        group = np.flatnonzero(miss)
+        unfilled = self._unfilled[group]
+        empty = self._chunk[group] < 0
+        score = priority[group]
+        if refill == "fill_rate":
+            fillable = np.count_nonzero(unfilled & empty[:, None, :], axis=2)
+            score = score + (fillable.astype(np.int64) << 32)
+        slot = self._missing[group]
+        candidate = np.take_along_axis(unfilled, slot[:, None, None], axis=2)[:, :, 0]
+        chosen = np.where(candidate, score, -1).argmax(axis=1)
+        row = np.arange(len(group))
+        fills = unfilled[row, chosen] & empty
+        self._unfilled[group, chosen] &= ~fills
+        which, where = np.nonzero(fills)
+        self._chunk[group[which], where] = chosen[which]
+        chunk = group * self.mapping.group_chunks + chosen
+        held = chunk[which] * self.mapping.chunk_size + where
+        self._refills.append((self._next[group], chunk, held, np.count_nonzero(fills, axis=1)))
+
+    def plan(self) -> Plan:
+        """The finished plan."""
+        deadline, chunk, held, counts = (np.concatenate(column) for column in zip(*self._refills, strict=True))
+        order = np.argsort(deadline)  # a position is one draw, so no two are equal
+        ends = np.cumsum(counts)
+        starts = ends - counts
+        sorted_counts = counts[order]
+        sorted_ends = np.cumsum(sorted_counts)
+        take = np.repeat(starts[order] - (sorted_ends - sorted_counts), sorted_counts) + np.arange(len(held))
+        reads = np.zeros(len(deadline), READ)
+        reads["deadline"], reads["chunk"] = deadline[order], chunk[order]
+        reads["count"] = self.mapping.chunk_samples()[chunk[order]]
+        return Plan(self.mapping, self._sample_of, reads, held[take].astype(self._sample_of.dtype), sorted_ends)

@@ -1,0 +1,39 @@
+"""How does an int say "draw position p of epoch e" and pass through any sampler, queue and array unharmed?
+
+    bit 62      set: a ticket; a plain index is smaller
+    bits 56-61  tag: which of the data set's orders
+    bits 32-55  epoch
+    bits 0-31   position
+
+So a ticket is an ordinary int, fits int64, costs nothing to pickle, and is far out of range for everything that takes
+indices: used by mistake as one it fails loudly.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+TICKET: Final = 1 << 62
+TAGS: Final = 1 << 6
+MAX_POSITIONS: Final = 1 << 32
+_TAG_AT: Final = 56
+_EPOCH_AT: Final = 32
+_EPOCH_MASK: Final = (1 << (_TAG_AT - _EPOCH_AT)) - 1
+
+
+def tickets(tag: int, epoch: int, positions: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Tickets for positions of one epoch, int64, same shape."""
+    return positions.astype(np.int64) | np.int64(TICKET | tag << _TAG_AT | epoch << _EPOCH_AT)
+
+
+def tag_and_epoch(ticket: int) -> tuple[int, int]:
+    """Tag and epoch of a ticket."""
+    return ticket >> _TAG_AT & (TAGS - 1), ticket >> _EPOCH_AT & _EPOCH_MASK
+
+
+def positions_of(asked: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Positions of tickets."""
+    return asked & np.int64(MAX_POSITIONS - 1)
