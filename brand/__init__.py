@@ -13,12 +13,22 @@ from brand.errors import BrandError as BrandError
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
     from brand.formats.media import Waveform as Waveform
+    from brand.node.choose import Slots as Slots
+    from brand.node.choose import Stripes as Stripes
     from brand.torch import BrandDataset as BrandDataset
+    from brand.torch import BrandSampler as BrandSampler
 
 __version__ = "0.1.0"
-__all__ = ["BrandDataset", "BrandError", "Waveform", "__version__", "pack"]
+__all__ = ["BrandDataset", "BrandError", "BrandSampler", "Slots", "Stripes", "Waveform", "__version__", "pack"]
 
-_HOMES: Final = {"BrandDataset": "brand.torch", "Waveform": "brand.formats.media", "pack": "brand.chunker"}
+_HOMES: Final = {
+    "BrandDataset": "brand.torch",
+    "BrandSampler": "brand.torch",
+    "Slots": "brand.node.choose",
+    "Stripes": "brand.node.choose",
+    "Waveform": "brand.formats.media",
+    "pack": "brand.chunker",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ per thread.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +37,6 @@ from brand.formats.header import Header
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.record import RecordDecoder
-from brand.formats.values import Buffer
 from brand.storage.files import RangeReader
 from brand.storage.fronts import missing_chunk, open_chunk
 
@@ -103,6 +103,11 @@ class StoredDataSet:
         """Samples, chunk size, schema, classes."""
         return self.manifest.header
 
+    @property
+    def id(self) -> str:
+        """Identity of the data set: 32 hexadecimal digits."""
+        return self.manifest.data_set_id.hex()
+
     @cached_property
     def chunk_rows(self) -> NDArray[np.void]:
         """File size and checksum of each chunk."""
@@ -138,16 +143,30 @@ class StoredDataSet:
         """
         if not len(indices):
             return []
-        records = self._records(indices)
+        rows, stored = self._stored(indices)
+        return self.decoded(rows, stored, decode)
+
+    def decoded(
+        self, rows: NDArray[np.void], stored: Sequence[memoryview], decode: RecordDecoder
+    ) -> list[dict[str, Any]]:
+        """Samples from their stored bytes, which were checked, as `decode` makes them. Raises `FormatError`."""
+        unpack = self._tools.decompressor.unpack
         try:
-            return [decode(record) for record in records]
+            if np.array_equal(rows["size"], rows["raw_size"]):
+                return [decode(view) for view in stored]
+            return [decode(unpack(view, size)) for view, size in zip(stored, rows["raw_size"].tolist(), strict=True)]
         except (ValueError, RecursionError):
-            for record, index in zip(records, indices.tolist(), strict=True):
+            for position, view in enumerate(stored):
                 try:
-                    decode(record)
+                    decode(unpack(view, int(rows["raw_size"][position])))
                 except (ValueError, RecursionError) as error:
-                    raise self.decode_error(str(error), index) from error
+                    raise self.decode_error(str(error), int(rows["index"][position])) from error
             raise
+
+    def indices(self, places: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Public indices of the samples at these places."""
+        found: NDArray[np.int64] = self._rows["index"][places].astype(np.int64)
+        return found
 
     def sample(self, index: int) -> dict[str, Any]:
         """All fields of one sample, images and audio as bytes. Raises `FormatError`, IndexError."""
@@ -164,8 +183,8 @@ class StoredDataSet:
         """Read and check a chunk's front, and that it is the one that the index knows. Raises `FormatError`."""
         return open_chunk(self.chunk_path(number), number, self.manifest, self.chunk_rows[number])
 
-    def _records(self, indices: NDArray[np.integer[Any]]) -> list[Buffer]:
-        """Checked records. Those that are not compressed lie in this thread's scratch memory, until its next read."""
+    def _stored(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[np.void], list[memoryview]]:
+        """Rows and checked stored bytes, which lie in this thread's scratch memory until its next read."""
         places = self._place[indices].astype(np.int64)
         if int(places.max()) >= len(self):
             raise LayoutError(
@@ -189,23 +208,11 @@ class StoredDataSet:
             )
         chunks = places // self.header.chunk_size
         self._check_sizes(chunks, rows)
-        digest, unpack = xxhash.xxh3_64_intdigest, self._tools.decompressor.unpack
-        records: list[Buffer] = []
-        facts = zip(
-            self._read(chunks, rows),
-            rows["raw_size"].tolist(),
-            rows["checksum"].tolist(),
-            range(len(rows)),
-            strict=True,
-        )
-        for stored, raw_size, checksum, position in facts:
-            if digest(stored) != checksum:
-                self._explain(int(chunks[position]), rows[position], stored)
-            try:
-                records.append(unpack(stored, raw_size))
-            except ValueError as error:
-                raise self.decode_error(str(error), int(indices[position])) from error
-        return records
+        stored, digest = self._read(chunks, rows), xxhash.xxh3_64_intdigest
+        for position, (view, checksum) in enumerate(zip(stored, rows["checksum"].tolist(), strict=True)):
+            if digest(view) != checksum:
+                self._explain(int(chunks[position]), rows[position], view)
+        return rows, stored
 
     def _read(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> list[memoryview]:
         """Stored bytes of each row, in this thread's scratch memory."""

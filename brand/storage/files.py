@@ -23,31 +23,14 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
 
 
-class RangeReader:
-    """Fills buffers from ranges of files; past the end of a file with zeros, which is the caller's to judge."""
+class OpenFiles:
+    """Descriptors of files that are read, the least recently used closed first."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
-        self._nowait = _NOWAIT
 
-    def read_into(self, ranges: Sequence[Range]) -> None:
-        """Fill each range's buffer. Raises OSError (FileNotFoundError for a missing file)."""
-        late = [r for r in ranges if not self._filled_from_cache(r)]
-        if len(late) > 1 and _WILLNEED is not None:
-            for path, offset, buffer in late:
-                os.posix_fadvise(self._descriptor(path), offset, len(buffer), _WILLNEED)
-        for path, offset, buffer in late:
-            _fill(self._descriptor(path), offset, buffer)
-
-    def close(self) -> None:
-        """Close every file. The reader may be used again."""
-        while self._open:
-            os.close(self._open.popitem()[1])
-
-    def __del__(self) -> None:
-        self.close()
-
-    def _descriptor(self, path: str) -> int:
+    def descriptor(self, path: str) -> int:
+        """A descriptor of a file, valid until other files are asked for. Raises OSError."""
         descriptor = self._open.get(path)
         if descriptor is None:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -58,12 +41,41 @@ class RangeReader:
             self._open.move_to_end(path)
         return descriptor
 
+    def close(self) -> None:
+        """Close every file. More may be asked for."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RangeReader:
+    """Fills buffers from ranges of files; past the end of a file with zeros, which is the caller's to judge."""
+
+    def __init__(self) -> None:
+        self._files = OpenFiles()
+        self._nowait = _NOWAIT
+
+    def read_into(self, ranges: Sequence[Range]) -> None:
+        """Fill each range's buffer. Raises OSError (FileNotFoundError for a missing file)."""
+        late = [r for r in ranges if not self._filled_from_cache(r)]
+        if len(late) > 1 and _WILLNEED is not None:
+            for path, offset, buffer in late:
+                os.posix_fadvise(self._files.descriptor(path), offset, len(buffer), _WILLNEED)
+        for path, offset, buffer in late:
+            _fill(self._files.descriptor(path), offset, buffer)
+
+    def close(self) -> None:
+        """Close every file. The reader may be used again."""
+        self._files.close()
+
     def _filled_from_cache(self, wanted: Range) -> bool:
         """Whether the page cache held all of the range."""
         if not self._nowait:
             return False
         path, offset, buffer = wanted
-        descriptor = self._descriptor(path)
+        descriptor = self._files.descriptor(path)
         try:
             return os.preadv(descriptor, (buffer,), offset, self._nowait) == len(buffer)
         except BlockingIOError:

@@ -1,6 +1,10 @@
 """What a PyTorch training script sees. The only room that imports torch.
 
-dataset     BrandDataset: a map-style data set of exact reads
+dataset     BrandDataset: a map-style data set of exact reads and draws
+sampler     BrandSampler: which positions this rank draws, and the state of a run
+loader      BrandLoader: the DataLoader's contract without worker processes
+ranks       which rank of how many, of which job
+habit       a hint for those who read at random without a BrandSampler
 """
 
 from __future__ import annotations
@@ -13,5 +17,6 @@ except ImportError as error:
     raise MissingExtraError("brand.torch needs PyTorch: pip install 'brand-data[train]'") from error
 
 from brand.torch.dataset import BrandDataset as BrandDataset
+from brand.torch.sampler import BrandSampler as BrandSampler
 
-__all__ = ["BrandDataset"]
+__all__ = ["BrandDataset", "BrandSampler"]

@@ -1,17 +1,20 @@
 """`BrandDataset`: how does `ds[i]` become exactly sample `i`, as a training script wants it?
 
-Two steps. `_indices` decides: it turns what a sampler or a user gave into checked public indices. `_fetch` acts: one
-call for the whole batch reads, checks and decodes. An index that is a plain int is an exact read, with no side effect;
-richer indices are a matter of the deciding step alone.
+A plain int is an exact read, with no side effect. A ticket, which a `BrandSampler` makes, is a draw: what comes at its
+position is asked of the node server, one request for the whole batch, and what the server does not have in memory is
+read exactly. Both ways end in the same records, so decoding, checks and errors are the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import operator
+import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +23,15 @@ from torch.utils.data import Dataset
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
+from brand.node.choose import ProtocolChoice, choose_order
+from brand.node.client import Drawn, Node
+from brand.node.memory import Memory
+from brand.node.messages import MAX_DRAW
+from brand.protocol.order import Order
+from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.storage.dataset import StoredDataSet
+from brand.torch.habit import ReadingHabit
+from brand.torch.ranks import job_name, owner_process
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
@@ -37,12 +48,22 @@ class BrandDataset(Dataset[Any]):
     PyTorch's default collate makes batches of tensors, numbers and strings, not of Pillow images: `transform` turns a
     picture into a tensor.
 
+    Plain indices are read exactly, one by one. A `BrandSampler` draws instead: in random order at the speed of
+    sequential storage, from memory that a node server shares among all workers and ranks of this machine. It is a
+    process of its own, starts with the first draw and ends with the training (Linux only).
+
     Args:
         path: The data set's folder.
         transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` for single fields.
         fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
         decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both are the file's
             bytes.
+        memory: How much of the data the node server may hold: `"2GB"`, a number of bytes, or a fraction of the data
+            as a float; None: a quarter of what this process may still use.
+        protocol: `"stripes"`, `"slots"` (the paper's), or `Stripes(...)`, `Slots(...)` with their options.
+        server: Address of a running server (`brand serve` prints it), instead of one that starts by itself.
+        on_error: What becomes of a draw of a damaged sample: `"raise"`, or `"skip"`: another sample of its group takes
+            its place, and `stats()["replaced"]` lists both.
 
     Raises:
         NotADataSetError, FormatError: `path` is no data set, or a damaged one.
@@ -56,6 +77,10 @@ class BrandDataset(Dataset[Any]):
         transform: Transform | None = None,
         fields: Sequence[str] | None = None,
         decode: bool = True,
+        memory: Memory = None,
+        protocol: ProtocolChoice = "stripes",
+        server: str | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         self.path, self.transform, self.decode = Path(path), transform, decode
         self.fields = None if fields is None else _as_names(fields)
@@ -70,6 +95,20 @@ class BrandDataset(Dataset[Any]):
                 f"transform names {', '.join(sorted(extra))}, which is not among the fields {', '.join(self.fields)}"
             )
 
+        if on_error not in ("raise", "skip"):
+            raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
+        self.memory, self.protocol, self.server, self.on_error = memory, protocol, server, on_error
+        self._orders: dict[int, Order] = {}
+        """Orders whose tickets this data set understands, by tag."""
+        self._node = Node(
+            str(self._stored.path),
+            self._stored.id,
+            server if server is not None else self._own_address(),
+            memory,
+            attach=server is not None,
+        )
+        self._habit = ReadingHabit()
+
     def __len__(self) -> int:
         """Number of samples."""
         return len(self._stored)
@@ -83,7 +122,12 @@ class BrandDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples with these indices, in this order: what DataLoader calls once for each batch."""
-        return self._fetch(self._indices(indices))
+        asked = self._asked(indices)
+        if len(asked) and int(asked.max()) >= TICKET:
+            return self._finished(*self._draw(asked))
+        exact = self._indices(asked)
+        self._habit.note(exact, self)
+        return self._finished(self._stored.samples(exact, self._decoder), exact)
 
     def __repr__(self) -> str:
         header = self._stored.header
@@ -109,11 +153,44 @@ class BrandDataset(Dataset[Any]):
         """
         return self._stored.column(name)
 
-    def _indices(self, indices: Sequence[int]) -> NDArray[np.int64]:
-        """Decide: which public indices are asked for?"""
+    @property
+    def id(self) -> str:
+        """Identity of the data set: 32 hexadecimal digits, the same wherever it is copied."""
+        return self._stored.id
+
+    def order(self, seed: int) -> Order:
+        """What fixes the order of all epochs of a run with this seed, from the data, the memory and the storage."""
+        limit = self._node.limit() if self.server is not None else None
+        return choose_order(self._stored, seed, self.protocol, limit, self.memory)
+
+    def announce(self, order: Order, epoch: int, position: int, replicas: int) -> None:
+        """A sampler is about to draw: the node server begins to read. Raises `ServerError`, `UsageError`."""
+        self._node.begin(order, epoch, position, replicas)
+
+    def stats(self) -> dict[str, Any]:
+        """What the node server has done so far (`docs/statistics.md`); an empty dict before the first draw."""
+        return self._node.stats() if self._node.running else {}
+
+    def tag_of(self, order: Order) -> int:
+        """The tag of an order's tickets, which this data set and its copies in workers made later understand."""
+        wanted = int.from_bytes(hashlib.blake2s(repr(order).encode(), digest_size=1).digest()) % TAGS
+        for more in range(TAGS):
+            tag = (wanted + more) % TAGS
+            if self._orders.setdefault(tag, order) == order:
+                return tag
+        raise UsageError(f"a data set takes the tickets of {TAGS} orders; make another BrandDataset")
+
+    def _own_address(self) -> str:
+        """Where the server that starts by itself will listen: one for the ranks of a job on this node."""
+        job = job_name()
+        facts = secrets.token_bytes() if job is None else f"{job}|{self.id}|{self.memory}".encode()
+        return f"unix:@brand-{os.getuid()}-{hashlib.blake2s(facts).hexdigest()[:16]}"
+
+    def _asked(self, indices: Sequence[int]) -> NDArray[np.int64]:
+        """What a sampler or a user gave, as an array."""
         length = len(self)
         try:
-            asked = np.fromiter(map(operator.index, indices), np.int64, len(indices))
+            return np.fromiter(map(operator.index, indices), np.int64, len(indices))
         except OverflowError:
             wrong = next(i for i in map(operator.index, indices) if not -length <= i < length)
             raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples") from None
@@ -121,14 +198,59 @@ class BrandDataset(Dataset[Any]):
             kinds = {type(i).__name__ for i in indices} - {"int"}
             hint = "; torch.utils.data.Subset(ds, range(...)) is a part of it" if "slice" in kinds else ""
             raise TypeError(f"samples are asked for by int, not by {', '.join(sorted(kinds))}{hint}") from None
+
+    def _indices(self, asked: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Checked public indices."""
+        length = len(self)
         if asked.size and not (-length <= asked.min() and asked.max() < length):
             wrong = int(asked[(asked < -length) | (asked >= length)][0])
             raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples")
         return np.where(asked < 0, asked + length, asked)
 
-    def _fetch(self, indices: NDArray[np.int64]) -> list[Any]:
-        """Act: read, check, decode and transform these samples."""
-        samples = self._stored.samples(indices, self._decoder)
+    def _draw(self, asked: NDArray[np.int64]) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
+        """What comes at the positions of these tickets: samples as they are stored, and their public indices."""
+        if int(asked.min()) < TICKET:
+            raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
+        samples: list[dict[str, Any]] = [{}] * len(asked)
+        places = np.empty(len(asked), np.int64)
+        epochs = asked >> 32
+        for part in np.unique(epochs).tolist():
+            where = np.flatnonzero(epochs == part)
+            for start in range(0, len(where), MAX_DRAW):
+                which = where[start : start + MAX_DRAW]
+                order, epoch = self._order_of(int(asked[which[0]]))
+                drawn = self._node.draw(order, epoch, positions_of(asked[which]), owner=owner_process())
+                places[which] = drawn.places
+                self._take(drawn, which, samples)
+        indices = self._stored.indices(places)
+        late = [position for position, sample in enumerate(samples) if not sample]
+        if late:
+            exact = self._stored.samples(indices[late], self._decoder)
+            for position, sample in zip(late, exact, strict=True):
+                samples[position] = sample
+        return samples, indices
+
+    def _take(self, drawn: Drawn, which: NDArray[np.intp], samples: list[dict[str, Any]]) -> None:
+        """Decode what came from memory."""
+        memory, starts = drawn.memory.data, drawn.starts.tolist()
+        ends = (drawn.starts + drawn.rows["size"]).tolist()
+        stored = [memory[start:end] for start, end in zip(starts, ends, strict=True)]
+        values = self._stored.decoded(drawn.rows, stored, self._decoder)
+        for position, sample in zip(which[drawn.present].tolist(), values, strict=True):
+            samples[position] = sample
+
+    def _order_of(self, ticket: int) -> tuple[Order, int]:
+        """Order and epoch of a ticket."""
+        tag, epoch = tag_and_epoch(ticket)
+        order = self._orders.get(tag)
+        if order is None:
+            raise UsageError(
+                "this ticket comes from a BrandSampler of another BrandDataset object; give both the same one"
+            )
+        return order, epoch
+
+    def _finished(self, samples: list[dict[str, Any]], indices: NDArray[np.int64]) -> list[Any]:
+        """Samples as the user wants them: decoded, named, transformed."""
         for values, index in zip(samples, indices.tolist(), strict=True):
             values["index"] = index
             if "key" not in values:

@@ -1,0 +1,31 @@
+"""Memory that is used again as soon as nobody looks at it any more: fresh pages cost more than the copy into them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST: Final = 16
+"""Buffers kept; what is asked for beyond them is ordinary memory."""
+
+
+class Buffers:
+    """A pool of byte arrays. Views of a buffer keep it from being used again. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._buffers: list[NDArray[np.uint8]] = []
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """An array of `size` bytes, with any content."""
+        for number in range(len(self._buffers)):
+            # Referred to by the list and by getrefcount's argument: no view is alive.
+            if sys.getrefcount(self._buffers[number]) == 2 and self._buffers[number].size >= size:
+                return self._buffers[number][:size]
+        buffer = np.empty(max(1, size + size // 4), np.uint8)
+        if len(self._buffers) == MOST:
+            self._buffers.pop(0)
+        self._buffers.append(buffer)
+        return buffer[:size]

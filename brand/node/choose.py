@@ -1,0 +1,85 @@
+"""Which order do a data set, its memory and its storage ask for? The numbers that users rarely give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from brand.errors import UsageError
+from brand.node.arena import ROW_BYTES, page_bytes
+from brand.node.memory import Memory, memory_bytes
+from brand.protocol.mapping import chunks_per_group
+from brand.protocol.order import Order
+from brand.storage.dataset import StoredDataSet
+from brand.storage.profile import load_profile, stripe_bytes, stripe_length
+
+MIXING_SHARE: Final = 16
+"""One part in so many of the samples mixes; memory beyond that keeps samples instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stripes:
+    """The default protocol: every stripe of a chunk is read once an epoch, and its samples are spread over the draws.
+
+    Args:
+        length: Samples in a stripe; None: as few as make reads large enough for the storage (`brand profile`).
+        mixing: Memory for mixing, as `memory=` of the data set; None: a sixteenth of the samples. What is left of the
+            memory keeps samples, which are then read once and never again.
+    """
+
+    length: int | None = None
+    mixing: Memory = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The paper's protocol: a miss reads a whole chunk, chosen by fill rate or at random (its ablation)."""
+
+    refill: Literal["fill_rate", "random"] = "fill_rate"
+
+
+ProtocolChoice = Literal["stripes", "slots"] | Stripes | Slots
+
+
+def choose_order(data: StoredDataSet, seed: int, protocol: ProtocolChoice, limit: int | None, memory: Memory) -> Order:
+    """The order of a run. `limit` is the size of a running server's arena in bytes, None where `memory` says it.
+
+    Raises `UsageError`.
+    """
+    chosen = {"stripes": Stripes(), "slots": Slots()}.get(protocol) if isinstance(protocol, str) else protocol
+    if not isinstance(chosen, Stripes | Slots):
+        raise UsageError(f"protocol={protocol!r}: give 'stripes', 'slots', Stripes(...) or Slots(...)")
+    header = data.header
+    stored = float(data.chunk_rows["file_size"].sum()) / header.samples
+    sample = stored + ROW_BYTES + page_bytes(stored) / 2  # a sample ends in the middle of a page, on average
+    every = int(header.samples * sample)
+    samples = (memory_bytes(memory, every) if limit is None else min(limit, every)) / sample
+    common = Order(data.id, header.samples, header.chunk_size, _group_chunks(data, samples), seed)
+    if isinstance(chosen, Slots):
+        return replace(common, protocol="slots", refill=chosen.refill)
+    mixing = min(samples, header.samples / MIXING_SHARE)
+    if chosen.mixing is not None:
+        mixing = min(samples, memory_bytes(chosen.mixing, every) / sample)
+    elif memory is None and limit is None and mixing < header.samples / MIXING_SHARE:
+        # What is available differs a little from run to run; the order should not.
+        mixing = header.samples / 2.0 ** np.ceil(np.log2(header.samples / mixing))
+    length = chosen.length
+    if length is None:
+        length = stripe_length(stripe_bytes(load_profile(data.path)), stored, header.chunk_size)
+    elif not 1 <= length <= header.chunk_size:
+        raise UsageError(f"Stripes(length={length}): a stripe has 1 to {header.chunk_size} samples, a chunk's size")
+    n = max(_group_chunks(data, samples), chunks_per_group(header.samples, header.chunk_size, mixing))
+    return replace(common, group_chunks=n, stripe=length)
+
+
+def _group_chunks(data: StoredDataSet, memory: float) -> int:
+    """The smallest `n` whose abstract memory fits into memory for so many samples.
+
+    As in the paper where there are many groups; a few groups get more room each, as their peaks do not even out.
+    """
+    header = data.header
+    room = memory / header.chunk_size
+    groups = max(1.0, room - 0.3 * np.sqrt(room) if room < 64 else room)
+    return chunks_per_group(header.samples, header.chunk_size, groups * header.chunk_size)

@@ -1,0 +1,292 @@
+"""How does a process draw? It asks the node server, maps the server's pages, and copies what it was given.
+
+`Node` is picklable and opens nothing before it is used, so it survives fork, spawn and forkserver; each process, and
+each thread that draws, has a connection of its own. A server that is gone is replaced: the draw is asked again, and
+what the old one had in memory is read exactly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.formats.constants import ROW
+from brand.node import messages
+from brand.node.arena import ROW_BYTES
+from brand.node.buffers import Buffers
+from brand.node.connection import same_user, socket_name
+from brand.node.launch import ServerError, Spec, start_server
+from brand.node.memory import Memory
+from brand.node.messages import CHECKED, HEAD, MAX_DRAW, MAX_REPLY, Kind, ProtocolError
+from brand.protocol.order import Order
+
+ANSWER_LIMIT_S: Final = 120.0
+"""How long a server may take to answer; it answers within 30 s even where storage hangs."""
+ATTEMPTS: Final = 3
+
+_T = TypeVar("_T")
+_open: weakref.WeakSet[_Connection] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a draw brought, in the order of the positions asked for."""
+
+    places: NDArray[np.int64]
+    """Place of each sample."""
+    present: NDArray[np.intp]
+    """Which of them came from memory, checked, as positions in `places`; the others are to be read exactly."""
+    rows: NDArray[np.void]
+    """Of those: their rows of the index, of dtype `ROW`."""
+    memory: NDArray[np.uint8]
+    """Their stored bytes."""
+    starts: NDArray[np.int64]
+    """Where those of each begin in `memory`; the row says how many there are."""
+
+
+class Node:
+    """The way to the server of one data set.
+
+    Args:
+        path, data_set: Folder and id of the data set.
+        address: Where the server listens.
+        memory: What a server that has to be started is told; None together with `attach`.
+        attach: Never start a server.
+    """
+
+    def __init__(self, path: str, data_set: str, address: str, memory: Memory, *, attach: bool) -> None:
+        self.path, self.data_set, self.address, self.memory, self.attach = path, data_set, address, memory, attach
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._control: _Connection | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("path", "data_set", "address", "memory", "attach")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def begin(self, order: Order, epoch: int, position: int, replicas: int) -> None:
+        """Say that this process is about to draw, so that the server reads ahead. Raises `ServerError`."""
+        self._with_control(lambda c: c.send(messages.pack_begin(c.number_of(order), epoch, position, replicas)))
+
+    def draw(self, order: Order, epoch: int, positions: NDArray[np.int64], *, owner: int) -> Drawn:
+        """Draw positions of an epoch; `owner` is the process with which a server that has to be started ends.
+
+        Raises `ServerError`.
+        """
+        for attempt in range(ATTEMPTS):
+            connection = getattr(self._local, "connection", None)
+            try:
+                if connection is None or connection.process != os.getpid():
+                    connection = self._local.connection = self._connect(owner)
+                return connection.draw(order, epoch, positions)
+            except (ConnectionError, TimeoutError) as error:
+                self._local.connection = None
+                if attempt == ATTEMPTS - 1:
+                    raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
+        raise AssertionError
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the server. Raises `ServerError`."""
+        return self._with_control(lambda c: messages.unpack_json(c.ask(messages.frame(Kind.STATS), Kind.STATS)))
+
+    def report(self, fact: dict[str, Any]) -> None:
+        """Put a fact on the server's list of samples that were replaced."""
+        self._with_control(lambda c: c.send(messages.pack_json(Kind.REPORT, fact)))
+
+    def limit(self) -> int:
+        """Bytes of the server's arena. Raises `ServerError`."""
+        return self._with_control(lambda c: c.arena_bytes)
+
+    @property
+    def running(self) -> bool:
+        """Whether this process has talked to a server."""
+        return self._control is not None or getattr(self._local, "connection", None) is not None
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._lock:
+            if self._control is not None:
+                self._control.close()
+            self._control = None
+
+    def _with_control(self, act: Callable[[_Connection], _T]) -> _T:
+        """Act on this process's connection for everything but draws."""
+        with self._lock:
+            for attempt in range(ATTEMPTS):
+                try:
+                    if self._control is None or self._control.process != os.getpid():
+                        self._control = self._connect(os.getpid())
+                    return act(self._control)
+                except (ConnectionError, TimeoutError) as error:
+                    self._control = None
+                    if attempt == ATTEMPTS - 1:
+                        raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
+            raise AssertionError
+
+    def _connect(self, owner: int) -> _Connection:
+        if not hasattr(os, "memfd_create"):
+            raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
+        try:
+            return _Connection(self.address, self.data_set, owner)
+        except ConnectionError:
+            if self.attach:
+                raise ServerError(
+                    f"no node server at {self.address}: start one with `brand serve {self.path}`, or leave out server="
+                ) from None
+        start_server(Spec(self.path, self.address, self.memory, (owner,)))
+        return _Connection(self.address, self.data_set, owner)
+
+
+class _Connection:
+    """One connection of this process to a server, used by one thread at a time."""
+
+    def __init__(self, address: str, data_set: str, owner: int) -> None:
+        self.process = os.getpid()
+        self._address = address
+        self._numbers: dict[Order, int] = {}
+        self._buffers = Buffers()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        _open.add(self)
+        try:
+            self._socket.settimeout(ANSWER_LIMIT_S)
+            self._socket.connect(socket_name(address))
+            if not same_user(self._socket):
+                raise ServerError(f"the server at {address} belongs to another user")
+            hello = {"data_set": data_set, "owner": owner}
+            self._pages, self.arena_bytes = self._greet(messages.pack_json(Kind.HELLO, hello))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def number_of(self, order: Order) -> int:
+        """The server's number of an order."""
+        if order not in self._numbers:
+            body = self.ask(messages.pack_json(Kind.ORDER, order.to_json()), Kind.ORDER)
+            self._numbers[order] = int(messages.unpack_json(body)["number"])
+        return self._numbers[order]
+
+    def send(self, message: bytes) -> None:
+        """Send a message that gets no reply."""
+        self._socket.sendall(message)
+
+    def ask(self, message: bytes, expected: Kind) -> memoryview:
+        """Send a message; the body of the reply."""
+        self._socket.sendall(message)
+        return self._receive(expected)
+
+    def draw(self, order: Order, epoch: int, positions: NDArray[np.int64]) -> Drawn:
+        """See `Node.draw`."""
+        if len(positions) > MAX_DRAW:
+            raise ValueError(f"{len(positions)} positions in one draw; the limit is {MAX_DRAW}")
+        number = self.number_of(order)
+        lease = messages.unpack_lease(self.ask(messages.pack_draw(number, epoch, positions), Kind.LEASE))
+        if len(lease.places) != len(positions):
+            raise ProtocolError("the server's answer is to another question")
+        drawn = self._gather(lease)
+        right = _checksums_right(drawn, lease.state[drawn.present] == CHECKED)
+        # At once, not with the next request: until then the pages could serve nobody.
+        self.send(messages.pack_release(lease.number, checked=bool(right.all())))
+        if right.all():
+            return drawn
+        return replace(drawn, present=drawn.present[right], rows=drawn.rows[right], starts=drawn.starts[right])
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _gather(self, lease: messages.Lease) -> Drawn:
+        """Copy the samples out of the shared pages: one array operation for all."""
+        page = self._pages.shape[1]
+        if len(lease.pages) and not 0 <= lease.pages.min() <= lease.pages.max() < len(self._pages):
+            raise ProtocolError("the server names pages that are not there")
+        memory = self._buffers.take(len(lease.pages) * page)
+        np.take(self._pages, lease.pages, axis=0, out=memory.reshape(-1, page), mode="clip")
+        starts = (np.cumsum(lease.counts, dtype=np.int64) - lease.counts) * page
+        rows = memory[starts[:, None] + np.arange(ROW_BYTES)].view(ROW)[:, 0] if len(starts) else np.empty(0, ROW)
+        if (rows["size"].astype(np.int64) + ROW_BYTES > lease.counts.astype(np.int64) * page).any():
+            raise ProtocolError("a sample is larger than its pages")
+        present = np.flatnonzero(lease.state)
+        return Drawn(lease.places, present, rows, memory, starts + ROW_BYTES)
+
+    def _greet(self, hello: bytes) -> tuple[NDArray[np.uint8], int]:
+        """Say hello; the server's pages, read-only."""
+        self._socket.sendall(hello)
+        head, descriptors, _, _ = socket.recv_fds(self._socket, HEAD.size, 1)
+        try:
+            while 0 < len(head) < HEAD.size:
+                head += self._socket.recv(HEAD.size - len(head))
+            welcome = messages.unpack_json(self._body(head, Kind.HELLO))
+            if len(descriptors) != 1:
+                raise ProtocolError("the server sent no memory")
+            page, count = welcome.get("page"), welcome.get("pages")
+            size = os.fstat(descriptors[0]).st_size
+            if not isinstance(page, int) or not isinstance(count, int) or page < ROW_BYTES or page * count != size:
+                raise ProtocolError("the server's memory is not as it says")
+            mapping = mmap.mmap(descriptors[0], size, prot=mmap.PROT_READ)
+            return np.frombuffer(mapping, np.uint8).reshape(count, page), size
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _receive(self, expected: Kind) -> memoryview:
+        return self._body(bytes(self._exactly(HEAD.size)), expected)
+
+    def _body(self, head: bytes, expected: Kind) -> memoryview:
+        if not head:
+            raise ConnectionResetError("it hung up")
+        kind, length = messages.parse_head(head, MAX_REPLY)
+        body = self._exactly(length)
+        if kind == Kind.FAILED:
+            fact = messages.unpack_json(body)
+            raise ServerError(f"the node server at {self._address} refuses: {fact.get('message')}")
+        if kind != expected:
+            raise ProtocolError(f"the server answers {kind.name} where {expected.name} is due")
+        return body
+
+    def _exactly(self, size: int) -> memoryview:
+        data = memoryview(bytearray(size))
+        done = 0
+        while done < size:
+            count = self._socket.recv_into(data[done:])
+            if not count:
+                raise ConnectionResetError("it hung up")
+            done += count
+        return data
+
+
+def _checksums_right(drawn: Drawn, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which samples are as they were stored, given those that are known to be."""
+    if known.all():
+        return known
+    asked = np.flatnonzero(~known)
+    memory, starts = drawn.memory.data, drawn.starts[asked]
+    ends = (starts + drawn.rows["size"][asked]).tolist()
+    digest = xxhash.xxh3_64_intdigest
+    found = [digest(memory[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
+    right = known.copy()
+    right[asked] = np.array(found, np.uint64) == drawn.rows["checksum"][asked]
+    return right
+
+
+def _hang_up_in_child() -> None:
+    """A forked child must not keep its parent's connections open."""
+    for connection in list(_open):
+        with contextlib.suppress(OSError):
+            connection.close()
+
+
+os.register_at_fork(after_in_child=_hang_up_in_child)

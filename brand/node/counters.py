@@ -1,0 +1,33 @@
+"""What has a node server done so far? Plain counters, the same for `ds.stats()`, `brand top` and tests."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the server started."""
+
+    draws: int = 0
+    """Samples that were drawn."""
+    from_memory: int = 0
+    """... of which these were delivered from memory"""
+    exact: int = 0
+    """... and these were read by the client, one by one."""
+    waited: int = 0
+    """Samples whose draw could not be answered at once."""
+    wait_s: float = 0.0
+    """Seconds that draws waited, all clients together."""
+    reads: int = 0
+    """Large reads."""
+    read_bytes: int = 0
+    read_samples: int = 0
+    held_samples: int = 0
+    """Samples that these reads brought into memory: `held_samples / read_samples` is the mean fill rate."""
+    failed_reads: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)

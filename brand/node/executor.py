@@ -1,0 +1,78 @@
+"""Who does the slow things, so that the server's loop never waits? I/O threads and one planner thread.
+
+Jobs go in by a bounded number (the loop starts no more reads than `depth`), results come out of one queue; an eventfd
+wakes the loop for each.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from brand.storage.vectored import Storage
+
+Job = Callable[[Storage | None], Any]
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Executor:
+    """Threads that run jobs and hand back what to do with their results."""
+
+    def __init__(self, depth: int, storage: Callable[[], Storage]) -> None:
+        self.depth, self._make_storage = depth, storage
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable when there are results."""
+        self._reads: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
+        self._plans: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
+        self._results: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._threads = [threading.Thread(target=self._read, name=f"read-{n}", daemon=True) for n in range(depth)]
+        self._threads.append(threading.Thread(target=self._plan, name="plan", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def read(self, job: Job, done: Done) -> None:
+        """Run `job(storage)` in an I/O thread, then `done(result, error)` in the loop."""
+        self._reads.put((job, done))
+
+    def plan(self, job: Job, done: Done) -> None:
+        """Run `job(None)` in the planner thread, then `done(result, error)` in the loop."""
+        self._plans.put((job, done))
+
+    def results(self) -> list[Callable[[], None]]:
+        """What has come back: calls for the loop to make."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.wake)
+        return [self._results.get() for _ in range(self._results.qsize())]
+
+    def close(self, limit_s: float = 5.0) -> None:
+        """End the threads; one that storage does not let go is left behind."""
+        for _ in range(self.depth):
+            self._reads.put(None)
+        self._plans.put(None)
+        for thread in self._threads:
+            thread.join(limit_s / len(self._threads))
+
+    def _read(self) -> None:
+        storage = self._make_storage()
+        try:
+            self._run(self._reads, storage)
+        finally:
+            storage.close()
+
+    def _plan(self) -> None:
+        self._run(self._plans, None)
+
+    def _run(self, jobs: SimpleQueue[tuple[Job, Done] | None], storage: Storage | None) -> None:
+        while (task := jobs.get()) is not None:
+            job, done = task
+            try:
+                outcome: tuple[Any, BaseException | None] = job(storage), None
+            except Exception as error:  # noqa: BLE001 - a thread's errors belong to the loop
+                outcome = None, error
+            self._results.put(lambda done=done, outcome=outcome: done(*outcome))  # type: ignore[misc]
+            os.eventfd_write(self.wake, 1)
+            del task, job, done, outcome

@@ -1,0 +1,79 @@
+"""How does a node server come to life, and how long does it live?
+
+A process that finds no server at its address starts one: `python -c ... brand.node`, told what to do on its standard
+input. It detaches (two forks, a session of its own), so that Ctrl-C, which goes to all processes of a terminal, does
+not take it away from under the others, and nobody has to wait for it. It ends when its owners, the training processes,
+have ended. Where several start one at a time, the kernel gives the address to one of them and the others connect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from brand.errors import BrandError
+from brand.node.memory import Memory
+
+START_LIMIT_S: Final = 60.0
+"""How long a server may take to listen."""
+_CODE: Final = "import sys; sys.path.append(sys.argv[1]); from brand.node.process import main; main()"
+
+
+class ServerError(BrandError):
+    """The node server cannot be started or reached; the message says why."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a server is told."""
+
+    path: str
+    """Folder of the data set."""
+    address: str
+    memory: Memory
+    owners: tuple[int, ...] = ()
+    """Processes with the last of which it ends."""
+
+    def to_json(self) -> str:
+        """As it is told."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Spec:
+        """Inverse of `to_json`."""
+        value = json.loads(text)
+        return cls(value["path"], value["address"], value["memory"], tuple(value["owners"]))
+
+
+def start_server(spec: Spec) -> None:
+    """Start a server and wait until it listens; none is started where one listens already.
+
+    Raises `ServerError`.
+    """
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-P", "-c", _CODE, root]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            said, _ = process.communicate(spec.to_json().encode(), START_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise ServerError(f"the node server for {spec.path} did not start within {START_LIMIT_S:.0f} s") from None
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        raise ServerError(f"the node server for {spec.path} ended before it listened; it may have said why") from None
+    if "error" in answer:
+        raise ServerError(f"the node server for {spec.path} did not start: {answer['error']}")
+
+
+def detach() -> bool:
+    """Go on in a process that nobody waits for; True in that one."""
+    if os.fork():
+        return False
+    os.setsid()
+    return True

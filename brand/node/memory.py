@@ -1,0 +1,105 @@
+"""How much memory may the samples take? What the user says, or a quarter of what this process may still use."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from brand.errors import UsageError
+
+Memory = str | int | float | None
+"""`"2GB"`, a number of bytes, a fraction of the data as a float, or None: `DEFAULT_SHARE` of what is available."""
+
+DEFAULT_SHARE: Final = 0.25
+
+_UNITS: Final = {
+    "": 1,
+    "B": 1,
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)},
+    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
+}
+_BY_NAME: Final = {name.lower(): size for name, size in _UNITS.items()}
+
+
+def memory_bytes(memory: Memory, all_bytes: int) -> int:
+    """The limit in bytes; `all_bytes` is what all samples would take. Raises `UsageError`."""
+    if memory is None:
+        return max(1, min(all_bytes, int(available_bytes() * DEFAULT_SHARE)))
+    if isinstance(memory, bool) or not isinstance(memory, str | int | float):
+        raise UsageError(
+            f"memory={memory!r}: give bytes, a string such as '2GB', or a fraction of the data such as 0.1"
+        )
+    if isinstance(memory, float):
+        if not 0 < memory <= 1:
+            raise UsageError(f"memory={memory}: a float is a fraction of the data, above 0 and at most 1.0")
+        return max(1, int(all_bytes * memory))
+    size = parse_size(memory) if isinstance(memory, str) else memory
+    if size < 1:
+        raise UsageError(f"memory={memory!r}: at least one byte is needed")
+    return min(size, all_bytes)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a text such as `2GB`, `500 MB`, `1.5GiB`. Raises `UsageError`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _BY_NAME.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise UsageError(f"{text!r} is no size; write it like 2GB, 500MB or 1.5GiB")
+    return int(float(match[1]) * unit)
+
+
+def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """What this process may still allocate: the system's available memory, or less where a control group limits it."""
+    limits = [_meminfo_available(proc)]
+    for folder, limit, usage in _control_groups(proc, groups):
+        top, used = _number(folder / limit), _number(folder / usage)
+        if top is not None and used is not None:
+            limits.append(max(0, top - used + _reclaimable(folder)))
+    return min(limits)
+
+
+def _meminfo_available(proc: Path) -> int:
+    try:
+        match = re.search(r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return int(match[1]) * 1024 if match else 4 << 30
+
+
+def _control_groups(proc: Path, groups: Path) -> list[tuple[Path, str, str]]:
+    """(folder, file of the limit, file of the usage) of this process's memory control group and all above it."""
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, names = groups, ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            root, names = groups / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        folder = root / path.lstrip("/")
+        while folder.is_relative_to(root):
+            found.append((folder, *names))
+            folder = folder.parent
+    return found
+
+
+def _reclaimable(folder: Path) -> int:
+    """Page cache that a group would give back, which its usage counts."""
+    try:
+        match = re.search(r"^(?:total_)?inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(match[1]) if match else 0
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # not there, or "max"
+        return None

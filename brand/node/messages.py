@@ -1,0 +1,194 @@
+"""What do clients and the node server say to each other? Typed, length-prefixed, never pickled (docs/protocols.md).
+
+    u32 length of the body | u16 kind | u16 version | body
+
+Bodies are JSON where they are rare (`HELLO`, `ORDER`, `STATS`, `REPORT`, `FAILED`) and packed numbers where they are
+many (`BEGIN`, `DRAW`, `LEASE`, `RELEASE`). Both sides distrust: a body has a largest size, every field is checked, and
+what does not fit raises `ProtocolError`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import BrandError
+
+VERSION: Final = 1
+HEAD: Final = struct.Struct("<IHH")
+MAX_REQUEST: Final = 1 << 20
+"""Largest body that a server takes."""
+MAX_REPLY: Final = 1 << 28
+"""Largest body that a client takes."""
+MAX_DRAW: Final = 1 << 16
+"""Most positions in one draw."""
+
+_BEGIN: Final = struct.Struct("<IIQI")
+_DRAW: Final = struct.Struct("<II")
+_LEASE: Final = struct.Struct("<QII")
+_RELEASE: Final = struct.Struct("<Q?")
+
+
+ABSENT: Final = 0
+"""State of a sample in a lease: not in memory."""
+PRESENT: Final = 1
+"""In memory."""
+CHECKED: Final = 2
+"""In memory, and its checksum was found right."""
+
+
+class ProtocolError(BrandError):
+    """The other side said what no client or server says."""
+
+
+class Kind(IntEnum):
+    """Kinds of messages."""
+
+    HELLO = 1
+    """Client: who I am and which data set I mean. Server: the same, its arena in the ancillary data."""
+    ORDER = 2
+    """Client: an order. Server: its number."""
+    BEGIN = 3
+    """Client: a rank is about to draw. No reply."""
+    DRAW = 4
+    """Client: positions."""
+    LEASE = 5
+    """Server: where they are."""
+    RELEASE = 6
+    """Client: they are copied. No reply."""
+    STATS = 7
+    """Client: nothing. Server: counters."""
+    REPORT = 8
+    """Client: a sample that was replaced. No reply."""
+    FAILED = 9
+    """Server: why a request is refused; the connection is closed after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A server's answer to a draw, as a client reads it; arrays are views of the message."""
+
+    number: int
+    places: NDArray[np.int64]
+    state: NDArray[np.uint8]
+    counts: NDArray[np.uint32]
+    pages: NDArray[np.int32]
+
+
+def frame(kind: Kind, *parts: bytes | memoryview) -> bytes:
+    """A message."""
+    return b"".join((HEAD.pack(sum(map(len, parts)), kind, VERSION), *parts))
+
+
+def parse_head(head: bytes | bytearray | memoryview, limit: int) -> tuple[Kind, int]:
+    """Kind and length of the body. Raises `ProtocolError`."""
+    length, kind, version = HEAD.unpack(head)
+    if version != VERSION:
+        raise ProtocolError(f"the other side speaks version {version} of the protocol, this one {VERSION}")
+    if kind not in Kind.__members__.values():
+        raise ProtocolError(f"no message is of kind {kind}")
+    if length > limit:
+        raise ProtocolError(f"a message of {length:,} bytes; the limit is {limit:,}")
+    return Kind(kind), length
+
+
+def pack_json(kind: Kind, value: Any) -> bytes:
+    """A message whose body is JSON."""
+    return frame(kind, json.dumps(value).encode())
+
+
+def unpack_json(body: bytes | memoryview) -> dict[str, Any]:
+    """The object in a body. Raises `ProtocolError`."""
+    try:
+        value = json.loads(bytes(body))
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ProtocolError("a body is not a JSON object")
+    return value
+
+
+def pack_begin(order: int, epoch: int, position: int, replicas: int) -> bytes:
+    """`BEGIN`."""
+    return frame(Kind.BEGIN, _BEGIN.pack(order, epoch, position, replicas))
+
+
+def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int]:
+    """Order, epoch, position, replicas. Raises `ProtocolError`."""
+    order, epoch, position, replicas = _unpack(_BEGIN, body)
+    if not replicas:
+        raise ProtocolError("no replicas")
+    return order, epoch, position, replicas
+
+
+def pack_draw(order: int, epoch: int, positions: NDArray[np.int64]) -> bytes:
+    """`DRAW`."""
+    return frame(Kind.DRAW, _DRAW.pack(order, epoch), positions.tobytes())
+
+
+def unpack_draw(body: bytes | memoryview) -> tuple[int, int, NDArray[np.int64]]:
+    """Order, epoch, positions. Raises `ProtocolError`."""
+    rest = len(body) - _DRAW.size
+    if rest < 8 or rest % 8 or rest // 8 > MAX_DRAW:
+        raise ProtocolError(f"a draw of {len(body)} bytes")
+    order, epoch = _DRAW.unpack_from(body)
+    return order, epoch, np.frombuffer(body, np.int64, offset=_DRAW.size)
+
+
+def pack_lease(
+    number: int,
+    places: NDArray[np.int64],
+    state: NDArray[np.uint8],
+    counts: NDArray[np.uint32],
+    pages: NDArray[np.int32],
+) -> bytes:
+    """`LEASE`."""
+    head = _LEASE.pack(number, len(places), len(pages))
+    return frame(Kind.LEASE, head, places.tobytes(), counts.tobytes(), pages.tobytes(), state.tobytes())
+
+
+def unpack_lease(body: bytes | memoryview) -> Lease:
+    """Inverse of `pack_lease`. Raises `ProtocolError`."""
+    if len(body) < _LEASE.size:
+        raise ProtocolError("half a lease")
+    number, samples, pages = _LEASE.unpack_from(body)
+    state_at = len(body) - samples
+    counts_at = _LEASE.size + 8 * samples
+    if state_at < counts_at or (state_at - counts_at - 4 * pages) % 4:
+        raise ProtocolError("a lease whose parts do not add up")
+    here = (state_at - counts_at - 4 * pages) // 4
+    if not 0 <= here <= samples:
+        raise ProtocolError("a lease whose parts do not add up")
+    lease = Lease(
+        number,
+        np.frombuffer(body, np.int64, samples, _LEASE.size),
+        np.frombuffer(body, np.uint8, samples, state_at),
+        np.frombuffer(body, np.uint32, here, counts_at),
+        np.frombuffer(body, np.int32, pages, counts_at + 4 * here),
+    )
+    if int(lease.counts.sum(dtype=np.int64)) != pages or np.count_nonzero(lease.state) != here:
+        raise ProtocolError("a lease whose parts do not add up")
+    return lease
+
+
+def pack_release(number: int, *, checked: bool) -> bytes:
+    """`RELEASE`; `checked`: all checksums were right."""
+    return frame(Kind.RELEASE, _RELEASE.pack(number, checked))
+
+
+def unpack_release(body: bytes | memoryview) -> tuple[int, bool]:
+    """Number of the lease, and whether it was checked. Raises `ProtocolError`."""
+    number, checked = _unpack(_RELEASE, body)
+    return number, checked
+
+
+def _unpack(layout: struct.Struct, body: bytes | memoryview) -> tuple[Any, ...]:
+    if len(body) != layout.size:
+        raise ProtocolError(f"a body of {len(body)} bytes where {layout.size} are due")
+    return layout.unpack(body)

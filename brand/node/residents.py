@@ -1,0 +1,84 @@
+"""Which samples are in memory, and who still needs each of them?
+
+A sample stays as long as somebody refers to it: an epoch that will draw it, a client that is copying it, or the set of
+kept samples. The last one to let go frees its pages. All methods take arrays of distinct places; one thread owns it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.arena import Arena
+
+Places = NDArray[np.integer[Any]]
+
+
+class Residents:
+    """Samples of one data set in one arena; `pages_of` is the number of pages that each place's sample takes."""
+
+    def __init__(self, arena: Arena, pages_of: NDArray[np.uint32]) -> None:
+        samples = len(pages_of)
+        self.arena, self.pages_of = arena, pages_of
+        self._head = np.full(samples, -1, np.int32)
+        self._references = np.zeros(samples, np.int16)
+        self._checked = np.zeros(samples, np.bool_)
+        self._to_keep = np.zeros(samples, np.bool_)
+        self._kept = np.zeros(samples, np.bool_)
+        self.kept_pages = 0
+
+    def present(self, places: Places) -> NDArray[np.bool_]:
+        """Which are in memory."""
+        return self._head[places] >= 0
+
+    def checked(self, places: Places) -> NDArray[np.bool_]:
+        """Whose checksum was found right since they came into memory."""
+        return self._checked[places]
+
+    def mark_checked(self, places: Places) -> None:
+        """Their checksums were right."""
+        self._checked[places] = True
+
+    def chains(self, places: Places) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+        """Number of pages of each, and all pages one sample after the other. Places may occur twice here."""
+        counts = self.pages_of[places]
+        return counts, self.arena.chains(self._head[places], counts)
+
+    def put(self, places: Places, heads: NDArray[np.int32]) -> None:
+        """They have come into memory, with one reference, the caller's."""
+        self._head[places] = heads
+        self._references[places] = 1
+        self._keep(places[self._to_keep[places]])
+
+    def refer(self, places: Places) -> None:
+        """One more refers to them."""
+        self._references[places] += 1
+
+    def let_go(self, places: Places) -> None:
+        """One less refers to them; those that nobody refers to are freed."""
+        self._references[places] -= 1
+        gone = places[self._references[places] == 0]
+        if len(gone):
+            self.arena.give_back(self.chains(gone)[1])
+            self._head[gone] = -1
+            self._checked[gone] = False
+
+    def keep(self, mask: NDArray[np.bool_]) -> None:
+        """From now on keep these places, shape (samples,), and no others."""
+        self._to_keep = mask
+        dropped = np.flatnonzero(self._kept & ~mask)
+        self._kept[dropped] = False
+        self.kept_pages -= int(self.pages_of[dropped].sum())
+        self.let_go(dropped)
+        self._keep(np.flatnonzero(mask & ~self._kept & (self._head >= 0)))
+
+    def kept(self) -> NDArray[np.bool_]:
+        """Which places are in memory for good, shape (samples,)."""
+        return self._kept
+
+    def _keep(self, places: Places) -> None:
+        self._references[places] += 1
+        self._kept[places] = True
+        self.kept_pages += int(self.pages_of[places].sum())

@@ -1,0 +1,187 @@
+"""`BrandSampler`: which positions does this rank draw, in which order, and where does a run go on after a stop?
+
+The global access sequence is cut into rounds of one position a rank, so global batch `t` is the same set of samples
+for any number of ranks. A state is (epoch, position) with what fixes the order; any other number of ranks, workers or
+samples a batch goes on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from brand.errors import UsageError
+from brand.protocol.order import MAX_EPOCH, Order
+from brand.protocol.tickets import tickets
+from brand.torch.dataset import BrandDataset
+from brand.torch.ranks import find_rank
+
+STATE_VERSION: Final = 1
+_BLOCK: Final = 1 << 14
+
+
+class BrandSampler(Sampler[int]):
+    """Draws every sample of a `BrandDataset` once an epoch, in random order, at the speed of sequential storage.
+
+    It yields tickets: ints that the data set understands as "what comes at this position", so that it can be read
+    ahead. Give it to a `DataLoader` as `sampler=`. Each epoch has its own order: `set_epoch(n)` says which; without it,
+    each iteration is the next epoch.
+
+    Args:
+        data_set: The data set to draw from.
+        seed: Fixes the order of every epoch.
+        num_replicas, rank: Number of ranks and which this one is; by default what torch.distributed, torchrun or
+            Slurm say, asked when the iteration begins.
+        shuffle: False: the plain indices in their order, exact reads; nothing is read ahead.
+        drop_last: Where the ranks do not divide the samples: drop the rest (True), or give some samples to two ranks.
+            All ranks always get equally many.
+    """
+
+    def __init__(
+        self,
+        data_set: BrandDataset,
+        *,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+    ) -> None:
+        if not isinstance(data_set, BrandDataset):
+            raise UsageError(
+                f"BrandSampler draws from a BrandDataset, not from a {type(data_set).__name__}; give it the data set "
+                "itself. A Subset is read exactly, by any other sampler"
+            )
+        self.data_set, self.seed, self.shuffle, self.drop_last = data_set, seed, shuffle, drop_last
+        self.num_replicas, self.rank = num_replicas, rank
+        self.order = data_set.order(seed)
+        """What fixes the order of all epochs."""
+        self.tag = data_set.tag_of(self.order)
+        self._epoch = 0
+        self._position = 0
+        """Global position at which the next iteration begins."""
+        self._running: _Positions | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch, from its beginning; no change where a loaded state is in this epoch."""
+        if not 0 <= epoch <= MAX_EPOCH:
+            raise UsageError(f"epoch {epoch}: epochs are 0 to {MAX_EPOCH:,}")
+        if epoch != self._epoch or self._running is not None:
+            self._epoch, self._position, self._running = epoch, 0, None
+
+    def __len__(self) -> int:
+        """Samples of a whole epoch for this rank."""
+        _, replicas = find_rank(self.rank, self.num_replicas)
+        return _rounds(len(self.data_set), replicas, drop_last=self.drop_last)
+
+    def __iter__(self) -> Iterator[int]:
+        if self._running is not None:  # a second iteration, and nobody said which epoch
+            self._epoch, self._position = self._epoch + 1, 0
+        self._running = _Positions(self, self._epoch, self._position)
+        return self._running
+
+    def state_dict(
+        self, *, samples: int | None = None, batches: int | None = None, batch_size: int = 1
+    ) -> dict[str, Any]:
+        """Where a run goes on, as plain values.
+
+        With workers a sampler runs ahead of training, so say what was trained since the iteration began: `samples` of
+        this rank, or `batches` of `batch_size`. Without either: all that was yielded.
+        """
+        if samples is not None and batches is not None:
+            raise UsageError("say what was trained in samples or in batches, not both")
+        if batches is not None:
+            samples = batches * batch_size
+        epoch, position = self._epoch, self._position
+        if self._running is not None:
+            position = self._running.position_after(self._running.yielded if samples is None else samples)
+        elif samples:
+            raise UsageError(f"{samples} samples cannot have been trained: no iteration has begun")
+        return {
+            "version": STATE_VERSION,
+            "epoch": epoch,
+            "position": position,
+            "shuffle": self.shuffle,
+            "order": self.order.to_json() if self.shuffle else {"data_set": self.data_set.id, "seed": self.seed},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says. Raises `UsageError` where it is no state, or one of another data set."""
+        try:
+            version, epoch, position = state["version"], int(state["epoch"]), int(state["position"])
+            shuffle, facts = bool(state["shuffle"]), dict(state["order"])
+            data_set = str(facts["data_set"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
+        if version != STATE_VERSION:
+            raise UsageError(f"a state of version {version}; this is version {STATE_VERSION}")
+        if data_set != self.data_set.id:
+            raise UsageError(f"the state is of data set {data_set}, this one is {self.data_set.id}")
+        if not 0 <= epoch <= MAX_EPOCH or not 0 <= position <= len(self.data_set):
+            raise UsageError(f"the state is at position {position:,} of epoch {epoch:,}, which is not there")
+        if shuffle:
+            try:
+                self.order = Order.from_json(facts)
+            except (ValueError, TypeError) as error:
+                raise UsageError(f"this is no state of a BrandSampler: {error}") from None
+            self.seed, self.tag = self.order.seed, self.data_set.tag_of(self.order)
+        self.shuffle, self._epoch, self._position, self._running = shuffle, epoch, position, None
+
+
+class _Positions(Iterator[int]):
+    """One iteration. Has a state of its own, as torchdata's `StatefulDataLoader` asks its sampler's iterator."""
+
+    def __init__(self, sampler: BrandSampler, epoch: int, start: int) -> None:
+        self._sampler, self._epoch, self._start = sampler, epoch, start
+        self._rank, self._replicas = find_rank(sampler.rank, sampler.num_replicas)
+        self._samples = len(sampler.data_set)
+        self._count = _rounds(self._samples - start, self._replicas, drop_last=sampler.drop_last)
+        self._ints: list[int] = []
+        """The rest of the present block, last first."""
+        self._made = 0
+        self.yielded = 0
+
+    def position_after(self, samples: int) -> int:
+        """Global position after so many samples of each rank."""
+        if not 0 <= samples <= self._count:
+            raise UsageError(f"{samples:,} samples: this rank has {self._count:,} in this epoch")
+        return min(self._samples, self._start + samples * self._replicas)
+
+    def __next__(self) -> int:
+        if not self._ints:
+            if self._made == self._count:
+                raise StopIteration
+            self._ints = self._block()
+        self.yielded += 1
+        return self._ints.pop()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sampler's state after what was yielded."""
+        return self._sampler.state_dict(samples=self.yielded)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says."""
+        self._sampler.load_state_dict(state)
+        self._sampler._running = self
+        self.__init__(self._sampler, self._sampler._epoch, self._sampler._position)  # type: ignore[misc]
+
+    def _block(self) -> list[int]:
+        """The next ints, last first."""
+        sampler, end = self._sampler, min(self._made + _BLOCK, self._count)
+        positions = self._start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
+        positions %= self._samples
+        self._made = end
+        if sampler.shuffle:
+            if not self.yielded:
+                sampler.data_set.announce(sampler.order, self._epoch, self._start, self._replicas)
+            positions = tickets(sampler.tag, self._epoch, positions)
+        ints: list[int] = positions[::-1].tolist()
+        return ints
+
+
+def _rounds(samples: int, replicas: int, *, drop_last: bool) -> int:
+    """Samples for each rank."""
+    return samples // replicas if drop_last else -(-samples // replicas)
