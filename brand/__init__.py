@@ -16,13 +16,25 @@ if TYPE_CHECKING:
     from brand.node.choose import Slots as Slots
     from brand.node.choose import Stripes as Stripes
     from brand.torch import BrandDataset as BrandDataset
+    from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
 
 __version__ = "0.1.0"
-__all__ = ["BrandDataset", "BrandError", "BrandSampler", "Slots", "Stripes", "Waveform", "__version__", "pack"]
+__all__ = [
+    "BrandDataset",
+    "BrandError",
+    "BrandLoader",
+    "BrandSampler",
+    "Slots",
+    "Stripes",
+    "Waveform",
+    "__version__",
+    "pack",
+]
 
 _HOMES: Final = {
     "BrandDataset": "brand.torch",
+    "BrandLoader": "brand.torch",
     "BrandSampler": "brand.torch",
     "Slots": "brand.node.choose",
     "Stripes": "brand.node.choose",

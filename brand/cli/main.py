@@ -15,6 +15,7 @@ from brand.cli.cat import cat
 from brand.cli.convert import convert
 from brand.cli.info import info
 from brand.cli.output import fail
+from brand.cli.profile import profile
 from brand.cli.reindex import reindex
 from brand.cli.unpack import unpack
 from brand.cli.verify import verify
@@ -30,7 +31,7 @@ def cli() -> None:
     """
 
 
-for _verb in (convert, info, verify, unpack, cat, reindex):
+for _verb in (convert, info, verify, unpack, cat, reindex, profile):
     cli.add_command(_verb)
 
 

@@ -12,16 +12,17 @@ import mmap
 import os
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
+from brand.formats.stored import Stored
 from brand.node import messages
 from brand.node.arena import ROW_BYTES
 from brand.node.buffers import Buffers
@@ -47,12 +48,10 @@ class Drawn:
     """Place of each sample."""
     present: NDArray[np.intp]
     """Which of them came from memory, checked, as positions in `places`; the others are to be read exactly."""
-    rows: NDArray[np.void]
-    """Of those: their rows of the index, of dtype `ROW`."""
-    memory: NDArray[np.uint8]
-    """Their stored bytes."""
-    starts: NDArray[np.int64]
-    """Where those of each begin in `memory`; the row says how many there are."""
+    stored: Stored
+    """Those: memory that is used again when nobody looks at it any more."""
+    waited_s: float
+    """How long the server took to answer."""
 
 
 class Node:
@@ -193,22 +192,26 @@ class _Connection:
         if len(positions) > MAX_DRAW:
             raise ValueError(f"{len(positions)} positions in one draw; the limit is {MAX_DRAW}")
         number = self.number_of(order)
+        asked_s = time.monotonic()
         lease = messages.unpack_lease(self.ask(messages.pack_draw(number, epoch, positions), Kind.LEASE))
+        waited_s = time.monotonic() - asked_s
         if len(lease.places) != len(positions):
             raise ProtocolError("the server's answer is to another question")
-        drawn = self._gather(lease)
-        right = _checksums_right(drawn, lease.state[drawn.present] == CHECKED)
+        stored, present = self._gather(lease), np.flatnonzero(lease.state)
+        right = lease.state[present] == CHECKED
+        if not right.all():
+            right[~right] = stored.part(~right).right()
         # At once, not with the next request: until then the pages could serve nobody.
         self.send(messages.pack_release(lease.number, checked=bool(right.all())))
-        if right.all():
-            return drawn
-        return replace(drawn, present=drawn.present[right], rows=drawn.rows[right], starts=drawn.starts[right])
+        if not right.all():  # whoever reads them exactly will say what is wrong, if it is not this memory
+            stored, present = stored.part(right), present[right]
+        return Drawn(lease.places, present, stored, waited_s)
 
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
 
-    def _gather(self, lease: messages.Lease) -> Drawn:
+    def _gather(self, lease: messages.Lease) -> Stored:
         """Copy the samples out of the shared pages: one array operation for all."""
         page = self._pages.shape[1]
         if len(lease.pages) and not 0 <= lease.pages.min() <= lease.pages.max() < len(self._pages):
@@ -219,8 +222,7 @@ class _Connection:
         rows = memory[starts[:, None] + np.arange(ROW_BYTES)].view(ROW)[:, 0] if len(starts) else np.empty(0, ROW)
         if (rows["size"].astype(np.int64) + ROW_BYTES > lease.counts.astype(np.int64) * page).any():
             raise ProtocolError("a sample is larger than its pages")
-        present = np.flatnonzero(lease.state)
-        return Drawn(lease.places, present, rows, memory, starts + ROW_BYTES)
+        return Stored(memory, starts + ROW_BYTES, rows)
 
     def _greet(self, hello: bytes) -> tuple[NDArray[np.uint8], int]:
         """Say hello; the server's pages, read-only."""
@@ -266,20 +268,6 @@ class _Connection:
                 raise ConnectionResetError("it hung up")
             done += count
         return data
-
-
-def _checksums_right(drawn: Drawn, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which samples are as they were stored, given those that are known to be."""
-    if known.all():
-        return known
-    asked = np.flatnonzero(~known)
-    memory, starts = drawn.memory.data, drawn.starts[asked]
-    ends = (starts + drawn.rows["size"][asked]).tolist()
-    digest = xxhash.xxh3_64_intdigest
-    found = [digest(memory[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
-    right = known.copy()
-    right[asked] = np.array(found, np.uint64) == drawn.rows["checksum"][asked]
-    return right
 
 
 def _hang_up_in_child() -> None:

@@ -1,7 +1,7 @@
 """How does an int say "draw position p of epoch e" and pass through any sampler, queue and array unharmed?
 
     bit 62      set: a ticket; a plain index is smaller
-    bits 56-61  tag: which of the data set's orders
+    bits 56-61  tag: which of the data set's orders, 0 to 62
     bits 32-55  epoch
     bits 0-31   position
 
@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 TICKET: Final = 1 << 62
-TAGS: Final = 1 << 6
+TAGS: Final = 63
 MAX_POSITIONS: Final = 1 << 32
+TICKETS_END: Final = TICKET + (TAGS << 56)
+"""No ticket is as large; what is, is an index out of range."""
 _TAG_AT: Final = 56
 _EPOCH_AT: Final = 32
 _EPOCH_MASK: Final = (1 << (_TAG_AT - _EPOCH_AT)) - 1
@@ -31,7 +33,7 @@ def tickets(tag: int, epoch: int, positions: NDArray[np.integer[Any]]) -> NDArra
 
 def tag_and_epoch(ticket: int) -> tuple[int, int]:
     """Tag and epoch of a ticket."""
-    return ticket >> _TAG_AT & (TAGS - 1), ticket >> _EPOCH_AT & _EPOCH_MASK
+    return ticket - TICKET >> _TAG_AT, ticket >> _EPOCH_AT & _EPOCH_MASK
 
 
 def positions_of(asked: NDArray[np.int64]) -> NDArray[np.int64]:

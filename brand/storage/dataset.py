@@ -11,7 +11,6 @@ per thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +36,7 @@ from brand.formats.header import Header
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.record import RecordDecoder
+from brand.formats.stored import Stored
 from brand.storage.files import RangeReader
 from brand.storage.fronts import missing_chunk, open_chunk
 
@@ -113,9 +113,13 @@ class StoredDataSet:
         """File size and checksum of each chunk."""
         return open_array(self.path, CHUNKS_NAME, self.header)
 
+    def place(self, index: int) -> int:
+        """Where a sample is stored."""
+        return int(self._place[index])
+
     def chunk_of(self, index: int) -> int:
         """Number of the chunk that holds a sample."""
-        return int(self._place[index]) // self.header.chunk_size
+        return self.place(index) // self.header.chunk_size
 
     def chunk_path(self, number: int) -> Path:
         """Where a chunk lies."""
@@ -143,24 +147,24 @@ class StoredDataSet:
         """
         if not len(indices):
             return []
-        rows, stored = self._stored(indices)
-        return self.decoded(rows, stored, decode)
+        columns = self.columns(self._stored(indices), decode)
+        lists = [column if isinstance(column, list) else column.tolist() for column in columns]
+        return [dict(zip(decode.names, values, strict=True)) for values in zip(*lists, strict=True)]
 
-    def decoded(
-        self, rows: NDArray[np.void], stored: Sequence[memoryview], decode: RecordDecoder
-    ) -> list[dict[str, Any]]:
-        """Samples from their stored bytes, which were checked, as `decode` makes them. Raises `FormatError`."""
+    def columns(self, stored: Stored, decode: RecordDecoder) -> list[NDArray[Any] | list[Any]]:
+        """The fields that `decode` makes of samples that were checked: numbers as arrays, others as lists.
+
+        Raises `FormatError`.
+        """
         unpack = self._tools.decompressor.unpack
         try:
-            if np.array_equal(rows["size"], rows["raw_size"]):
-                return [decode(view) for view in stored]
-            return [decode(unpack(view, size)) for view, size in zip(stored, rows["raw_size"].tolist(), strict=True)]
+            return stored.columns(decode, self._tools.decompressor)
         except (ValueError, RecursionError):
-            for position, view in enumerate(stored):
+            for number, row in enumerate(stored.rows):
                 try:
-                    decode(unpack(view, int(rows["raw_size"][position])))
+                    decode(unpack(stored.view(number), int(row["raw_size"])))
                 except (ValueError, RecursionError) as error:
-                    raise self.decode_error(str(error), int(rows["index"][position])) from error
+                    raise self.decode_error(str(error), int(row["index"])) from error
             raise
 
     def indices(self, places: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
@@ -183,8 +187,8 @@ class StoredDataSet:
         """Read and check a chunk's front, and that it is the one that the index knows. Raises `FormatError`."""
         return open_chunk(self.chunk_path(number), number, self.manifest, self.chunk_rows[number])
 
-    def _stored(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[np.void], list[memoryview]]:
-        """Rows and checked stored bytes, which lie in this thread's scratch memory until its next read."""
+    def _stored(self, indices: NDArray[np.integer[Any]]) -> Stored:
+        """Checked samples, which lie in this thread's scratch memory until its next read."""
         places = self._place[indices].astype(np.int64)
         if int(places.max()) >= len(self):
             raise LayoutError(
@@ -208,22 +212,20 @@ class StoredDataSet:
             )
         chunks = places // self.header.chunk_size
         self._check_sizes(chunks, rows)
-        stored, digest = self._read(chunks, rows), xxhash.xxh3_64_intdigest
-        for position, (view, checksum) in enumerate(zip(stored, rows["checksum"].tolist(), strict=True)):
-            if digest(view) != checksum:
-                self._explain(int(chunks[position]), rows[position], view)
-        return rows, stored
+        stored = Stored(*self._read(chunks, rows), rows)
+        for position in np.flatnonzero(~stored.right()).tolist():
+            self._explain(int(chunks[position]), rows[position], stored.view(position))
+        return stored
 
-    def _read(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> list[memoryview]:
-        """Stored bytes of each row, in this thread's scratch memory."""
+    def _read(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """This thread's scratch memory, with the stored bytes of each row, and where they begin."""
         cut = cut_ranges(chunks, rows)
-        scratch = self._tools.scratch(sum(cut.sizes))
-        base, begin, blocks, ranges = self._chunk_base, 0, [], []
-        for chunk, offset, size in zip(cut.chunks, cut.offsets, cut.sizes, strict=True):
-            block = scratch[begin : begin + size]
-            blocks.append(block)
-            ranges.append((f"{base}{chunk:08d}.brand", offset, block))
-            begin += size
+        ends = np.cumsum(cut.sizes, dtype=np.int64)
+        begins = ends - cut.sizes
+        scratch = self._tools.scratch(int(ends[-1]))
+        base, ranges = self._chunk_base, []
+        for chunk, offset, begin, end in zip(cut.chunks, cut.offsets, begins.tolist(), ends.tolist(), strict=True):
+            ranges.append((f"{base}{chunk:08d}.brand", offset, scratch[begin:end]))
         try:
             self._tools.reader.read_into(ranges)
         except FileNotFoundError as error:
@@ -231,11 +233,7 @@ class StoredDataSet:
             raise missing_chunk(error.filename, number, int(rows["index"][chunks == number][0])) from None
         except OSError as error:
             raise UnreadableError(f"cannot be read: {error.strerror}", path=error.filename or self.path) from error
-        sizes = rows["size"].tolist()
-        return [
-            blocks[block][start : start + size]
-            for block, start, size in zip(cut.range_of, cut.starts, sizes, strict=True)
-        ]
+        return np.frombuffer(scratch, np.uint8), begins[cut.range_of] + cut.starts
 
     def _check_sizes(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> None:
         """No allocation by an unchecked length: each range must lie inside its chunk as the index knows it."""

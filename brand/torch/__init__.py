@@ -2,7 +2,11 @@
 
 dataset     BrandDataset: a map-style data set of exact reads and draws
 sampler     BrandSampler: which positions this rank draws, and the state of a run
+fetch       what asked ints bring: exact reads and draws
 loader      BrandLoader: the DataLoader's contract without worker processes
+assemble    batches made of columns; page-locked memory
+seeding     random transforms that are the same in every run
+stages      where a loader's time goes
 ranks       which rank of how many, of which job
 habit       a hint for those who read at random without a BrandSampler
 """
@@ -17,6 +21,7 @@ except ImportError as error:
     raise MissingExtraError("brand.torch needs PyTorch: pip install 'brand-data[train]'") from error
 
 from brand.torch.dataset import BrandDataset as BrandDataset
+from brand.torch.loader import BrandLoader as BrandLoader
 from brand.torch.sampler import BrandSampler as BrandSampler
 
-__all__ = ["BrandDataset", "BrandSampler"]
+__all__ = ["BrandDataset", "BrandLoader", "BrandSampler"]

@@ -12,30 +12,25 @@ import operator
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from brand.errors import SchemaError, UsageError, counted
-from brand.formats.media import decode_audio, decode_image
-from brand.formats.record import RecordDecoder
 from brand.node.choose import ProtocolChoice, choose_order
-from brand.node.client import Drawn, Node
+from brand.node.client import Node
 from brand.node.memory import Memory
-from brand.node.messages import MAX_DRAW
 from brand.protocol.order import Order
-from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
+from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
+from brand.torch.fetch import Column, Columns, Fetched, Fetcher
 from brand.torch.habit import ReadingHabit
-from brand.torch.ranks import job_name, owner_process
+from brand.torch.ranks import job_name
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
-
-_MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 
 
 class BrandDataset(Dataset[Any]):
@@ -98,8 +93,6 @@ class BrandDataset(Dataset[Any]):
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
         self.memory, self.protocol, self.server, self.on_error = memory, protocol, server, on_error
-        self._orders: dict[int, Order] = {}
-        """Orders whose tickets this data set understands, by tag."""
         self._node = Node(
             str(self._stored.path),
             self._stored.id,
@@ -107,6 +100,7 @@ class BrandDataset(Dataset[Any]):
             memory,
             attach=server is not None,
         )
+        self._fetcher = Fetcher(self._stored, self._node, self.fields, decode=decode, skip=on_error == "skip")
         self._habit = ReadingHabit()
 
     def __len__(self) -> int:
@@ -122,12 +116,16 @@ class BrandDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples with these indices, in this order: what DataLoader calls once for each batch."""
+        fetched = self.fetch(indices)
+        return self.finish(fetched.samples(0, len(fetched)))
+
+    def fetch(self, indices: Sequence[int]) -> Fetched:
+        """The samples with these indices or tickets, not decoded yet: what `BrandLoader` calls."""
         asked = self._asked(indices)
-        if len(asked) and int(asked.max()) >= TICKET:
-            return self._finished(*self._draw(asked))
-        exact = self._indices(asked)
-        self._habit.note(exact, self)
-        return self._finished(self._stored.samples(exact, self._decoder), exact)
+        if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:
+            asked = self._indices(asked)
+            self._habit.note(asked, self)
+        return self._fetcher.fetch(asked)
 
     def __repr__(self) -> str:
         header = self._stored.header
@@ -173,12 +171,7 @@ class BrandDataset(Dataset[Any]):
 
     def tag_of(self, order: Order) -> int:
         """The tag of an order's tickets, which this data set and its copies in workers made later understand."""
-        wanted = int.from_bytes(hashlib.blake2s(repr(order).encode(), digest_size=1).digest()) % TAGS
-        for more in range(TAGS):
-            tag = (wanted + more) % TAGS
-            if self._orders.setdefault(tag, order) == order:
-                return tag
-        raise UsageError(f"a data set takes the tickets of {TAGS} orders; make another BrandDataset")
+        return self._fetcher.tag_of(order)
 
     def _own_address(self) -> str:
         """Where the server that starts by itself will listen: one for the ranks of a job on this node."""
@@ -207,59 +200,22 @@ class BrandDataset(Dataset[Any]):
             raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples")
         return np.where(asked < 0, asked + length, asked)
 
-    def _draw(self, asked: NDArray[np.int64]) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
-        """What comes at the positions of these tickets: samples as they are stored, and their public indices."""
-        if int(asked.min()) < TICKET:
-            raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
-        samples: list[dict[str, Any]] = [{}] * len(asked)
-        places = np.empty(len(asked), np.int64)
-        epochs = asked >> 32
-        for part in np.unique(epochs).tolist():
-            where = np.flatnonzero(epochs == part)
-            for start in range(0, len(where), MAX_DRAW):
-                which = where[start : start + MAX_DRAW]
-                order, epoch = self._order_of(int(asked[which[0]]))
-                drawn = self._node.draw(order, epoch, positions_of(asked[which]), owner=owner_process())
-                places[which] = drawn.places
-                self._take(drawn, which, samples)
-        indices = self._stored.indices(places)
-        late = [position for position, sample in enumerate(samples) if not sample]
-        if late:
-            exact = self._stored.samples(indices[late], self._decoder)
-            for position, sample in zip(late, exact, strict=True):
-                samples[position] = sample
-        return samples, indices
+    @property
+    def mean_bytes(self) -> float:
+        """Mean size of a stored sample."""
+        return float(self._stored.chunk_rows["file_size"].sum()) / len(self)
 
-    def _take(self, drawn: Drawn, which: NDArray[np.intp], samples: list[dict[str, Any]]) -> None:
-        """Decode what came from memory."""
-        memory, starts = drawn.memory.data, drawn.starts.tolist()
-        ends = (drawn.starts + drawn.rows["size"]).tolist()
-        stored = [memory[start:end] for start, end in zip(starts, ends, strict=True)]
-        values = self._stored.decoded(drawn.rows, stored, self._decoder)
-        for position, sample in zip(which[drawn.present].tolist(), values, strict=True):
-            samples[position] = sample
+    @property
+    def plain(self) -> bool:
+        """Whether samples are given as they are stored: nothing is decoded or transformed."""
+        return self.transform is None and not self._fetcher.media
 
-    def _order_of(self, ticket: int) -> tuple[Order, int]:
-        """Order and epoch of a ticket."""
-        tag, epoch = tag_and_epoch(ticket)
-        order = self._orders.get(tag)
-        if order is None:
-            raise UsageError(
-                "this ticket comes from a BrandSampler of another BrandDataset object; give both the same one"
-            )
-        return order, epoch
+    def chosen(self, columns: Columns) -> Columns | list[Column]:
+        """The columns of the fields that are wanted, in their order."""
+        return columns if self.fields is None else [columns[name] for name in self.fields]
 
-    def _finished(self, samples: list[dict[str, Any]], indices: NDArray[np.int64]) -> list[Any]:
-        """Samples as the user wants them: decoded, named, transformed."""
-        for values, index in zip(samples, indices.tolist(), strict=True):
-            values["index"] = index
-            if "key" not in values:
-                values["key"] = str(index)
-            for name, decode in self._media:
-                try:
-                    values[name] = decode(values[name])
-                except ValueError as error:
-                    raise self._stored.decode_error(str(error), index, "decode=False gives the file's bytes") from error
+    def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
+        """Samples as the user wants them: chosen and transformed."""
         transform = self.transform
         if isinstance(transform, Mapping):
             for values in samples:
@@ -267,18 +223,6 @@ class BrandDataset(Dataset[Any]):
         names = self.fields
         chosen = samples if names is None else [tuple([values[name] for name in names]) for values in samples]
         return [transform(sample) for sample in chosen] if callable(transform) else chosen
-
-    @cached_property
-    def _decoder(self) -> RecordDecoder:
-        """Decodes the fields that are wanted."""
-        schema = self._stored.header.schema
-        return RecordDecoder(schema, None if self.fields is None else [n for n in schema.names if n in self.fields])
-
-    @cached_property
-    def _media(self) -> list[tuple[str, Callable[[Any], Any]]]:
-        """(name, decoder) of the fields to decode as images or audio."""
-        fields = self._stored.header.schema.fields if self.decode else ()
-        return [(name, _MEDIA[codec]) for name, codec in fields if codec in _MEDIA and name in self._decoder.names]
 
 
 def _as_names(fields: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import torch.distributed
-from torch.utils.data import get_worker_info
 
 from brand.errors import UsageError
 
@@ -36,11 +35,6 @@ def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
         return None
     facts = "|".join(f"{name}={environment.get(name, '')}" for name in _JOB)
     return hashlib.blake2s(facts.encode(), digest_size=8).hexdigest()
-
-
-def owner_process() -> int:
-    """The training process that this one works for: itself, or the parent of a DataLoader's worker."""
-    return os.getpid() if get_worker_info() is None else os.getppid()
 
 
 def _found(environment: Mapping[str, str]) -> tuple[int, int]:

@@ -83,6 +83,11 @@ class BrandSampler(Sampler[int]):
         self._running = _Positions(self, self._epoch, self._position)
         return self._running
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that the present iteration is in, or the next one will be."""
+        return self._epoch
+
     def state_dict(
         self, *, samples: int | None = None, batches: int | None = None, batch_size: int = 1
     ) -> dict[str, Any]:

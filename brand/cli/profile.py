@@ -1,0 +1,208 @@
+"""`brand profile PATH`."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from brand.cli.output import Meter, meter, print_json, size
+from brand.errors import MissingExtraError, UsageError, counted
+from brand.formats.constants import MANIFEST_NAME
+from brand.formats.manifest import read_manifest
+from brand.formats.publish import storage_errors
+from brand.storage.probe import SECONDS, Measurement, Report, take_measurement
+from brand.storage.profile import ENOUGH, Profile, best_depth, save_profile, stripe_bytes, stripe_length
+
+if TYPE_CHECKING:
+    from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
+
+_BAR: Final = 48
+_PLOTS: Final = (".png", ".svg", ".pdf")
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--seconds", type=click.FloatRange(min=1), default=SECONDS, show_default=True, help="Time to take.")
+@click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw the curves: .png, .svg or .pdf.")
+@click.option("--dry-run", is_flag=True, help="Measure, and store nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
+def profile(path: Path, seconds: float, plot: Path | None, dry_run: bool, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Measure the storage of PATH: bandwidth by read size and reads in flight.
+
+    PATH is a data set, a folder or a large file. Its files are dropped from the page cache and read
+    in random pieces. The result gives the length of a stripe, and is stored for this storage.
+    """
+    figure = _figure(plot) if plot else None
+    samples = _samples(path)
+    with meter(quiet=as_json) as show:
+        measured = take_measurement(path, seconds=seconds, report=_seconds(show))
+    if as_json:
+        print_json(_facts(path, measured, samples, None if dry_run else save_profile(measured.profile)))
+    else:
+        _show(path, measured, samples)
+        stored = None if dry_run else save_profile(measured.profile)
+        click.echo(f"Stored for {measured.profile.device} in {stored}" if stored else "Nothing was stored (--dry-run)")
+    if plot and figure:
+        _draw(measured.profile, figure)
+        with storage_errors(plot, "cannot write"):
+            figure.savefig(plot)
+        if not as_json:
+            click.echo(f"The curves are drawn in {plot}")
+
+
+class _Samples(NamedTuple):
+    """What the length of a stripe needs to know about a data set."""
+
+    mean_bytes: float
+    chunk_size: int
+
+    def stripe(self, found: Profile) -> int:
+        return stripe_length(stripe_bytes(found), self.mean_bytes, self.chunk_size)
+
+
+def _samples(path: Path) -> _Samples | None:
+    if not (path / MANIFEST_NAME).is_file():
+        return None
+    manifest = read_manifest(path)
+    return _Samples(manifest.stored_bytes / max(1, manifest.header.samples), manifest.header.chunk_size)
+
+
+def _seconds(show: Meter) -> Report:
+    def report(gone: float, planned: float, read_bytes: int) -> None:
+        total = math.ceil(planned)
+        show("second", total if gone >= planned else min(int(gone), total - 1), total, read_bytes, None)
+
+    return report
+
+
+def _facts(path: Path, measured: Measurement, samples: _Samples | None, stored: Path | None) -> dict[str, Any]:
+    found = measured.profile
+    return {
+        "path": str(path),
+        **found.to_json(),
+        "best_depth": best_depth(found),
+        "stripe_bytes": stripe_bytes(found),
+        "mean_sample_bytes": samples and samples.mean_bytes,
+        "stripe_length": samples and samples.stripe(found),
+        "seconds": measured.seconds,
+        "read_bytes": measured.read_bytes,
+        "file_bytes": measured.file_bytes,
+        "cached_bytes": measured.cached_bytes,
+        "stored": stored and str(stored),
+    }
+
+
+def _show(path: Path, measured: Measurement, samples: _Samples | None) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(_table(measured.profile))
+    console.print(_curve(measured.profile))
+    for sentence in _sentences(path, measured, samples):
+        click.echo(sentence)
+
+
+def _table(found: Profile) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 3, 0, 0), title="MB/s by read size and reads in flight", title_justify="left")
+    table.title_style = "bold"
+    table.add_column("read size", justify="right")
+    for depth in found.depths:
+        table.add_column(f"{depth}", justify="right")
+    for length, speeds in zip(found.sizes, zip(*found.bytes_per_s, strict=True), strict=True):
+        table.add_row(_binary(length), *(_speed(speed) if speed else "-" for speed in speeds))
+    return table
+
+
+def _curve(found: Profile) -> Table:
+    """A bar a read size, at the best number of reads in flight, across the line to be reached."""
+    from rich.table import Table
+
+    depth = best_depth(found)
+    speeds = found.bytes_per_s[found.depths.index(depth)]
+    target = ENOUGH * found.sequential
+    title = f"\nWith {depth} in flight; the line is {100 * ENOUGH:.0f} % of sequential, {_speed(target)} MB/s"
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table.title_style = "bold"
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    table.add_column()
+    scale = _BAR / max(*speeds, found.sequential)
+    for length, speed in zip(found.sizes, speeds, strict=True):
+        if speed:
+            style = "green" if speed >= target else ""
+            table.add_row(
+                _binary(length), _speed(speed), _bar(round(speed * scale), round(target * scale)), style=style
+            )
+    return table
+
+
+def _bar(length: int, line: int) -> str:
+    return "█" * min(length, line) + " " * (line - length) + "│" + "█" * (length - line)
+
+
+def _sentences(path: Path, measured: Measurement, samples: _Samples | None) -> list[str]:
+    found = measured.profile
+    told = [
+        "",
+        f"Sequential {_speed(found.sequential)} MB/s; {100 * ENOUGH:.0f} % of it from reads of"
+        f" {_binary(stripe_bytes(found))} with {best_depth(found)} in flight",
+    ]
+    if samples is not None:
+        stripe = samples.stripe(found)
+        most = " (a quarter of a chunk is the most)" if stripe * samples.mean_bytes < stripe_bytes(found) else ""
+        told.append(
+            f"Data set {path} (mean sample {size(samples.mean_bytes)}): stripes of {counted(stripe, 'sample')}{most}"
+        )
+    over = measured.read_bytes / measured.file_bytes
+    if over > 1:
+        told.append(
+            f"The {size(measured.file_bytes)} of its files were read {over:.1f} times over: if the storage has a cache"
+            " of its own, this is the speed of that cache, and larger files tell more"
+        )
+    if measured.cached_bytes:
+        told.append(f"{size(measured.cached_bytes)} were left out: the page cache did not let go of them")
+    return told
+
+
+def _figure(plot: Path) -> Any:
+    """An empty figure, before anything is measured: what is missing is told at once."""
+    if plot.suffix.lower() not in _PLOTS:
+        raise UsageError(f"{plot}: the name of a drawing ends in {', '.join(_PLOTS)}")
+    if not plot.absolute().parent.is_dir():
+        raise UsageError(f"{plot}: there is no folder {plot.parent}")
+    try:
+        return importlib.import_module("matplotlib.figure").Figure(figsize=(8, 5), layout="constrained")
+    except ImportError as error:
+        raise MissingExtraError("--plot needs the package matplotlib: pip install 'brand-data[tools]'") from error
+
+
+def _draw(found: Profile, figure: Any) -> None:
+    axes = figure.subplots()
+    for depth, speeds in zip(found.depths, found.bytes_per_s, strict=True):
+        points = [(length, speed / 1e6) for length, speed in zip(found.sizes, speeds, strict=True) if speed]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="o", label=f"{depth} in flight")
+    axes.axhline(ENOUGH * found.sequential / 1e6, color="gray", linestyle="--", label=f"{ENOUGH:.0%} of sequential")
+    axes.axvline(stripe_bytes(found), color="gray", linestyle=":", label=f"stripe: {_binary(stripe_bytes(found))}")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(found.sizes, [_binary(length) for length in found.sizes])
+    axes.set(title=found.device, xlabel="read size", ylabel="MB/s", ylim=(0, None))
+    axes.legend()
+
+
+def _binary(count: int) -> str:
+    """A read size in the units that people choose it in: 384 KiB."""
+    if round(count / 1024) < 1024:
+        return f"{count / 1024:.0f} KiB"
+    return f"{count / (1 << 20):.1f} MiB".replace(".0 ", " ")
+
+
+def _speed(bytes_per_s: float) -> str:
+    """MB/s, in three digits or more."""
+    return f"{bytes_per_s / 1e6:,.{0 if bytes_per_s >= 1e8 else 1}f}"

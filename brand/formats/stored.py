@@ -1,0 +1,55 @@
+"""Stored bytes of many samples in one memory: are they right, and what do they hold? All of them at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.formats.compression import Decompressor
+from brand.formats.record import RecordDecoder, slices
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Samples as they are stored, not yet unpacked."""
+
+    memory: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    """Where each sample begins in `memory`."""
+    rows: NDArray[np.void]
+    """Their rows of the index, of dtype `ROW`: size, raw size, checksum, index."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def part(self, which: NDArray[Any]) -> Stored:
+        """Some of them, as positions or as a mask."""
+        return Stored(self.memory, self.starts[which], self.rows[which])
+
+    def right(self) -> NDArray[np.bool_]:
+        """Whose checksum is as recorded."""
+        digest = xxhash.xxh3_64_intdigest
+        found = [digest(view) for view in slices(self.memory, self.starts, self.rows["size"].astype(np.int64))]
+        right: NDArray[np.bool_] = np.array(found, np.uint64) == self.rows["checksum"]
+        return right
+
+    def view(self, number: int) -> memoryview:
+        """The stored bytes of one."""
+        start = int(self.starts[number])
+        return self.memory.data[start : start + int(self.rows["size"][number])]
+
+    def columns(self, decode: RecordDecoder, decompressor: Decompressor) -> list[NDArray[Any] | list[Any]]:
+        """The fields that `decode` makes: numbers as arrays, others as lists.
+
+        Raises ValueError or RecursionError where one of them does not unpack or decode.
+        """
+        if np.array_equal(self.rows["size"], self.rows["raw_size"]):  # none is compressed
+            return decode.columns(self.memory, self.starts, self.rows["size"].astype(np.int64))
+        unpack, raw_sizes = decompressor.unpack, self.rows["raw_size"].astype(np.int64)
+        views = slices(self.memory, self.starts, self.rows["size"].astype(np.int64))
+        raw = b"".join([unpack(view, size) for view, size in zip(views, raw_sizes.tolist(), strict=True)])
+        return decode.columns(np.frombuffer(raw, np.uint8), np.cumsum(raw_sizes) - raw_sizes, raw_sizes)

@@ -1,0 +1,62 @@
+"""Does the page cache hold a part of a file, and will it let go of it?
+
+Asked by mincore(2) on a mapping, which reads nothing. A read with RWF_NOWAIT would be an answer too, but it starts to
+read what is not there. Linux tells only who may write the file or owns it; others are told "unknown".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+
+class CachedFile:
+    """The page cache's part of one open file. The descriptor stays the caller's."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pages = _mapped(descriptor)
+
+    def drop(self) -> None:
+        """Ask the kernel to forget all of the file that no one uses and that is on the storage."""
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def drop_written(self) -> None:
+        """The same, for a file that was written just now and is not all on the storage yet."""
+        with suppress(OSError):  # not every file system lets a reader do this; then it stays cached
+            os.fdatasync(self._descriptor)
+        self.drop()
+
+    def holds(self, offset: int, size: int) -> bool | None:
+        """Whether any page of this range (inside the file) is in memory; None where the kernel does not tell."""
+        if self._pages is None:
+            return None
+        start = offset - offset % mmap.PAGESIZE
+        length = offset + size - start
+        found = np.zeros(-(-length // mmap.PAGESIZE), np.uint8)
+        if _mincore()(self._pages.ctypes.data + start, length, found.ctypes.data) != 0:
+            return None
+        return bool((found & 1).any())
+
+
+def _mapped(descriptor: int) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+    """The file as memory that is never touched, where the kernel tells this process about its pages."""
+    try:
+        told = os.geteuid() in (0, os.fstat(descriptor).st_uid) or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
+        return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), np.uint8) if told else None
+    except (OSError, ValueError):  # a file system without mappings, or an empty file
+        return None
+
+
+@cache
+def _mincore() -> Any:
+    function = ctypes.CDLL(None, use_errno=True).mincore
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    function.restype = ctypes.c_int
+    return function

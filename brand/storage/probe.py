@@ -1,0 +1,281 @@
+"""How fast does a storage answer reads of each size, so many at a time? Measured on the files that lie there.
+
+    files below a path -> visits (`ranges`) -> out of the page cache -> read as the runtime reads -> bandwidth
+
+A read is announced (POSIX_FADV_WILLNEED), done into memory that is there, and dropped from the page cache; so many
+threads do so many at a time. The clock of a visit starts when all its threads do. What a storage with a limit lets
+through at once in the beginning does not count (`bandwidth`). The figure of a cell is the median of its visits. Linux
+only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import time
+from bisect import bisect_left
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from threading import Barrier
+from typing import Final
+
+from brand.errors import BrandError, StorageError, UsageError
+from brand.formats.constants import MANIFEST_NAME
+from brand.formats.publish import storage_errors
+from brand.storage.device import IN_MEMORY, device_name, mount_of
+from brand.storage.pagecache import CachedFile
+from brand.storage.profile import Profile, sequential_of
+from brand.storage.ranges import MOST_IN_FLIGHT, Cell, Range, cells_that_fit, layouts, rounds
+
+SIZES: Final = tuple(1 << power for power in range(15, 23))
+"""Read sizes: 32 KiB to 4 MiB."""
+DEPTHS: Final = (1, 2, 4, 8, 16)
+"""Reads in flight."""
+SECONDS: Final = 10.0
+LARGE: Final = 1 << 20
+"""Reads of this size are needed to know the sequential bandwidth."""
+LEAST_BYTES: Final = 64 << 20
+"""Less than this in all says nothing about a storage."""
+
+_MOST_FILES: Final = 256
+_MOST_ENTRIES: Final = 20_000
+_WALK_S: Final = 2.0
+_STEADY_S: Final = 0.4
+"""A visit that takes so long is steady whatever the storage does: a limit is met ten times a second or more often."""
+_HALVES: Final = (1 / 4, 5 / 8)
+
+Report = Callable[[float, float, int], None]
+"""Called after each visit with (seconds gone, seconds planned, bytes read so far)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A profile, and what it was made from."""
+
+    profile: Profile
+    seconds: float
+    read_bytes: int
+    file_bytes: int
+    """Size of the files that were read from. Where `read_bytes` is more, parts were read several times."""
+    cached_bytes: int
+    """Left out, because the page cache would not let go of them."""
+
+
+def measure(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Profile:
+    """Measure the storage below `path`: a data set, a folder with large files, or a large file.
+
+    Takes about `seconds`, some 32 MiB of memory, and drops the files that it reads from the page cache.
+
+    Raises:
+        UsageError: the files are too few or too small.
+        StorageError: there are none, they cannot be read, or they lie in memory.
+        BrandError: this is not Linux.
+    """
+    return take_measurement(path, seconds=seconds, report=report).profile
+
+
+def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Measurement:
+    """What `measure` does, with all that is known about it."""
+    if not hasattr(os, "posix_fadvise") or not hasattr(os, "preadv"):
+        raise BrandError("measuring a storage works on Linux only")
+    mount = mount_of(path)
+    with storage_errors(Path(path), "cannot read"), ExitStack() as stack:
+        files = list(_open_files(Path(path), stack))
+        sizes = [size for _, size in files]
+        cells = cells_that_fit(sizes, SIZES, DEPTHS)
+        if sum(sizes) < LEAST_BYTES or max((cell.size for cell in cells), default=0) < LARGE:
+            raise UsageError(_too_small(path, sizes))
+        if mount.type in IN_MEMORY:
+            raise StorageError(f"{path} lies in memory ({mount.type}), not on a storage: there is nothing to measure")
+        probe = _Probe([descriptor for descriptor, _ in files], seconds, report or _silent)
+        _run(probe, sizes, cells)
+    table = tuple(tuple(probe.speed(Cell(size, depth)) for size in SIZES) for depth in DEPTHS)
+    if probe.cached > probe.bytes:
+        raise StorageError(
+            f"{path}: the page cache answered, not the storage, and did not let go of the files. Something holds them"
+            " in memory: measure while nothing uses them, or other files of this storage"
+        )
+    if not any(speed for row in table for size, speed in zip(SIZES, row, strict=True) if size >= LARGE):
+        raise StorageError(f"{path}: the storage is too slow to be measured in {seconds:g} s: give it more time")
+    profile = Profile(device_name(mount), SIZES, DEPTHS, table, sequential_of(SIZES, table))
+    return Measurement(profile, probe.gone(), probe.bytes, sum(sizes), probe.cached)
+
+
+def _run(probe: _Probe, sizes: Sequence[int], cells: Sequence[Cell]) -> None:
+    """Visit half of the cells in the time there is, and more of them as long as each gets enough of what is left."""
+    order = rounds(cells)
+    visits = layouts(sizes, [cell for cells in order for cell in cells], random.Random())
+    each = 0.0
+    for cells in order:
+        began = probe.gone()
+        if probe.left() <= min(each, _STEADY_S) * len(cells):
+            break
+        for todo, (cell, ranges) in zip(range(len(cells), 0, -1), visits, strict=False):
+            probe.visit(cell, ranges, probe.left() / todo)
+        each = (probe.gone() - began) / len(cells)
+    probe.finish()
+
+
+class _Probe:
+    """Open files, buffers and the figures so far."""
+
+    def __init__(self, descriptors: Sequence[int], seconds: float, report: Report) -> None:
+        self._descriptors = descriptors
+        self._cached = [CachedFile(descriptor) for descriptor in descriptors]
+        self._seconds, self._report = seconds, report
+        self._began = time.perf_counter()
+        self._speeds: defaultdict[Cell, list[float]] = defaultdict(list)
+        self._memory = memoryview(mmap.mmap(-1, MOST_IN_FLIGHT))
+        self._memory[:] = bytes(MOST_IN_FLIGHT)  # pages are there before the clock runs
+        self.bytes = self.cached = 0
+
+    def gone(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self._began
+
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self._seconds - self.gone()
+
+    def speed(self, cell: Cell) -> float:
+        """The figure of a cell: the median of its visits, 0.0 without any."""
+        return median(self._speeds[cell]) if cell in self._speeds else 0.0
+
+    def finish(self) -> None:
+        """Report the end."""
+        now = self.gone()
+        self._report(now, now, self.bytes)
+
+    def visit(self, cell: Cell, ranges: Sequence[Range], limit_s: float) -> None:
+        """Read cold ranges for about `limit_s` at the most; none where too little time is left for the fewest reads."""
+        fastest = max((speed for speeds in self._speeds.values() for speed in speeds), default=0.0)
+        if fastest and cell.size * cell.least > fastest * self.left():
+            return
+        cold = self._cold(ranges)
+        self.cached += sum(piece.size for piece in ranges) - sum(piece.size for piece in cold)
+        if len(cold) < cell.least:
+            return
+        done = self._read_all(cell, cold, limit_s)
+        self.bytes += cell.size * len(done)
+        self._speeds[cell].append(bandwidth(done, cell.size))
+        self._report(self.gone(), self._seconds, self.bytes)
+
+    def _cold(self, ranges: Sequence[Range]) -> list[Range]:
+        """Those ranges that are not in the page cache after their files were dropped from it."""
+        for file in {piece.file for piece in ranges}:
+            self._cached[file].drop()
+        for file in {piece.file for piece in ranges if self._is_cached(piece)}:
+            self._cached[file].drop_written()
+        return [piece for piece in ranges if not self._is_cached(piece)]
+
+    def _is_cached(self, piece: Range) -> bool:
+        return bool(self._cached[piece.file].holds(piece.offset, piece.size))
+
+    def _read_all(self, cell: Cell, ranges: Sequence[Range], limit_s: float) -> list[float]:
+        """Read with `cell.depth` threads; returns when each read was done, in seconds from the start of all."""
+        todo = deque(ranges)
+        started = 0.0
+        barrier = Barrier(cell.depth, action=lambda: begin(time.perf_counter()))
+
+        def begin(now: float) -> None:
+            nonlocal started
+            started = now
+
+        def work(number: int) -> list[float]:
+            buffer = self._memory[number * cell.size : (number + 1) * cell.size]
+            done: list[float] = []
+            barrier.wait()
+            while len(done) * cell.depth < cell.least or time.perf_counter() - started < limit_s:
+                try:
+                    piece = todo.popleft()
+                except IndexError:
+                    break
+                _read(self._descriptors[piece.file], piece.offset, buffer)
+                done.append(time.perf_counter() - started)
+            return done
+
+        with ThreadPoolExecutor(cell.depth) as threads:
+            try:
+                return sorted(moment for done in threads.map(work, range(cell.depth)) for moment in done)
+            finally:
+                todo.clear()  # after an error or Ctrl-C the others end soon
+
+
+def bandwidth(done: Sequence[float], size: int) -> float:
+    """Bytes/s of a visit from the moments (s) when its reads of `size` bytes were done, rising. Pure.
+
+    A storage with a limit lets a burst through at once, and then a step every so often. So the first quarter of the
+    time does not count, the rest is halved, and the reads are counted from the one after the longest pause of the first
+    half to the one after the longest pause of the second half: whole steps. Where there are none: all over the time.
+    """
+    begin, middle = (bisect_left(done, share * done[-1]) for share in _HALVES)
+    if begin == middle:
+        return size * len(done) / done[-1]
+    pauses = [moment - before for before, moment in zip([0.0, *done], done, strict=False)]
+    first = max(range(begin, middle), key=pauses.__getitem__)
+    last = max(range(middle, len(done)), key=pauses.__getitem__)
+    return size * (last - first) / (done[last] - done[first])
+
+
+def _read(descriptor: int, offset: int, buffer: memoryview) -> None:
+    os.posix_fadvise(descriptor, offset, len(buffer), os.POSIX_FADV_WILLNEED)
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(descriptor, (buffer[done:],), offset + done)
+        if count == 0:
+            raise StorageError("a file became shorter while it was read: measure files that are not in use")
+        done += count
+    os.posix_fadvise(descriptor, offset, len(buffer), os.POSIX_FADV_DONTNEED)
+
+
+def _open_files(path: Path, stack: ExitStack) -> Iterator[tuple[int, int]]:
+    """Descriptor and usable size of the largest files below `path`; of a data set, of its chunks."""
+    found = [(path.stat().st_size, path)] if path.is_file() else list(_walk(path))
+    random.shuffle(found)
+    for _, file in sorted(found, key=lambda item: -item[0])[:_MOST_FILES]:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        facts = os.fstat(descriptor)
+        sparse = facts.st_blocks * 512 < facts.st_size  # a hole is not read: only what lies before the first counts
+        yield descriptor, os.lseek(descriptor, 0, os.SEEK_HOLE) if sparse else facts.st_size
+
+
+def _walk(path: Path) -> Iterator[tuple[int, Path]]:
+    """Size and path of the files below a folder on the same storage, within limits of number and time."""
+    top = path / "chunks" if (path / MANIFEST_NAME).is_file() else path
+    storage, end, seen = top.stat().st_dev, time.perf_counter() + _WALK_S, 0
+    folders = [top]
+    while folders:
+        folder = folders.pop()
+        if folder != top and not os.access(folder, os.R_OK | os.X_OK):  # such as lost+found
+            continue
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                seen += 1
+                if seen > _MOST_ENTRIES or time.perf_counter() > end:
+                    return
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                elif entry.is_file(follow_symlinks=False) and os.access(entry.path, os.R_OK):
+                    facts = entry.stat(follow_symlinks=False)
+                    if facts.st_dev == storage and facts.st_size:
+                        yield facts.st_size, Path(entry.path)
+
+
+def _too_small(path: str | Path, sizes: Sequence[int]) -> str:
+    most = max(sizes, default=0)
+    return (
+        f"{path}: {sum(sizes) / 1e6:,.1f} MB in files, the largest of {most / 1e6:,.1f} MB, are too little to measure a"
+        f" storage with: {LEAST_BYTES >> 20} MiB in files of some MiB are needed, and a few GiB are better. Name a"
+        " larger data set or file on the same storage"
+    )
+
+
+def _silent(*_: float) -> None:
+    """Tell nobody."""

@@ -1,0 +1,257 @@
+"""How fast is a storage, by read size and reads in flight, and how long is a stripe on it?
+
+    measured table -> a curve for each number of reads in flight, smoothed so that it never falls
+                   -> the fewest reads in flight that do (`best_depth`)
+                   -> the smallest read that reaches 90 % of the sequential bandwidth (`stripe_bytes`)
+                   -> samples (`stripe_length`)
+
+All of it pure. One file a storage keeps its profile below the user's cache folder (`load_profile`, `save_profile`); a
+profile only makes reads faster, so a file that is damaged, foreign or of another version is left alone with a log line.
+`brand.storage.probe` measures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from brand.errors import BrandError, StorageError
+from brand.formats.publish import publish_bytes, storage_errors
+from brand.storage.device import device_name, mount_of
+
+DEFAULT_STRIPE_BYTES: Final = 512 << 10
+"""Read size where nothing is known: large enough for most networks and solid-state disks."""
+ENOUGH: Final = 0.9
+"""Share of the sequential bandwidth that a stripe has to reach."""
+ABOUT_AS_FAST: Final = 0.95
+"""More reads in flight that gain less than this are not worth their memory."""
+
+_ABOUT_BEST: Final = 0.85
+_FORMAT: Final = "brand storage profile"
+_VERSION: Final = 1
+_MOST_FILE: Final = 1 << 16
+_MOST_BYTES: Final = 1 << 40
+_MOST_BANDWIDTH: Final = 1e15
+
+_log: Final = logging.getLogger("brand.storage")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Measured bandwidth of one storage. Raises ValueError where the numbers contradict each other."""
+
+    device: str
+    """The storage in plain words."""
+    sizes: tuple[int, ...]
+    """Read sizes in bytes, rising."""
+    depths: tuple[int, ...]
+    """Numbers of reads in flight, rising."""
+    bytes_per_s: tuple[tuple[float, ...], ...]
+    """Bandwidth, [depth][size]; 0.0 where nothing was measured."""
+    sequential: float
+    """Bytes/s of large reads."""
+
+    def __post_init__(self) -> None:
+        for name, axis in (("sizes", self.sizes), ("depths", self.depths)):
+            if not axis or not 1 <= axis[0] <= axis[-1] <= _MOST_BYTES or list(axis) != sorted(set(axis)):
+                raise ValueError(f"{name} are not positive and rising")
+        if [len(row) for row in self.bytes_per_s] != [len(self.sizes)] * len(self.depths):
+            raise ValueError(f"not a table of {len(self.depths)} rows of {len(self.sizes)}")
+        if not all(0 <= value <= _MOST_BANDWIDTH for row in self.bytes_per_s for value in row):
+            raise ValueError("a bandwidth that cannot be")
+        if not 0 < self.sequential <= _MOST_BANDWIDTH or not any(map(any, self.bytes_per_s)):
+            raise ValueError("nothing was measured")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, as the file holds them."""
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "device": self.device,
+            "sizes": list(self.sizes),
+            "depths": list(self.depths),
+            "bytes_per_s": [list(row) for row in self.bytes_per_s],
+            "sequential": self.sequential,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Profile:
+        """The profile of `to_json`. Raises ValueError for anything else."""
+        try:
+            if (value["format"], value["version"]) != (_FORMAT, _VERSION):
+                raise ValueError(f"not version {_VERSION} of a storage profile")
+            if not isinstance(value["device"], str):
+                raise ValueError("the device has no name")
+            return cls(
+                device=value["device"],
+                sizes=tuple(map(_natural, value["sizes"])),
+                depths=tuple(map(_natural, value["depths"])),
+                bytes_per_s=tuple(tuple(map(_number, row)) for row in value["bytes_per_s"]),
+                sequential=_number(value["sequential"]),
+            )
+        except (KeyError, TypeError, OverflowError) as error:
+            raise ValueError(f"not a storage profile: {error!r}") from error
+
+
+def best_depth(profile: Profile) -> int:
+    """How many reads are kept in flight.
+
+    Small reads mix best, so what counts is the smallest read size with which any number of reads in flight reaches 90 %
+    of the sequential bandwidth. Of the numbers that are within 5 % of the best one there, the smallest is taken: more
+    would hold memory and gain nothing.
+    """
+    curves = _curves(profile)
+    target = ENOUGH * profile.sequential
+    reached = [size for curve in curves.values() if (size := curve.reaches(target)) is not None]
+    region = min(reached, default=float(profile.sizes[-1]))
+    speeds = {depth: curve.at(region) for depth, curve in curves.items()}
+    return min(depth for depth, speed in speeds.items() if speed >= ABOUT_AS_FAST * max(speeds.values()))
+
+
+def stripe_bytes(profile: Profile | None) -> int:
+    """The smallest read, in bytes, that reaches 90 % of the sequential bandwidth with `best_depth` reads in flight.
+
+    Between two measured sizes the bandwidth is taken to rise evenly with the logarithm of the size. Where no size
+    reaches it: the largest. 512 KiB where nothing is known.
+    """
+    if profile is None:
+        return DEFAULT_STRIPE_BYTES
+    curve = _curves(profile)[best_depth(profile)]
+    reached = curve.reaches(ENOUGH * profile.sequential)
+    return curve.sizes[-1] if reached is None else min(math.ceil(reached), curve.sizes[-1])
+
+
+def stripe_length(read_bytes: int, mean_sample_bytes: float, chunk_size: int) -> int:
+    """Samples of a stripe: enough for `read_bytes`, at least 1, and at the most a quarter of a chunk."""
+    most = max(1, chunk_size // 4)
+    if mean_sample_bytes * most <= read_bytes:
+        return most
+    return max(1, math.ceil(read_bytes / mean_sample_bytes))
+
+
+def sequential_of(sizes: Sequence[int], table: Sequence[Sequence[float]]) -> float:
+    """The bandwidth of large reads in a measured table [depth][size]. Pure.
+
+    Large is from a quarter of the largest measured size on. The mean of all large reads of those depths whose own mean
+    is about the best: one figure that is too high by chance does not decide alone.
+    """
+    largest = max(size for row in table for size, speed in zip(sizes, row, strict=True) if speed)
+    rows = [[v for size, v in zip(sizes, row, strict=True) if v and 4 * size >= largest] for row in table]
+    means = [math.fsum(row) / len(row) if row else 0.0 for row in rows]
+    good = [value for row, mean in zip(rows, means, strict=True) if mean >= _ABOUT_BEST * max(means) for value in row]
+    return math.fsum(good) / len(good)
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """Bandwidth by read size: measured sizes and, for each, a bandwidth that never falls."""
+
+    sizes: tuple[int, ...]
+    speeds: tuple[float, ...]
+
+    def reaches(self, speed: float) -> float | None:
+        """The smallest size with this bandwidth, or None."""
+        at = bisect_left(self.speeds, speed)
+        if at == len(self.sizes):
+            return None
+        if at == 0:
+            return float(self.sizes[0])
+        low, high = self.speeds[at - 1], self.speeds[at]
+        share = (speed - low) / (high - low)
+        return float(self.sizes[at - 1] * (self.sizes[at] / self.sizes[at - 1]) ** share)
+
+    def at(self, size: float) -> float:
+        """The bandwidth of a size; of the nearest one that was measured where it lies outside."""
+        at = bisect_left(self.sizes, size)
+        if at == 0 or at == len(self.sizes):
+            return self.speeds[min(at, len(self.sizes) - 1)]
+        share = math.log(size / self.sizes[at - 1]) / math.log(self.sizes[at] / self.sizes[at - 1])
+        return self.speeds[at - 1] + share * (self.speeds[at] - self.speeds[at - 1])
+
+
+def _curves(profile: Profile) -> dict[int, _Curve]:
+    rows = zip(profile.depths, profile.bytes_per_s, strict=True)
+    return {depth: _curve(profile.sizes, row) for depth, row in rows if any(row)}
+
+
+def _curve(sizes: Sequence[int], row: Sequence[float]) -> _Curve:
+    measured = [(size, speed) for size, speed in zip(sizes, row, strict=True) if speed]
+    return _Curve(tuple(size for size, _ in measured), tuple(_never_falling([speed for _, speed in measured])))
+
+
+def _never_falling(values: Sequence[float]) -> list[float]:
+    """The nearest sequence (least squares) that never falls: neighbours in the wrong order become their mean."""
+    blocks: list[tuple[float, int]] = []
+    for value in values:
+        total, count = value, 1
+        while blocks and blocks[-1][0] / blocks[-1][1] >= total / count:
+            before = blocks.pop()
+            total, count = total + before[0], count + before[1]
+        blocks.append((total, count))
+    return [total / count for total, count in blocks for _ in range(count)]
+
+
+def load_profile(path: str | Path) -> Profile | None:
+    """The stored profile of the storage that `path` lies on, or None where there is none that can be used."""
+    try:
+        device = device_name(mount_of(path))
+        file = _profile_file(device)
+        with file.open("rb") as opened:
+            data = opened.read(_MOST_FILE + 1)
+    except FileNotFoundError:
+        return None
+    except (BrandError, OSError) as error:
+        _log.info("no storage profile for %s: %s", path, error)
+        return None
+    try:
+        if len(data) > _MOST_FILE:
+            raise ValueError("too large for a storage profile")
+        profile = Profile.from_json(json.loads(data))
+        if profile.device != device:
+            raise ValueError(f"it is of another storage: {profile.device}")
+    except (ValueError, RecursionError) as error:
+        _log.warning("%s is not used: %s. `brand profile` makes it anew", file, error)
+        return None
+    return profile
+
+
+def save_profile(profile: Profile) -> Path:
+    """Store a profile for its storage, in place of an earlier one; returns the file. Raises `StorageError`."""
+    file = _profile_file(profile.device)
+    with storage_errors(file, "cannot write"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        publish_bytes(file, json.dumps(profile.to_json(), indent=1).encode() + b"\n")
+    return file
+
+
+def _profile_file(device: str) -> Path:
+    """Where the profile of a storage is kept: below XDG_CACHE_HOME, or ~/.cache where that is not set."""
+    base = Path(os.path.expandvars("${XDG_CACHE_HOME}"))
+    if not base.is_absolute():  # not set, or not what the XDG base directory specification allows
+        base = Path(os.path.expanduser("~"), ".cache")
+    if not base.is_absolute():
+        raise StorageError("there is no folder for storage profiles: neither HOME nor XDG_CACHE_HOME names one")
+    digest = hashlib.sha256(device.encode("utf-8", "backslashreplace")).hexdigest()[:12]
+    words = re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-")[:60]
+    return base / "brand" / "storage" / f"{words}-{digest}.json"
+
+
+def _natural(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)

@@ -1,0 +1,127 @@
+"""What is read to measure a storage: which read sizes and depths fit the files, and where the ranges lie?
+
+    file sizes -> cells (read size, reads in flight) that they have room for -> visits of these cells, round after round
+               -> ranges: each visit's lie anywhere, touch no page boundary on purpose, and never overlap
+
+A round goes through the cells of every other depth, the next one through the rest, so that a slow storage has time for
+half of the table, measured well. Rounds go by rising size and by falling size in turn: neighbours are alike, which
+leaves little to what a storage allows in a burst, and a slow drift cancels out. The ranges of as many visits as fit are
+laid out together, so nothing is read twice before nearly all was read once. All of it pure.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice, takewhile
+from typing import Final, NamedTuple
+
+MOST_IN_FLIGHT: Final = 16 << 20
+"""Bytes that are read at the same time, which bounds the memory."""
+MOST_READS: Final = 2048
+"""Reads of one visit."""
+VISIT_BYTES: Final = 256 << 20
+"""Bytes of one visit, where the files have room for them and time allows: half a second of 500 MB/s."""
+VISITS: Final = 3
+"""Visits of each cell, as far as time allows."""
+
+_SHARE: Final = 0.8
+"""Of the files' bytes are laid out at once; the rest is the space between ranges."""
+_TRIES: Final = 8
+
+
+class Cell(NamedTuple):
+    """One place of the table: reads of this size, so many in flight."""
+
+    size: int
+    depth: int
+
+    @property
+    def least(self) -> int:
+        """Reads that a visit has at least."""
+        return max(2, self.depth)
+
+
+class Range(NamedTuple):
+    """A piece of a file, by the file's position in the list of files."""
+
+    file: int
+    offset: int
+    size: int
+
+
+def cells_that_fit(files: Sequence[int], sizes: Sequence[int], depths: Sequence[int]) -> list[Cell]:
+    """The cells that files of these sizes have room for twice over, and that stay below `MOST_IN_FLIGHT`."""
+    found = []
+    for size in sizes:
+        room = sum(file // size for file in files)
+        cells = [Cell(size, depth) for depth in depths]
+        found += [c for c in cells if 2 * c.least <= room and size * c.depth <= MOST_IN_FLIGHT]
+    return found
+
+
+def rounds(cells: Sequence[Cell], visits: int = VISITS) -> list[list[Cell]]:
+    """The order of the visits: every other depth by rising size, the other depths too, then both by falling size."""
+    depths = sorted({cell.depth for cell in cells})
+    halves = [sorted(c for c in cells if c.depth in some) for some in (depths[::2], depths[1::2])]
+    return [half if number % 2 == 0 else half[::-1] for number in range(visits) for half in halves if half]
+
+
+def reads_of(cell: Cell) -> int:
+    """Reads of a visit: `VISIT_BYTES`, in whole turns of all that are in flight, within limits."""
+    wanted = min(MOST_READS, max(cell.least, VISIT_BYTES // cell.size))
+    return -(-wanted // cell.depth) * cell.depth
+
+
+def layouts(files: Sequence[int], visits: Sequence[Cell], rng: random.Random) -> Iterator[tuple[Cell, list[Range]]]:
+    """Each visit with its ranges: of as many visits at once as fit; then the files are used anew.
+
+    A visit that does not fit alone gets the ranges that do.
+    """
+    at, room = 0, _SHARE * sum(files)
+    while at < len(visits):
+        totals = accumulate(cell.size * reads_of(cell) for cell in visits[at:])
+        count = max(1, sum(1 for _ in takewhile(lambda total: total <= room, totals)))
+        while True:
+            together = visits[at : at + count]
+            placed = place(files, [cell.size for cell in together for _ in range(reads_of(cell))], rng)
+            if count == 1 or None not in placed:
+                break
+            count //= 2
+        ranges = iter(placed)
+        for cell in together:
+            yield cell, [piece for piece in islice(ranges, reads_of(cell)) if piece is not None]
+        at += len(together)
+
+
+def place(files: Sequence[int], wanted: Sequence[int], rng: random.Random) -> list[Range | None]:
+    """For each wanted size a range somewhere in the files, none overlapping another; None where none had room left.
+
+    Large ones choose first, each a file with a chance that is its size. What is left of a file is spread at random
+    between its ranges.
+    """
+    free, ends = list(files), list(accumulate(files))
+    chosen: list[list[int]] = [[] for _ in files]
+    for number in sorted(range(len(wanted)), key=lambda n: -wanted[n]):
+        file = _choose(free, ends, wanted[number], rng)
+        if file is not None:
+            chosen[file].append(number)
+            free[file] -= wanted[number]
+    placed: list[Range | None] = [None] * len(wanted)
+    for file, numbers in enumerate(chosen):
+        rng.shuffle(numbers)
+        gaps = sorted(rng.randint(0, free[file]) for _ in numbers)
+        used = 0
+        for number, gap in zip(numbers, gaps, strict=True):
+            placed[number] = Range(file, gap + used, wanted[number])
+            used += wanted[number]
+    return placed
+
+
+def _choose(free: Sequence[int], ends: Sequence[int], size: int, rng: random.Random) -> int | None:
+    for _ in range(_TRIES):
+        file = bisect_right(ends, rng.randrange(ends[-1]))
+        if free[file] >= size:
+            return file
+    return rng.choice([n for n, room in enumerate(free) if room >= size] or [None])

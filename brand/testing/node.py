@@ -1,0 +1,107 @@
+"""A node server in a thread of this process: how do code and data set behave on storage that you can break?
+
+    with running_server(path, memory="64MB", storage=FaultyStorage(Fault(chunk=3))) as server:
+        data_set = BrandDataset(path, server=server.address)
+        ...
+        assert server.facts()["failed_reads"] == 1
+
+It is the server that training uses, with real sockets and shared pages; only its process is this one, so that a test
+sees inside, is quick and leaves nothing behind. `brand.testing.storage` has storage to give it. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brand.node.client import Node
+from brand.node.memory import Memory
+from brand.node.server import DEFAULT_DEPTH, NodeServer
+from brand.storage.dataset import StoredDataSet
+from brand.storage.vectored import LocalFiles, Storage
+
+_END_LIMIT_S: Final = 30.0
+
+
+def random_address() -> str:
+    """An address where nobody listens."""
+    return f"unix:@brand-testing-{secrets.token_hex(8)}"
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server that runs in a thread."""
+
+    path: str
+    """Folder of its data set."""
+    address: str
+    """What `BrandDataset(path, server=...)` and `Node` take."""
+    node: NodeServer
+    """The server itself. Its state belongs to its thread: look at it only while nothing goes on."""
+    thread: threading.Thread
+
+    @property
+    def memory_bytes(self) -> int:
+        """Size of its arena."""
+        return self.node.memory
+
+    def facts(self) -> dict[str, Any]:
+        """What `BrandDataset.stats` tells: asked over a connection of its own, as any client does."""
+        with closing(attached(self)) as client:
+            return client.stats()
+
+
+def attached(server: RunningServer) -> Node:
+    """A client of a running server, without PyTorch; it never starts another one."""
+    return Node(server.path, StoredDataSet(server.path).id, server.address, None, attach=True)
+
+
+@contextmanager
+def running_server(
+    path: str | os.PathLike[str],
+    *,
+    memory: Memory = None,
+    depth: int = DEFAULT_DEPTH,
+    storage: Callable[[], Storage] = LocalFiles,
+    owners: tuple[int, ...] = (),
+    address: str | None = None,
+) -> Iterator[RunningServer]:
+    """Serve the data set at `path` for the length of the block.
+
+    Args:
+        path: Folder of the data set.
+        memory: How much the server may hold, as `BrandDataset(memory=...)`.
+        depth: Reads in flight.
+        storage: What it reads from.
+        owners: Processes with the last of which it ends by itself.
+        address: Where it listens; None: anywhere.
+
+    Raises what ended the server, if anything but this block did, at the end of the block.
+    """
+    server = NodeServer(
+        path, address or random_address(), memory=memory, owners=owners, depth=depth, storage=storage
+    )
+    faults: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            server.run()
+        except BaseException as fault:  # noqa: BLE001 - raised in the thread that opened the block
+            faults.append(fault)
+
+    thread = threading.Thread(target=serve, name="node server", daemon=True)
+    thread.start()
+    try:
+        yield RunningServer(os.fspath(path), server.address, server, thread)
+    finally:
+        server.stop()
+        thread.join(_END_LIMIT_S)
+        if faults:
+            raise faults[0]
+        if thread.is_alive():
+            raise TimeoutError(f"the node server at {server.address} did not end within {_END_LIMIT_S:.0f} s")

@@ -1,0 +1,205 @@
+"""What do asked ints bring? Plain ones exactly their samples, tickets whatever comes at their positions.
+
+    asked ints -> `Fetcher.fetch`: one request, all I/O -> `Fetched.columns`, `.samples`: decoding, any part, any thread
+
+Samples that a draw does not find in memory are read exactly, in the same call. A damaged sample raises, or, where draws
+may skip, another one of its group takes its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import get_worker_info
+
+from brand.errors import FormatError, UsageError
+from brand.formats.media import decode_audio, decode_image
+from brand.formats.record import RecordDecoder
+from brand.formats.stored import Stored
+from brand.node.client import Node
+from brand.node.messages import MAX_DRAW
+from brand.protocol.order import Order
+from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
+from brand.storage.dataset import StoredDataSet
+
+Column = NDArray[Any] | list[Any]
+Columns = dict[str, Column]
+"""Values by field: numbers as arrays, others as lists."""
+
+_MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
+_TRIES: Final = 64
+"""Samples tried in place of a damaged one."""
+
+log = logging.getLogger("brand")
+
+
+class Fetcher:
+    """Reads and draws from one data set, the `fields` that are asked for (None: all)."""
+
+    def __init__(
+        self, data: StoredDataSet, node: Node, fields: Sequence[str] | None, *, decode: bool, skip: bool
+    ) -> None:
+        self.data, self.node, self.skip = data, node, skip
+        schema = data.header.schema
+        self.decoder = RecordDecoder(schema, None if fields is None else [n for n in schema.names if n in fields])
+        media = schema.fields if decode else ()
+        self.media = [(name, _MEDIA[codec]) for name, codec in media if codec in _MEDIA and name in self.decoder.names]
+        self._orders: dict[int, Order] = {}
+
+    def tag_of(self, order: Order) -> int:
+        """The tag of an order's tickets: the same in all processes, so far as orders do not collide."""
+        wanted = int.from_bytes(hashlib.blake2s(repr(order).encode(), digest_size=1).digest()) % TAGS
+        for more in range(TAGS):
+            tag = (wanted + more) % TAGS
+            if self._orders.setdefault(tag, order) == order:
+                return tag
+        raise UsageError(f"a data set takes the tickets of {TAGS} orders; make another BrandDataset")
+
+    def fetch(self, asked: NDArray[np.int64]) -> Fetched:
+        """All that is asked for: either tickets or indices that are in range. Raises `FormatError`, `ServerError`."""
+        if not len(asked) or int(asked.max()) < TICKET:
+            exact = self.data.samples(asked, self.decoder)
+            return Fetched(self, asked, None, np.arange(0), np.arange(len(asked)), exact, None)
+        if int(asked.min()) < TICKET:
+            raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
+        if len(asked) > MAX_DRAW or int(asked.min()) >> 32 != int(asked.max()) >> 32:
+            raise UsageError(f"a batch is of one epoch and has at most {MAX_DRAW:,} tickets")
+        return self._draw(asked)
+
+    def _draw(self, asked: NDArray[np.int64]) -> Fetched:
+        tag, epoch = tag_and_epoch(int(asked[0]))
+        order = self._orders.get(tag)
+        if order is None:
+            raise UsageError(
+                "this ticket comes from a BrandSampler of another BrandDataset object; give both the same one"
+            )
+        drawn = self.node.draw(order, epoch, positions_of(asked), owner=owner_process())
+        indices = self.data.indices(drawn.places)
+        late = np.setdiff1d(np.arange(len(asked)), drawn.present, assume_unique=True)
+        samples: list[dict[str, Any]] = []
+        if len(late):
+            samples, indices[late] = self._read(indices[late], order)
+        return Fetched(self, indices, drawn.stored, drawn.present, late, samples, order, drawn.waited_s)
+
+    def _read(self, indices: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
+        """Samples that a draw has to read exactly, and which they are."""
+        try:
+            return self.data.samples(indices, self.decoder), indices
+        except FormatError:
+            if not self.skip:
+                raise
+        pairs = [self.read_or_replace(index, order) for index in indices.tolist()]
+        return [sample for sample, _ in pairs], np.array([index for _, index in pairs])
+
+    def read_or_replace(self, index: int, order: Order) -> tuple[dict[str, Any], int]:
+        """A sample, decoded so far as it can go wrong, or another of its group; and which it is."""
+        try:
+            return self.data.samples(np.array([index]), self.decoder)[0], index
+        except FormatError as error:
+            return self.replace(index, order, error)
+
+    def replace(self, index: int, order: Order, error: FormatError) -> tuple[dict[str, Any], int]:
+        """Another sample of the group: the next place that can be read. Raises `error` where there is none."""
+        place = self.data.place(index)
+        first = place // order.mapping.group_size * order.mapping.group_size
+        size = min(order.mapping.group_size, order.samples - first)
+        for step in range(1, min(size, _TRIES)):
+            other = int(self.data.indices(np.array([first + (place - first + step) % size]))[0])
+            try:
+                sample = self.data.samples(np.array([other]), self.decoder)[0]
+                for name, decode in self.media:
+                    decode(sample[name])
+            except (FormatError, ValueError):
+                continue
+            log.warning("sample %d is replaced by sample %d: %s", index, other, error)
+            self.node.report({"index": index, "by": other, "chunk": error.chunk, "reason": str(error)})
+            return sample, other
+        raise error
+
+
+class Fetched:
+    """Samples that are here, and not decoded yet. Its parts may be decoded in several threads."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        indices: NDArray[np.int64],
+        stored: Stored | None,
+        present: NDArray[np.intp],
+        late: NDArray[np.intp],
+        samples: list[dict[str, Any]],
+        order: Order | None,
+        waited_s: float = 0.0,
+    ) -> None:
+        self._fetcher, self.indices, self._stored = fetcher, indices, stored
+        self.waited_s = waited_s
+        """How long the node server took to answer."""
+        self._present, self._late, self._samples, self._order = present, late, samples, order
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def columns(self, first: int, end: int) -> Columns:
+        """Fields of the samples `first` to `end` - 1, images and audio as bytes, with `index` and `key`."""
+        names, data = self._fetcher.decoder.names, self._fetcher.data
+        low, high = np.searchsorted(self._present, (first, end)).tolist()
+        made: Columns = {name: [] for name in names}
+        if high > low and self._stored is not None:
+            values = data.columns(self._stored.part(np.arange(low, high)), self._fetcher.decoder)
+            made = dict(zip(names, values, strict=True))
+        if high - low < end - first:
+            made = self._with_late(made, first, end, self._present[low:high] - first)
+        made["index"] = self.indices[first:end]
+        if "key" not in names:
+            made["key"] = list(map(str, self.indices[first:end].tolist()))
+        return made
+
+    def samples(self, first: int, end: int) -> list[dict[str, Any]]:
+        """The same as one dict for each sample, images and audio decoded."""
+        columns = self.columns(first, end)
+        lists = [column if isinstance(column, list) else column.tolist() for column in columns.values()]
+        samples = [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
+        for position, sample in enumerate(samples):
+            for name, decode in self._fetcher.media:
+                try:
+                    sample[name] = decode(sample[name])
+                except ValueError as error:
+                    hint = "decode=False gives the file's bytes"
+                    wrong = self._fetcher.data.decode_error(str(error), sample["index"], hint)
+                    if not self._fetcher.skip or self._order is None:
+                        raise wrong from error
+                    samples[position] = self._replaced(sample["index"], self._order, wrong)
+                    break
+        return samples
+
+    def _replaced(self, index: int, order: Order, error: FormatError) -> dict[str, Any]:
+        sample, other = self._fetcher.replace(index, order, error)
+        for name, decode in self._fetcher.media:
+            sample[name] = decode(sample[name])
+        return {"key": str(other)} | sample | {"index": other}
+
+    def _with_late(self, made: Columns, first: int, end: int, present: NDArray[np.intp]) -> Columns:
+        """Columns with the samples that were read exactly put between those from memory."""
+        low, high = np.searchsorted(self._late, (first, end)).tolist()
+        late = (self._late[low:high] - first).tolist()
+        merged: Columns = {}
+        for name, column in made.items():
+            values = [None] * (end - first)
+            here = column if isinstance(column, list) else column.tolist()
+            for position, value in zip(present.tolist(), here, strict=True):
+                values[position] = value
+            for position, sample in zip(late, self._samples[low:high], strict=True):
+                values[position] = sample[name]
+            merged[name] = values if isinstance(column, list) else np.array(values, column.dtype)
+        return merged
+
+
+def owner_process() -> int:
+    """The training process that this one works for: itself, or the parent of a DataLoader's worker."""
+    return os.getpid() if get_worker_info() is None else os.getppid()

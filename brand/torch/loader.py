@@ -1,0 +1,301 @@
+"""`BrandLoader`: batches without worker processes.
+
+    producer thread      tickets of some batches -> one request -> samples, copied once out of the shared pages
+    pool of threads      slices of a batch: decode, transform; the last slice of a batch puts it together
+    training loop        takes batches in order
+
+Pillow, libsndfile and zstandard let other threads run while they decode, so threads are enough, start at once, and hand
+over a batch without pickling it. At most `ahead` batches are on their way. An error travels with its batch and is
+raised where that batch is due; leaving the loop, by `break` or Ctrl-C, stops the threads.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Final
+
+import torch
+from torch.utils.data import Sampler, default_collate
+
+from brand.errors import UsageError
+from brand.torch.assemble import assemble, pinned
+from brand.torch.dataset import BrandDataset
+from brand.torch.fetch import Fetched
+from brand.torch.sampler import BrandSampler
+from brand.torch.seeding import SampleSeeds, seed_of
+from brand.torch.stages import Stages
+
+AHEAD_BYTES: Final = 64 << 20
+"""Stored bytes of the batches that are on their way, by default."""
+MOST_AHEAD: Final = 64
+REQUEST: Final = 4096
+"""Small samples: as many in one request as make its cost small."""
+SLICE: Final = 16
+"""Samples that one thread decodes at a time."""
+_STEP_S: Final = 0.1
+"""How long a thread waits before it looks whether it should stop."""
+
+
+class BrandLoader:
+    """Iterates over batches of a `BrandDataset`, as a `DataLoader` does, with threads instead of worker processes.
+
+    Transforms run in several threads at a time. Torch's random functions in them give the same numbers in every run:
+    each sample has its own seed.
+
+    Args:
+        data_set: The data set; its `transform`, `fields` and `decode` apply.
+        batch_size: Samples a batch.
+        sampler: What to take, a `BrandSampler(data_set)` by default: every sample once an epoch, in random order.
+        drop_last: Whether a last batch that is not full is left out.
+        collate_fn: Makes a batch of a list of samples; PyTorch's `default_collate` by default.
+        pin_memory: Whether batches lie in page-locked memory, for fast copies to a GPU.
+        threads: Threads that decode; by default as many as this process may use.
+        ahead: Batches that are on their way while one is trained; by default as many as 64 MB hold, 2 at least.
+    """
+
+    def __init__(
+        self,
+        data_set: BrandDataset,
+        batch_size: int = 1,
+        *,
+        sampler: Sampler[int] | None = None,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        threads: int | None = None,
+        ahead: int | None = None,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("threads", threads), ("ahead", ahead)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name}={value}: at least 1")
+        self.dataset, self.batch_size, self.drop_last, self.pin_memory = data_set, batch_size, drop_last, pin_memory
+        self.sampler = BrandSampler(data_set) if sampler is None else sampler
+        self.collate_fn = collate_fn
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self.ahead = ahead or min(MOST_AHEAD, max(2, int(AHEAD_BYTES / (batch_size * data_set.mean_bytes))))
+        self.stages = Stages(self.threads)
+        """Where the time goes."""
+        self._epoch: _Epoch | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch for this rank."""
+        samples = len(self.sampler)  # type: ignore[arg-type]
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._epoch is not None:
+            self._epoch.close()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.threads, "brand-decode")
+        self._epoch = epoch = _Epoch(self, iter(self.sampler), self._pool)
+        return epoch.batches()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass on to the sampler."""
+        self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where a run goes on: behind the last batch that was handed out."""
+        sampler = self._brand_sampler()
+        return sampler.state_dict() if self._epoch is None else sampler.state_dict(samples=self._epoch.handed_out)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says, with the next iteration."""
+        self._brand_sampler().load_state_dict(state)
+        self._epoch = None
+
+    def stats(self) -> dict[str, Any]:
+        """Seconds by stage and the slowest stage, and the node server's counters."""
+        return {**self.stages.to_json(), "server": self.dataset.stats()}
+
+    def _brand_sampler(self) -> BrandSampler:
+        if not isinstance(self.sampler, BrandSampler):
+            raise UsageError(f"a {type(self.sampler).__name__} has no state; a BrandSampler does")
+        return self.sampler
+
+
+class _Batch(Future[Any]):
+    """A batch to be: its slices, and how many of them are not done."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__()
+        self.samples = samples
+        self.slices: list[list[Any]] = [[] for _ in range(0, samples, SLICE)]
+        self.missing = len(self.slices)
+        self.lock = threading.Lock()
+
+
+class _Epoch:
+    """One iteration: its producer thread, and the batches on their way."""
+
+    def __init__(self, loader: BrandLoader, indices: Iterator[int], pool: ThreadPoolExecutor) -> None:
+        self._loader, self._data, self._indices, self._pool = loader, loader.dataset, indices, pool
+        self._stages, self._size = loader.stages, loader.batch_size
+        self._whole = loader.collate_fn is None and self._data.plain
+        """Whether a batch is made of columns, without going through samples."""
+        self._seed, self._number = _run_of(loader.sampler)
+        self._ready: queue.Queue[_Batch | None] = queue.Queue(loader.ahead)
+        self._local = threading.local()
+        self._stop = threading.Event()
+        self.handed_out = 0
+        self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
+        self._thread.start()
+
+    def batches(self) -> Iterator[Any]:
+        """The batches, in order."""
+        try:
+            while True:
+                with self._stages.measure("loop_waits"):
+                    batch = self._take()
+                    value = None if batch is None else batch.result()
+                if batch is None:
+                    return
+                self.handed_out += batch.samples
+                with self._stages.measure("training"):
+                    yield value
+                del value, batch
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop the threads; returns when they have."""
+        self._stop.set()
+        with suppress(queue.Empty):
+            while True:
+                batch = self._ready.get_nowait()
+                if batch is not None:
+                    batch.cancel()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _take(self) -> _Batch | None:
+        while True:
+            with suppress(queue.Empty):
+                return self._ready.get(timeout=_STEP_S)
+            if not self._thread.is_alive() and self._ready.empty():
+                return None
+
+    def _put(self, batch: _Batch | None) -> bool:
+        """Hand a batch over; False where nobody wants it any more."""
+        while not self._stop.is_set():
+            with suppress(queue.Full):
+                self._ready.put(batch, timeout=_STEP_S)
+                return True
+        return False
+
+    # -- the producer thread -----------------------------------------------------------------------------------------
+
+    def _produce(self) -> None:
+        try:
+            request = self._size  # the first is small, so that the first batch comes soon
+            while indices := list(islice(self._indices, request)):
+                if self._loader.drop_last and len(indices) % self._size:
+                    del indices[len(indices) // self._size * self._size :]
+                if not indices or not self._request(indices):
+                    break
+                request = self._next_request(request)
+            self._put(None)
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop, where its batch is due
+            failed = _Batch(0)
+            failed.set_exception(error)
+            self._put(failed)
+            self._put(None)
+
+    def _next_request(self, last: int) -> int:
+        """Samples of the next request: batches, more of them where samples are small, up to half of what is ahead."""
+        most = max(1, min(REQUEST // self._size, self._loader.ahead // 2))
+        return min(2 * last // self._size, most) * self._size
+
+    def _request(self, indices: list[int]) -> bool:
+        """Fetch samples of some batches and set the pool to work; False where nobody wants them."""
+        start_s = time.perf_counter()
+        fetched = self._data.fetch(indices)
+        self._stages.add("storage", fetched.waited_s)
+        self._stages.add("gather", time.perf_counter() - start_s - fetched.waited_s)
+        for first in range(0, len(indices), self._size):
+            end = min(first + self._size, len(indices))
+            batch = _Batch(end - first)
+            with self._stages.measure("full"):
+                if not self._put(batch):
+                    return False
+            if self._whole:
+                self._pool.submit(self._make_whole, batch, fetched, first, end)
+                continue
+            for number, low in enumerate(range(first, end, SLICE)):
+                self._pool.submit(self._make_slice, batch, number, fetched, low, min(low + SLICE, end))
+        return True
+
+    # -- the pool ----------------------------------------------------------------------------------------------------
+
+    def _make_whole(self, batch: _Batch, fetched: Fetched, first: int, end: int) -> None:
+        if self._stop.is_set():
+            return
+        try:
+            with self._stages.measure("decode"):
+                columns = self._data.chosen(fetched.columns(first, end))
+            self._finish(batch, lambda: assemble(columns))
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
+            _fail(batch, error)
+
+    def _make_slice(self, batch: _Batch, number: int, fetched: Fetched, first: int, end: int) -> None:
+        if self._stop.is_set() or batch.done():
+            return
+        try:
+            with self._stages.measure("decode"):
+                batch.slices[number] = self._transformed(fetched.samples(first, end))
+            with batch.lock:
+                batch.missing -= 1
+                last = not batch.missing
+            if last:
+                samples = [sample for part in batch.slices for sample in part]
+                batch.slices.clear()
+                self._finish(batch, lambda: (self._loader.collate_fn or default_collate)(samples))
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
+            _fail(batch, error)
+
+    def _transformed(self, samples: Sequence[dict[str, Any]]) -> list[Any]:
+        """Samples through the data set's transform, each with its own random numbers."""
+        if self._data.transform is None:
+            return self._data.finish(list(samples))
+        seeds = getattr(self._local, "seeds", None)
+        if seeds is None:
+            seeds = self._local.seeds = SampleSeeds()
+        result = []
+        with seeds:
+            for sample in samples:
+                index = sample["index"]
+                seeds.generator.manual_seed(seed_of(self._seed, self._number, index))
+                try:
+                    result += self._data.finish([sample])
+                except Exception as error:
+                    error.add_note(f"in the transform of sample {index} of {self._data.path}")
+                    raise
+        return result
+
+    def _finish(self, batch: _Batch, make: Callable[[], Any]) -> None:
+        with self._stages.measure("collate"):
+            value = make()
+            if self._loader.pin_memory and torch.cuda.is_available():
+                value = pinned(value)
+        with suppress(Exception):  # cancelled: nobody wants it
+            batch.set_result(value)
+
+
+def _fail(batch: _Batch, error: BaseException) -> None:
+    with suppress(Exception):  # another slice failed before
+        batch.set_exception(error)
+
+
+def _run_of(sampler: Any) -> tuple[int, int]:
+    """Seed and epoch of an iteration that has just begun."""
+    if isinstance(sampler, BrandSampler):
+        return sampler.seed, sampler.epoch
+    return torch.initial_seed(), int(getattr(sampler, "epoch", 0))

@@ -1,0 +1,64 @@
+"""Where does the time of a `BrandLoader` go, and which stage should be made faster?"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+NAMES: Final = {
+    "storage": "waiting for the node server, that is for storage",
+    "gather": "copying samples out of the shared memory and checking them",
+    "decode": "decoding and transforming, all threads together",
+    "collate": "putting batches together, all threads together",
+    "full": "waiting for the training loop to take a batch",
+    "loop_waits": "the training loop waiting for a batch",
+    "training": "the training loop itself",
+}
+
+
+class Stages:
+    """Seconds spent in each stage (`NAMES`), of all threads, since the loader was made."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._seconds = dict.fromkeys(NAMES, 0.0)
+        self._lock = threading.Lock()
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Note time spent."""
+        with self._lock:
+            self._seconds[stage] += seconds
+
+    @contextmanager
+    def measure(self, stage: str) -> Iterator[None]:
+        """Note the time that the block takes."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(stage, time.perf_counter() - start)
+
+    @property
+    def slowest(self) -> str:
+        """The stage that sets the pace: `training` where the loop hardly waits."""
+        with self._lock:
+            seconds = dict(self._seconds)
+        if seconds["loop_waits"] <= 0.05 * (seconds["loop_waits"] + seconds["training"]):
+            return "training"
+        work = {"storage": seconds["storage"], "gather": seconds["gather"]}
+        work |= {stage: seconds[stage] / self._threads for stage in ("decode", "collate")}
+        return max(work, key=work.__getitem__)
+
+    def to_json(self) -> dict[str, Any]:
+        """Seconds by stage, and the slowest."""
+        with self._lock:
+            seconds = {f"{stage}_s": round(value, 3) for stage, value in self._seconds.items()}
+        return {**seconds, "slowest": self.slowest}
+
+    def __repr__(self) -> str:
+        with self._lock:
+            lines = [f"{value:10.2f} s  {stage:10}  {NAMES[stage]}" for stage, value in self._seconds.items()]
+        return "\n".join([*lines, f"slowest: {self.slowest}"])
