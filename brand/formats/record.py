@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from brand.errors import SchemaError
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.schema import FIXED, Schema
-from brand.formats.values import DECODERS, Buffer, encode_column
+from brand.formats.values import DECODERS, Buffer, decode_str, encode_column
 
 SMALL: Final = 4096
 """Pieces below this mean size are copied once more, together: slices of bytes are made faster than those of a view."""
@@ -128,16 +129,23 @@ class RecordDecoder:
         for name, decode in self._variable:
             end = begin + heads[f"length of {name}"]
             if decode is not None:
-                made[name] = [decode(piece) for piece in slices(memory, begin, end - begin)]
+                made[name] = _decoded(decode, slices(memory, begin, end - begin))
             begin = end
         if not np.array_equal(begin, starts + sizes):
             raise ValueError("the fields of a record do not end where it ends")
         return [made[name] for name in self.names]
 
 
-def slices(
-    memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> list[Buffer]:
+def _decoded(decode: Callable[[Buffer], Any], pieces: list[Buffer]) -> list[Any]:
+    """`decode` of each piece; without a Python call for each where that can be."""
+    if decode is decode_str:
+        return list(map(str, pieces, repeat("utf-8")))
+    if decode is bytes and pieces and isinstance(pieces[0], bytes):
+        return pieces
+    return list(map(decode, pieces))
+
+
+def slices(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[Buffer]:
     """Pieces of one memory."""
     data: Any = memory.data
     if len(sizes) and int(sizes.mean()) < SMALL:

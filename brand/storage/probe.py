@@ -103,7 +103,7 @@ def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Repo
         )
     if not any(speed for row in table for size, speed in zip(SIZES, row, strict=True) if size >= LARGE):
         raise StorageError(f"{path}: the storage is too slow to be measured in {seconds:g} s: give it more time")
-    profile = Profile(device_name(mount), SIZES, DEPTHS, table, sequential_of(SIZES, table))
+    profile = Profile(device_name(mount), SIZES, DEPTHS, table, sequential_of(SIZES, DEPTHS, table))
     return Measurement(profile, probe.gone(), probe.bytes, sum(sizes), probe.cached)
 
 

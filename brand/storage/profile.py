@@ -22,6 +22,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from brand.errors import BrandError, StorageError
@@ -35,7 +36,6 @@ ENOUGH: Final = 0.9
 ABOUT_AS_FAST: Final = 0.95
 """More reads in flight that gain less than this are not worth their memory."""
 
-_ABOUT_BEST: Final = 0.85
 _FORMAT: Final = "brand storage profile"
 _VERSION: Final = 1
 _MOST_FILE: Final = 1 << 16
@@ -138,17 +138,21 @@ def stripe_length(read_bytes: int, mean_sample_bytes: float, chunk_size: int) ->
     return max(1, math.ceil(read_bytes / mean_sample_bytes))
 
 
-def sequential_of(sizes: Sequence[int], table: Sequence[Sequence[float]]) -> float:
+def sequential_of(sizes: Sequence[int], depths: Sequence[int], table: Sequence[Sequence[float]]) -> float:
     """The bandwidth of large reads in a measured table [depth][size]. Pure.
 
-    Large is from a quarter of the largest measured size on. The mean of all large reads of those depths whose own mean
-    is about the best: one figure that is too high by chance does not decide alone.
+    The median of those figures that had the most bytes in flight (half of the most, or more) in large reads (a quarter
+    of the largest, or more): one figure that is wrong by chance does not decide.
     """
-    largest = max(size for row in table for size, speed in zip(sizes, row, strict=True) if speed)
-    rows = [[v for size, v in zip(sizes, row, strict=True) if v and 4 * size >= largest] for row in table]
-    means = [math.fsum(row) / len(row) if row else 0.0 for row in rows]
-    good = [value for row, mean in zip(rows, means, strict=True) if mean >= _ABOUT_BEST * max(means) for value in row]
-    return math.fsum(good) / len(good)
+    measured = [
+        (size, size * depth, speed)
+        for depth, row in zip(depths, table, strict=True)
+        for size, speed in zip(sizes, row, strict=True)
+        if speed
+    ]
+    large = [row for row in measured if 4 * row[0] >= max(measured)[0]]
+    most = max(in_flight for _, in_flight, _ in large)
+    return median(speed for _, in_flight, speed in large if 2 * in_flight >= most)
 
 
 @dataclass(frozen=True, slots=True)

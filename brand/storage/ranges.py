@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 
 MOST_IN_FLIGHT: Final = 16 << 20
 """Bytes that are read at the same time, which bounds the memory."""
-MOST_READS: Final = 2048
+MOST_READS: Final = 1024
 """Reads of one visit."""
-VISIT_BYTES: Final = 256 << 20
-"""Bytes of one visit, where the files have room for them and time allows: half a second of 500 MB/s."""
+VISIT_BYTES: Final = 128 << 20
+"""Bytes of one visit, where the files have room for them and time allows: a quarter of a second of 500 MB/s."""
 VISITS: Final = 3
 """Visits of each cell, as far as time allows."""
 

@@ -12,11 +12,14 @@ from torch.utils.data import default_collate
 from brand.torch.fetch import Column
 
 
-def assemble(columns: dict[str, Column] | list[Column]) -> Any:
-    """What `default_collate` makes of the samples with these columns: a dict, or a list where fields have an order."""
+def assemble(columns: dict[str, Column] | list[Column], first: int, end: int) -> Any:
+    """What `default_collate` makes of the samples `first` to `end` - 1 of these columns.
+
+    A dict, or a list where fields have an order.
+    """
     if isinstance(columns, dict):
-        return {name: _collated(column) for name, column in columns.items()}
-    return [_collated(column) for column in columns]
+        return {name: _collated(column[first:end]) for name, column in columns.items()}
+    return [_collated(column[first:end]) for column in columns]
 
 
 def _collated(column: Column) -> Any:

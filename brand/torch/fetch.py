@@ -46,6 +46,7 @@ class Fetcher:
         self, data: StoredDataSet, node: Node, fields: Sequence[str] | None, *, decode: bool, skip: bool
     ) -> None:
         self.data, self.node, self.skip = data, node, skip
+        self.with_key = fields is None or "key" in fields
         schema = data.header.schema
         self.decoder = RecordDecoder(schema, None if fields is None else [n for n in schema.names if n in fields])
         media = schema.fields if decode else ()
@@ -156,7 +157,7 @@ class Fetched:
         if high - low < end - first:
             made = self._with_late(made, first, end, self._present[low:high] - first)
         made["index"] = self.indices[first:end]
-        if "key" not in names:
+        if self._fetcher.with_key and "key" not in names:
             made["key"] = list(map(str, self.indices[first:end].tolist()))
         return made
 

@@ -4,6 +4,8 @@
     pool of threads      slices of a batch: decode, transform; the last slice of a batch puts it together
     training loop        takes batches in order
 
+Where nothing is decoded or transformed, the producer makes batches out of columns, and the pool has nothing to do.
+
 Pillow, libsndfile and zstandard let other threads run while they decode, so threads are enough, start at once, and hand
 over a batch without pickling it. At most `ahead` batches are on their way. An error travels with its batch and is
 raised where that batch is due; leaving the loop, by `break` or Ctrl-C, stops the threads.
@@ -220,30 +222,23 @@ class _Epoch:
         fetched = self._data.fetch(indices)
         self._stages.add("storage", fetched.waited_s)
         self._stages.add("gather", time.perf_counter() - start_s - fetched.waited_s)
+        if self._whole:
+            with self._stages.measure("decode"):
+                columns = fetched.columns(0, len(indices))
         for first in range(0, len(indices), self._size):
             end = min(first + self._size, len(indices))
             batch = _Batch(end - first)
+            if self._whole:
+                self._finish(batch, lambda: assemble(self._data.chosen(columns), first, end))  # noqa: B023 - called now
             with self._stages.measure("full"):
                 if not self._put(batch):
                     return False
-            if self._whole:
-                self._pool.submit(self._make_whole, batch, fetched, first, end)
-                continue
-            for number, low in enumerate(range(first, end, SLICE)):
-                self._pool.submit(self._make_slice, batch, number, fetched, low, min(low + SLICE, end))
+            if not self._whole:
+                for number, low in enumerate(range(first, end, SLICE)):
+                    self._pool.submit(self._make_slice, batch, number, fetched, low, min(low + SLICE, end))
         return True
 
     # -- the pool ----------------------------------------------------------------------------------------------------
-
-    def _make_whole(self, batch: _Batch, fetched: Fetched, first: int, end: int) -> None:
-        if self._stop.is_set():
-            return
-        try:
-            with self._stages.measure("decode"):
-                columns = self._data.chosen(fetched.columns(first, end))
-            self._finish(batch, lambda: assemble(columns))
-        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
-            _fail(batch, error)
 
     def _make_slice(self, batch: _Batch, number: int, fetched: Fetched, first: int, end: int) -> None:
         if self._stop.is_set() or batch.done():
