@@ -17,6 +17,8 @@ from brand.cli.info import info
 from brand.cli.output import fail
 from brand.cli.profile import profile
 from brand.cli.reindex import reindex
+from brand.cli.serve import serve
+from brand.cli.top import top
 from brand.cli.unpack import unpack
 from brand.cli.verify import verify
 from brand.errors import BrandError, UsageError
@@ -31,7 +33,7 @@ def cli() -> None:
     """
 
 
-for _verb in (convert, info, verify, unpack, cat, reindex, profile):
+for _verb in (convert, info, verify, unpack, cat, reindex, profile, serve, top):
     cli.add_command(_verb)
 
 

@@ -150,10 +150,22 @@ class Node:
         return _Connection(self.address, self.data_set, owner)
 
 
+def look_at(address: str) -> dict[str, Any]:
+    """Counters of a server, whatever data set it serves. Raises `ServerError` where none is."""
+    try:
+        connection = _Connection(address, None, None)
+        try:
+            return messages.unpack_json(connection.ask(messages.frame(Kind.STATS), Kind.STATS))
+        finally:
+            connection.close()
+    except (ConnectionError, TimeoutError) as error:
+        raise ServerError(f"no node server at {address}: {error}") from None
+
+
 class _Connection:
     """One connection of this process to a server, used by one thread at a time."""
 
-    def __init__(self, address: str, data_set: str, owner: int) -> None:
+    def __init__(self, address: str, data_set: str | None, owner: int | None) -> None:
         self.process = os.getpid()
         self._address = address
         self._numbers: dict[Order, int] = {}

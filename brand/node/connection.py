@@ -6,11 +6,13 @@ the other's user before the first byte.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from brand.errors import UsageError
@@ -39,6 +41,18 @@ def listen(address: str) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def own_addresses(table: Path = Path("/proc/net/unix")) -> list[str]:
+    """Addresses at which node servers of this user listen, as `own_address` makes them."""
+    prefix = f"@brand-{os.getuid()}-"
+    names = {line.split()[-1] for line in table.read_text().splitlines() if line.split()[-1].startswith(prefix)}
+    return sorted(f"unix:{name}" for name in names)
+
+
+def own_address(facts: bytes) -> str:
+    """An address for a server of this user, from what tells it from others."""
+    return f"{PREFIX}brand-{os.getuid()}-{hashlib.blake2s(facts, digest_size=8).hexdigest()}"
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:

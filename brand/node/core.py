@@ -306,12 +306,12 @@ class Core:
         """Whether no draw waits."""
         return not self._draws
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, mean_bytes: float) -> dict[str, Any]:
         """Counters, memory by kind in bytes, and progress, as plain values."""
         page, leased = self._arena.page, [lease.places for lease in self._leases.values()]
         used = self._arena.count - 1 - self._arena.free
         return {
-            **self.counters.to_json(),
+            **self.counters.to_json(mean_bytes),
             "memory": {
                 "limit": self._arena.bytes,
                 "used": used * page,

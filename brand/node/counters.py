@@ -28,6 +28,16 @@ class Counters:
     """Samples that these reads brought into memory: `held_samples / read_samples` is the mean fill rate."""
     failed_reads: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
+    def to_json(self, mean_bytes: float) -> dict[str, Any]:
+        """As plain values, with the ratios that follow; `mean_bytes` is the mean size of a stored sample.
+
+        `hit_ratio`: share of the draws that came from memory. `fill_rate`: share of the samples read that were held.
+        `amplification`: bytes read from storage, exact reads included, over bytes delivered.
+        """
+        delivered = self.draws * mean_bytes
+        return {
+            **asdict(self),
+            "hit_ratio": self.from_memory / self.draws if self.draws else None,
+            "fill_rate": self.held_samples / self.read_samples if self.read_samples else None,
+            "amplification": (self.read_bytes + self.exact * mean_bytes) / delivered if self.draws else None,
+        }

@@ -33,6 +33,7 @@ from brand.node.messages import Kind, ProtocolError
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import choose_kept, read_of_sample
 from brand.storage.dataset import StoredDataSet
+from brand.storage.profile import best_depth, load_profile
 from brand.storage.vectored import LocalFiles, Storage
 
 DEFAULT_DEPTH: Final = 8
@@ -64,7 +65,7 @@ class NodeServer:
         *,
         memory: Memory = None,
         owners: tuple[int, ...] = (),
-        depth: int = DEFAULT_DEPTH,
+        depth: int | None = None,
         storage: Callable[[], Storage] = LocalFiles,
     ) -> None:
         self._listener = listen(address)
@@ -72,6 +73,9 @@ class NodeServer:
         page, self._pages_of = _measure(self._data)
         self._arena = Arena(memory_bytes(memory, arena_bytes(self._pages_of, page)), page)
         self._core = Core(self._data, self._arena, self._pages_of, self._data.header.chunk_size)
+        if depth is None:
+            profile = load_profile(self._data.path)
+            depth = DEFAULT_DEPTH if profile is None else best_depth(profile)
         self._executor = Executor(depth, storage)
         self._selector = selectors.DefaultSelector()
         self._channels: dict[int, Channel] = {}
@@ -214,7 +218,7 @@ class NodeServer:
 
     def _greet(self, channel: Channel, hello: dict[str, Any]) -> None:
         mine = self._data.id
-        if hello.get("data_set") != mine:
+        if hello.get("data_set") not in (mine, None):  # None: somebody who only looks
             raise UsageError(
                 f"the server at {self.address} serves data set {mine} ({self._data.path}), not {hello.get('data_set')}"
             )
@@ -242,15 +246,16 @@ class NodeServer:
             raise UsageError(f"epoch {epoch}; the last is {MAX_EPOCH:,}")
 
     def _facts(self) -> dict[str, Any]:
+        data_bytes = int(self._data.chunk_rows["file_size"].sum())
         return {
             "data_set": str(self._data.path),
             "address": self.address,
             "process": os.getpid(),
             "uptime_s": time.monotonic() - self._started_s,
-            "data_bytes": int(self._data.chunk_rows["file_size"].sum()),
+            "data_bytes": data_bytes,
             "clients": len(self._channels),
             "replaced": self._reports,
-            **self._core.facts(),
+            **self._core.facts(data_bytes / len(self._data)),
         }
 
     # -- connections -------------------------------------------------------------------------------------------------

@@ -83,9 +83,7 @@ def running_server(
 
     Raises what ended the server, if anything but this block did, at the end of the block.
     """
-    server = NodeServer(
-        path, address or random_address(), memory=memory, owners=owners, depth=depth, storage=storage
-    )
+    server = NodeServer(path, address or random_address(), memory=memory, owners=owners, depth=depth, storage=storage)
     faults: list[BaseException] = []
 
     def serve() -> None:

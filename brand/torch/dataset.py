@@ -7,9 +7,7 @@ read exactly. Both ways end in the same records, so decoding, checks and errors 
 
 from __future__ import annotations
 
-import hashlib
 import operator
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from torch.utils.data import Dataset
 from brand.errors import SchemaError, UsageError, counted
 from brand.node.choose import ProtocolChoice, choose_order
 from brand.node.client import Node
+from brand.node.connection import own_address
 from brand.node.memory import Memory
 from brand.protocol.order import Order
 from brand.protocol.tickets import TICKET, TICKETS_END
@@ -177,7 +176,7 @@ class BrandDataset(Dataset[Any]):
         """Where the server that starts by itself will listen: one for the ranks of a job on this node."""
         job = job_name()
         facts = secrets.token_bytes() if job is None else f"{job}|{self.id}|{self.memory}".encode()
-        return f"unix:@brand-{os.getuid()}-{hashlib.blake2s(facts).hexdigest()[:16]}"
+        return own_address(facts)
 
     def _asked(self, indices: Sequence[int]) -> NDArray[np.int64]:
         """What a sampler or a user gave, as an array."""

@@ -1,0 +1,124 @@
+"""`brand top [ADDRESS]`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from brand.cli.output import duration, print_json, size
+from brand.errors import UsageError
+from brand.node.client import look_at
+from brand.node.connection import own_addresses
+from brand.node.launch import ServerError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_BAR: Final = 40
+_KINDS: Final = {"kept": "green", "samples of this epoch": "cyan", "being copied": "yellow", "free": "bright_black"}
+
+
+@click.command()
+@click.argument("address", required=False)
+@click.option(
+    "--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="Seconds between looks."
+)
+@click.option("--once", is_flag=True, help="Look once.")
+@click.option("--json", "as_json", is_flag=True, help="Print all counters as JSON, once.")
+def top(address: str | None, interval: float, once: bool, as_json: bool) -> None:  # noqa: FBT001 - click's way
+    """Watch a running node server: rates, reads, memory, and where clients wait.
+
+    Without ADDRESS, the only server of this user that runs.
+    """
+    where = address or _only_server()
+    facts = look_at(where)
+    if as_json:
+        print_json(facts)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    if once or not console.is_terminal:
+        console.print(_view(facts, None, interval))
+        return
+    with Live(console=console, auto_refresh=False, screen=False) as live:
+        before = None
+        while True:
+            live.update(_view(facts, before, interval), refresh=True)
+            time.sleep(interval)
+            before = facts
+            try:
+                facts = look_at(where)
+            except ServerError:
+                console.print("the server has ended")
+                return
+
+
+def _only_server() -> str:
+    there = own_addresses()
+    if not there:
+        raise UsageError("no node server of this user runs here; one starts with the first draw, or with `brand serve`")
+    if len(there) > 1:
+        listed = "\n  ".join(f"{address}  {look_at(address)['data_set']}" for address in there)
+        raise UsageError(f"several servers run here; name one of\n  {listed}")
+    return there[0]
+
+
+def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float) -> RenderableType:
+    """All there is to see; rates since `before`, or since the server started."""
+    from rich.console import Group
+    from rich.table import Table
+
+    earlier = before or dict.fromkeys(facts, 0)
+    seconds = max(facts["uptime_s"] - earlier["uptime_s"], interval / 10)
+
+    def rate(name: str) -> float:
+        change: float = (facts[name] - earlier[name]) / seconds
+        return change
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    rows = {
+        "data set": f"{facts['data_set']}, {size(facts['data_bytes'])}",
+        "server": f"{facts['address']}, process {facts['process']}, up {duration(facts['uptime_s'])}",
+        "draws": f"{rate('draws'):,.0f}/s, {facts['draws']:,} in all, hit ratio {_share(facts['hit_ratio'])}",
+        "reads": f"{rate('reads'):,.0f}/s, {size(rate('read_bytes'))}/s, {facts['reading']} in flight, "
+        f"fill rate {_share(facts['fill_rate'])}, amplification {_ratio(facts['amplification'])}",
+        "exact reads": f"{facts['exact']:,}, {len(facts['replaced'])} samples replaced, "
+        f"{facts['failed_reads']} reads failed",
+        "clients": f"{facts['clients']}, {facts['waiting']} waiting, "
+        f"{100 * rate('wait_s'):.0f} % of a client's time waited",
+    }
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}[/bold]", value.replace("[", r"\["))
+    for state in facts["epochs"]:
+        done = min(1.0, (state["drawn"] + state["start"]) / state["samples"])
+        table.add_row(f"[bold]epoch {state['epoch']}[/bold]", f"{'█' * round(_BAR * done):░<{_BAR}} {100 * done:.0f} %")
+    return Group(table, _memory(facts["memory"]))
+
+
+def _memory(memory: dict[str, int]) -> RenderableType:
+    """The arena as a bar by kind."""
+    from rich.table import Table
+    from rich.text import Text
+
+    held = max(0, memory["used"] - memory["kept"] - memory["leased"])
+    amounts = dict(zip(_KINDS, (memory["kept"], held, memory["leased"], memory["free"]), strict=True))
+    bar, legend = Text(), Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for kind, amount in amounts.items():
+        bar.append("█" * round(_BAR * amount / memory["limit"]), _KINDS[kind])
+        legend.add_row(Text("█", _KINDS[kind]), kind, size(amount))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_row("[bold]memory[/bold]", size(memory["limit"]), bar)
+    table.add_row("", "", legend)
+    return table
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"x{value:.2f}"
