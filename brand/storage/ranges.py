@@ -23,7 +23,7 @@ MOST_READS: Final = 1024
 """Reads of one visit."""
 VISIT_BYTES: Final = 128 << 20
 """Bytes of one visit, where the files have room for them and time allows: a quarter of a second of 500 MB/s."""
-VISITS: Final = 3
+VISITS: Final = 9
 """Visits of each cell, as far as time allows."""
 
 _SHARE: Final = 0.8

@@ -118,7 +118,7 @@ class BrandDataset(Dataset[Any]):
         fetched = self.fetch(indices)
         return self.finish(fetched.samples(0, len(fetched)))
 
-    def fetch(self, indices: Sequence[int]) -> Fetched:
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> Fetched:
         """The samples with these indices or tickets, not decoded yet: what `BrandLoader` calls."""
         asked = self._asked(indices)
         if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:
@@ -178,8 +178,10 @@ class BrandDataset(Dataset[Any]):
         facts = secrets.token_bytes() if job is None else f"{job}|{self.id}|{self.memory}".encode()
         return own_address(facts)
 
-    def _asked(self, indices: Sequence[int]) -> NDArray[np.int64]:
+    def _asked(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """What a sampler or a user gave, as an array."""
+        if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
+            return indices
         length = len(self)
         try:
             return np.fromiter(map(operator.index, indices), np.int64, len(indices))

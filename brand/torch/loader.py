@@ -23,14 +23,16 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import Sampler, default_collate
 
 from brand.errors import UsageError
 from brand.torch.assemble import assemble, pinned
 from brand.torch.dataset import BrandDataset
 from brand.torch.fetch import Fetched
-from brand.torch.sampler import BrandSampler
+from brand.torch.sampler import BrandSampler, Positions
 from brand.torch.seeding import SampleSeeds, seed_of
 from brand.torch.stages import Stages
 
@@ -198,10 +200,10 @@ class _Epoch:
     def _produce(self) -> None:
         try:
             request = self._size  # the first is small, so that the first batch comes soon
-            while indices := list(islice(self._indices, request)):
+            while len(indices := self._take_indices(request)):
                 if self._loader.drop_last and len(indices) % self._size:
-                    del indices[len(indices) // self._size * self._size :]
-                if not indices or not self._request(indices):
+                    indices = indices[: len(indices) // self._size * self._size]
+                if not len(indices) or not self._request(indices):
                     break
                 request = self._next_request(request)
             self._put(None)
@@ -211,12 +213,15 @@ class _Epoch:
             self._put(failed)
             self._put(None)
 
+    def _take_indices(self, count: int) -> Sequence[int] | NDArray[np.int64]:
+        return self._indices.take(count) if isinstance(self._indices, Positions) else list(islice(self._indices, count))
+
     def _next_request(self, last: int) -> int:
         """Samples of the next request: batches, more of them where samples are small, up to half of what is ahead."""
         most = max(1, min(REQUEST // self._size, self._loader.ahead // 2))
         return min(2 * last // self._size, most) * self._size
 
-    def _request(self, indices: list[int]) -> bool:
+    def _request(self, indices: Sequence[int] | NDArray[np.int64]) -> bool:
         """Fetch samples of some batches and set the pool to work; False where nobody wants them."""
         start_s = time.perf_counter()
         fetched = self._data.fetch(indices)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from brand.errors import UsageError
@@ -63,7 +64,7 @@ class BrandSampler(Sampler[int]):
         self._epoch = 0
         self._position = 0
         """Global position at which the next iteration begins."""
-        self._running: _Positions | None = None
+        self._running: Positions | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, from its beginning; no change where a loaded state is in this epoch."""
@@ -80,7 +81,7 @@ class BrandSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         if self._running is not None:  # a second iteration, and nobody said which epoch
             self._epoch, self._position = self._epoch + 1, 0
-        self._running = _Positions(self, self._epoch, self._position)
+        self._running = Positions(self, self._epoch, self._position)
         return self._running
 
     @property
@@ -136,7 +137,7 @@ class BrandSampler(Sampler[int]):
         self.shuffle, self._epoch, self._position, self._running = shuffle, epoch, position, None
 
 
-class _Positions(Iterator[int]):
+class Positions(Iterator[int]):
     """One iteration. Has a state of its own, as torchdata's `StatefulDataLoader` asks its sampler's iterator."""
 
     def __init__(self, sampler: BrandSampler, epoch: int, start: int) -> None:
@@ -146,8 +147,7 @@ class _Positions(Iterator[int]):
         self._count = _rounds(self._samples - start, self._replicas, drop_last=sampler.drop_last)
         self._ints: list[int] = []
         """The rest of the present block, last first."""
-        self._made = 0
-        self.yielded = 0
+        self._made, self.yielded, self._announced = 0, 0, False
 
     def position_after(self, samples: int) -> int:
         """Global position after so many samples of each rank."""
@@ -157,11 +157,19 @@ class _Positions(Iterator[int]):
 
     def __next__(self) -> int:
         if not self._ints:
-            if self._made == self._count:
+            self._ints = self._make(_BLOCK)[::-1].tolist()
+            if not self._ints:
                 raise StopIteration
-            self._ints = self._block()
         self.yielded += 1
         return self._ints.pop()
+
+    def take(self, count: int) -> NDArray[np.int64]:
+        """The next `count` ints at once, fewer at the end; what `BrandLoader` calls."""
+        first = np.array(self._ints[: -count - 1 : -1], np.int64)
+        del self._ints[len(self._ints) - len(first) :]
+        taken = np.concatenate((first, self._make(count - len(first))))
+        self.yielded += len(taken)
+        return taken
 
     def state_dict(self) -> dict[str, Any]:
         """The sampler's state after what was yielded."""
@@ -173,18 +181,18 @@ class _Positions(Iterator[int]):
         self._sampler._running = self
         self.__init__(self._sampler, self._sampler._epoch, self._sampler._position)  # type: ignore[misc]
 
-    def _block(self) -> list[int]:
-        """The next ints, last first."""
-        sampler, end = self._sampler, min(self._made + _BLOCK, self._count)
+    def _make(self, count: int) -> NDArray[np.int64]:
+        """The next `count` ints, fewer at the end."""
+        sampler, end = self._sampler, min(self._made + count, self._count)
         positions = self._start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
         positions %= self._samples
         self._made = end
         if sampler.shuffle:
-            if not self.yielded:
+            if not self._announced and len(positions):
+                self._announced = True
                 sampler.data_set.announce(sampler.order, self._epoch, self._start, self._replicas)
             positions = tickets(sampler.tag, self._epoch, positions)
-        ints: list[int] = positions[::-1].tolist()
-        return ints
+        return positions
 
 
 def _rounds(samples: int, replicas: int, *, drop_last: bool) -> int:
