@@ -6,8 +6,8 @@
 
 A draw waits as long as a read that will bring its samples is still to come. Reads are started in the plan's order as
 far ahead as memory allows; at the end of an epoch into what the drain frees, for the next one. Where that cannot go on
-(`unblock`), skipped positions are given up, and after that the draw is answered as it stands: what is not in memory,
-its client reads exactly from storage. Memory is only a cache: slower is allowed, wrong is not.
+(`unblock`), skipped positions are given up, then kept samples, and after that the draw is answered as it stands: what
+is not in memory, its client reads exactly from storage. Memory is only a cache: slower is allowed, wrong is not.
 """
 
 from __future__ import annotations
@@ -284,23 +284,25 @@ class Core:
             epoch.advance()
         return None
 
-    def unblock(self, now_s: float) -> None:
-        """Nothing more can be read and draws wait: give up what was skipped, or answer the oldest as it stands."""
-        self._settle_all(now_s)
-        if not self._draws:
-            return
+    def unblock(self, now_s: float) -> bool:
+        """Nothing more can be read and draws wait: make room, or answer the oldest as it stands; whether that was done.
+
+        Room comes from positions that were skipped, then from kept samples: more is asked for at a time than was
+        foreseen.
+        """
         oldest = self._draws[0]
+        if oldest.key in self._planned:  # nobody knows yet which samples these are
+            return False
         if now_s - oldest.since_s < LONGEST_WAIT_S:
-            if self.reading or oldest.key in self._planned:
-                return
-            if any(now_s - lease.since_s < STALE_LEASE_S for lease in self._leases.values()):
-                return
-            if self._give_up_skipped():
-                return
-        elif oldest.key in self._planned:
-            return  # nobody knows yet which samples these are
+            copying = any(now_s - lease.since_s < STALE_LEASE_S for lease in self._leases.values())
+            if self.reading or copying:
+                return False
+            share = self._arena.count // AHEAD_SHARE
+            if self._give_up_skipped() or self._residents.keep_less(self._chunk_size, share):
+                return True
         self._draws.pop(0)
         self._answer(oldest, now_s)
+        return True
 
     def idle(self) -> bool:
         """Whether no draw waits."""
@@ -393,7 +395,7 @@ class Core:
             offset=int(rows["offset"][0]),
             size=size,
             vector=self._arena.vector(sizes, held, pages),
-            forget=False,
+            forget=bool(self._residents.to_keep(absent).all()),  # it will not be read again
             places=absent,
             heads=heads,
             epoch=epoch,

@@ -74,6 +74,23 @@ class Residents:
         self.let_go(dropped)
         self._keep(np.flatnonzero(mask & ~self._kept & (self._head >= 0)))
 
+    def keep_less(self, chunk_size: int, pages: int) -> bool:
+        """Let go of kept samples, whole chunks of them, that take so many pages; False where none is kept."""
+        places = np.flatnonzero(self._kept)
+        if not len(places):
+            return False
+        sizes = np.bincount(places // chunk_size, self.pages_of[places])
+        order = np.argsort(-sizes, kind="stable")
+        enough = int(np.searchsorted(np.cumsum(sizes[order]), pages)) + 1
+        mask = self._to_keep.copy()
+        mask[np.isin(np.arange(len(mask)) // chunk_size, order[:enough])] = False
+        self.keep(mask)
+        return True
+
+    def to_keep(self, places: Places) -> NDArray[np.bool_]:
+        """Which are kept as soon as they are in memory."""
+        return self._to_keep[places]
+
     def kept(self) -> NDArray[np.bool_]:
         """Which places are in memory for good, shape (samples,)."""
         return self._kept

@@ -68,10 +68,14 @@ class NodeServer:
         depth: int | None = None,
         storage: Callable[[], Storage] = LocalFiles,
     ) -> None:
-        self._listener = listen(address)
-        self.address, self._data = address, StoredDataSet(os.fspath(path))
-        page, self._pages_of = _measure(self._data)
-        self._arena = Arena(memory_bytes(memory, arena_bytes(self._pages_of, page)), page)
+        self._data = StoredDataSet(os.fspath(path))
+        self.address, self._listener = address, listen(address)
+        try:
+            page, self._pages_of = _measure(self._data)
+            self._arena = Arena(memory_bytes(memory, arena_bytes(self._pages_of, page)), page)
+        except BaseException:
+            self._listener.close()
+            raise
         self._core = Core(self._data, self._arena, self._pages_of, self._data.header.chunk_size)
         if depth is None:
             profile = load_profile(self._data.path)
@@ -125,15 +129,12 @@ class NodeServer:
         """Start what can be started, answer what can be answered."""
         for key, order, first in self._core.plans_wanted():
             self._start_plan(key, order, first=first)
-        blocked = False
         while self._core.reading < self._executor.depth:
             read = self._core.next_read()
-            if read is None:
-                blocked = True
+            if read is not None:
+                self._start_read(read)
+            elif self._core.idle() or not self._core.unblock(time.monotonic()):
                 break
-            self._start_read(read)
-        if blocked and not self._core.idle():
-            self._core.unblock(time.monotonic())
         for answer in self._core.answers():
             channel = self._channels.get(answer.client)
             if channel is not None:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,15 +64,32 @@ class Fault:
         return self.chunk in (None, read.chunk) and end > self.first and (self.end is None or read.offset < self.end)
 
 
-class _Wrapped:
-    """Storage that asks its maker before each read of the inner one."""
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A read that has not happened yet."""
 
-    def __init__(self, inner: Storage, scatter: Callable[..., None]) -> None:
-        self._inner, self._scatter = inner, scatter
+    call: ReadCall
+    path: str
+    vector: NDArray[np.void]
+    inner: Storage
+
+    def do(self, vector: NDArray[np.void] | None = None, size: int | None = None) -> None:
+        """Read, all of it or what is given."""
+        size = self.call.size if size is None else size
+        vector = self.vector if vector is None else vector
+        self.inner.scatter(self.path, self.call.offset, size, vector, forget=self.call.forget)
+
+
+class _Wrapped:
+    """Storage that lets its maker decide what becomes of each read of the inner one."""
+
+    def __init__(self, inner: Storage, read: Callable[[_Pending], None]) -> None:
+        self._inner, self._read = inner, read
 
     def scatter(self, path: str, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:
         """See `Storage`."""
-        self._scatter(self._inner, path, offset, size, vector, forget=forget)
+        call = ReadCall(int(Path(path).stem), offset, size, forget)
+        self._read(_Pending(call, path, vector, self._inner))
 
     def close(self) -> None:
         """See `Storage`."""
@@ -86,17 +103,9 @@ class _Factory:
         self._inner = inner
 
     def __call__(self) -> Storage:
-        return _Wrapped(self._inner(), self._scatter)
+        return _Wrapped(self._inner(), self._read)
 
-    def _scatter(
-        self, inner: Storage, path: str, offset: int, size: int, vector: NDArray[np.void], *, forget: bool
-    ) -> None:
-        read = ReadCall(int(Path(path).stem), offset, size, forget)
-        self._read(read, path, vector, lambda: inner.scatter(path, offset, size, vector, forget=forget), inner)
-
-    def _read(
-        self, read: ReadCall, path: str, vector: NDArray[np.void], go_on: Callable[[], None], inner: Storage
-    ) -> None:
+    def _read(self, pending: _Pending) -> None:
         raise NotImplementedError
 
 
@@ -108,34 +117,32 @@ class SlowStorage(_Factory):
         self.longest_s = longest_s
         self._random, self._lock = random.Random(seed), threading.Lock()
 
-    def _read(self, read: Any, path: Any, vector: Any, go_on: Callable[[], None], inner: Any) -> None:
+    def _read(self, pending: _Pending) -> None:
         with self._lock:
             delay_s = self._random.uniform(0, self.longest_s)
         time.sleep(delay_s)
-        go_on()
+        pending.do()
 
 
 class FaultyStorage(_Factory):
-    """Reads that touch one of the faults go wrong; `healed` by `faults.clear()`, broken further by `faults.append`."""
+    """Reads that touch one of the faults go wrong; `faults` may be changed at any time."""
 
     def __init__(self, *faults: Fault, inner: MakeStorage = LocalFiles) -> None:
         super().__init__(inner)
         self.faults = list(faults)
         """What is broken just now."""
 
-    def _read(
-        self, read: ReadCall, path: str, vector: NDArray[np.void], go_on: Callable[[], None], inner: Storage
-    ) -> None:
-        kinds = {fault.kind for fault in self.faults if fault.hits(read)}
+    def _read(self, pending: _Pending) -> None:
+        kinds = {fault.kind for fault in self.faults if fault.hits(pending.call)}
         if "error" in kinds:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), pending.path)
         if "short" in kinds:
-            part = _first_bytes(vector, read.size // 2)
-            inner.scatter(path, read.offset, read.size // 2, part, forget=read.forget)
-            raise EOFError(path)
-        go_on()
+            half = pending.call.size // 2
+            pending.do(_first_bytes(pending.vector, half), half)
+            raise EOFError(pending.path)
+        pending.do()
         if "wrong" in kinds:
-            for base, length in vector.tolist():
+            for base, length in pending.vector.tolist():
                 if length:
                     memory = (ctypes.c_ubyte * length).from_address(base)
                     memory[length // 2] ^= 1
@@ -177,7 +184,7 @@ class BlockedStorage(_Factory):
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _read(self, read: Any, path: Any, vector: Any, go_on: Callable[[], None], inner: Any) -> None:
+    def _read(self, pending: _Pending) -> None:
         with self._changed:
             self.waiting += 1
             try:
@@ -185,7 +192,7 @@ class BlockedStorage(_Factory):
                 self._permits = max(0, self._permits - 1)
             finally:
                 self.waiting -= 1
-        go_on()
+        pending.do()
 
 
 class CountedStorage(_Factory):
@@ -195,9 +202,9 @@ class CountedStorage(_Factory):
         super().__init__(inner)
         self.reads: list[ReadCall] = []
 
-    def _read(self, read: ReadCall, path: Any, vector: Any, go_on: Callable[[], None], inner: Any) -> None:
-        self.reads.append(read)
-        go_on()
+    def _read(self, pending: _Pending) -> None:
+        self.reads.append(pending.call)
+        pending.do()
 
 
 def _first_bytes(vector: NDArray[np.void], size: int) -> NDArray[np.void]:
