@@ -3,8 +3,10 @@
 memory      how much memory samples may take
 choose      which order a data set, its memory and its storage ask for
 arena       pages of shared memory
+pages       how large pages are, and how many a sample takes
 residents   which samples are in memory, and who needs them
-epoch       how far one epoch of one order is
+epoch       how far one epoch is
+epochs      which epochs are under way, and who draws from them
 core        what to do next: all decisions, no I/O
 executor    the threads that read and plan
 messages    what clients and server say to each other

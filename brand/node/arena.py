@@ -23,23 +23,10 @@ from brand.formats.constants import ROW
 
 ROW_BYTES: Final = ROW.itemsize
 SINK: Final = 0
-SMALLEST_PAGE: Final = 128
-LARGEST_PAGE: Final = 64 << 10
 _SEAL_FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
 
 IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, as readv(2) has it."""
-
-
-def page_bytes(mean_sample: float) -> int:
-    """A power of two near a sixteenth of the mean sample: small enough to waste little, large enough to be few."""
-    wanted = max(1.0, mean_sample / 16)
-    return int(min(LARGEST_PAGE, max(SMALLEST_PAGE, 1 << round(np.log2(wanted)))))
-
-
-def pages_needed(sizes: NDArray[Any], page: int) -> NDArray[np.uint32]:
-    """Pages that samples of these stored sizes take, row included."""
-    return ((sizes.astype(np.int64) + (ROW_BYTES + page - 1)) // page).astype(np.uint32)
 
 
 class Arena:

@@ -8,8 +8,9 @@ from typing import Final, Literal
 import numpy as np
 
 from brand.errors import UsageError
-from brand.node.arena import ROW_BYTES, page_bytes
+from brand.node.arena import ROW_BYTES
 from brand.node.memory import Memory, memory_bytes
+from brand.node.pages import page_bytes
 from brand.protocol.mapping import chunks_per_group
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet

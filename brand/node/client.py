@@ -27,7 +27,7 @@ from brand.node import messages
 from brand.node.arena import ROW_BYTES
 from brand.node.buffers import Buffers
 from brand.node.connection import same_user, socket_name
-from brand.node.launch import ServerError, Spec, start_server
+from brand.node.launch import START_LIMIT_S, ServerError, Spec, start_server
 from brand.node.memory import Memory
 from brand.node.messages import CHECKED, HEAD, MAX_DRAW, MAX_REPLY, Kind, ProtocolError
 from brand.protocol.order import Order
@@ -61,25 +61,46 @@ class Node:
         path, data_set: Folder and id of the data set.
         address: Where the server listens.
         memory: What a server that has to be started is told; None together with `attach`.
+        run: What all processes of one training share, and no other.
         attach: Never start a server.
     """
 
-    def __init__(self, path: str, data_set: str, address: str, memory: Memory, *, attach: bool) -> None:
-        self.path, self.data_set, self.address, self.memory, self.attach = path, data_set, address, memory, attach
+    def __init__(self, path: str, data_set: str, address: str, memory: Memory, run: str, *, attach: bool) -> None:
+        self.path, self.data_set, self.address, self.memory = path, data_set, address, memory
+        self.run, self.attach = run, attach
         self._local = threading.local()
         self._lock = threading.Lock()
         self._control: _Connection | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("path", "data_set", "address", "memory", "attach")
+        names = ("path", "data_set", "address", "memory", "run", "attach")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def begin(self, order: Order, epoch: int, position: int, replicas: int) -> None:
-        """Say that this process is about to draw, so that the server reads ahead. Raises `ServerError`."""
-        self._with_control(lambda c: c.send(messages.pack_begin(c.number_of(order), epoch, position, replicas)))
+    def begin(self, order: Order, tag: int, epoch: int, position: int, ranks: tuple[int, int]) -> None:
+        """Say that this process, rank so many of so many, is about to draw. Raises `ServerError`.
+
+        From then on other processes of the run find the order by the tag.
+        """
+
+        def act(connection: _Connection) -> None:
+            number = connection.number_of(self.run, order, tag)
+            connection.send(messages.pack_begin(number, epoch, position, *ranks))
+
+        self._with_control(act)
+
+    def order_by_tag(self, tag: int, *, owner: int) -> Order:
+        """The order that another process of the run has begun to draw. Raises `ServerError` where none has this tag."""
+        connection = self._connect(owner)
+        try:
+            body = connection.ask(messages.pack_json(Kind.ORDER, {"run": self.run, "tag": tag}), Kind.ORDER)
+            return Order.from_json(messages.unpack_json(body)["order"])
+        except (ConnectionError, TimeoutError) as error:
+            raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
+        finally:
+            connection.close()
 
     def draw(self, order: Order, epoch: int, positions: NDArray[np.int64], *, owner: int) -> Drawn:
         """Draw positions of an epoch; `owner` is the process with which a server that has to be started ends.
@@ -88,12 +109,16 @@ class Node:
         """
         for attempt in range(ATTEMPTS):
             connection = getattr(self._local, "connection", None)
+            self._local.connection = (
+                None  # put back when the answer is here: a draw that is interrupted leaves half of it
+            )
             try:
                 if connection is None or connection.process != os.getpid():
-                    connection = self._local.connection = self._connect(owner)
-                return connection.draw(order, epoch, positions)
+                    connection = self._connect(owner)
+                drawn = connection.draw(self.run, order, epoch, positions)
+                self._local.connection = connection
+                return drawn
             except (ConnectionError, TimeoutError) as error:
-                self._local.connection = None
                 if attempt == ATTEMPTS - 1:
                     raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
         raise AssertionError
@@ -126,12 +151,14 @@ class Node:
         """Act on this process's connection for everything but draws."""
         with self._lock:
             for attempt in range(ATTEMPTS):
+                control, self._control = self._control, None  # as for draws
                 try:
-                    if self._control is None or self._control.process != os.getpid():
-                        self._control = self._connect(os.getpid())
-                    return act(self._control)
+                    if control is None or control.process != os.getpid():
+                        control = self._connect(os.getpid())
+                    result = act(control)
+                    self._control = control
+                    return result
                 except (ConnectionError, TimeoutError) as error:
-                    self._control = None
                     if attempt == ATTEMPTS - 1:
                         raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
             raise AssertionError
@@ -174,7 +201,7 @@ class _Connection:
         _open.add(self)
         try:
             self._socket.settimeout(ANSWER_LIMIT_S)
-            self._socket.connect(socket_name(address))
+            _connect(self._socket, address)
             if not same_user(self._socket):
                 raise ServerError(f"the server at {address} belongs to another user")
             hello = {"data_set": data_set, "owner": owner}
@@ -183,10 +210,11 @@ class _Connection:
             self._socket.close()
             raise
 
-    def number_of(self, order: Order) -> int:
-        """The server's number of an order."""
+    def number_of(self, run: str, order: Order, tag: int | None = None) -> int:
+        """The server's number of a run with an order."""
         if order not in self._numbers:
-            body = self.ask(messages.pack_json(Kind.ORDER, order.to_json()), Kind.ORDER)
+            facts = {"run": run, "order": order.to_json(), "tag": tag}
+            body = self.ask(messages.pack_json(Kind.ORDER, facts), Kind.ORDER)
             self._numbers[order] = int(messages.unpack_json(body)["number"])
         return self._numbers[order]
 
@@ -199,15 +227,15 @@ class _Connection:
         self._socket.sendall(message)
         return self._receive(expected)
 
-    def draw(self, order: Order, epoch: int, positions: NDArray[np.int64]) -> Drawn:
+    def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64]) -> Drawn:
         """See `Node.draw`."""
         if len(positions) > MAX_DRAW:
             raise ValueError(f"{len(positions)} positions in one draw; the limit is {MAX_DRAW}")
-        number = self.number_of(order)
+        number = self.number_of(run, order)
         asked_s = time.monotonic()
         lease = messages.unpack_lease(self.ask(messages.pack_draw(number, epoch, positions), Kind.LEASE))
         waited_s = time.monotonic() - asked_s
-        if len(lease.places) != len(positions):
+        if len(lease.places) != len(positions) or not 0 <= lease.places.min() <= lease.places.max() < order.samples:
             raise ProtocolError("the server's answer is to another question")
         stored, present = self._gather(lease), np.flatnonzero(lease.state)
         right = lease.state[present] == CHECKED
@@ -222,6 +250,9 @@ class _Connection:
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
+
+    def __del__(self) -> None:
+        self.close()
 
     def _gather(self, lease: messages.Lease) -> Stored:
         """Copy the samples out of the shared pages: one array operation for all."""
@@ -280,6 +311,19 @@ class _Connection:
                 raise ConnectionResetError("it hung up")
             done += count
         return data
+
+
+def _connect(connection: socket.socket, address: str) -> None:
+    """Connect, waiting where many others do. Raises ConnectionError, TimeoutError."""
+    end_s = time.monotonic() + START_LIMIT_S
+    while True:
+        try:
+            connection.connect(socket_name(address))
+            return
+        except BlockingIOError:  # the queue of those who want to connect is full
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"{address} accepts nobody") from None
+            time.sleep(0.01)
 
 
 def _hang_up_in_child() -> None:

@@ -24,6 +24,7 @@ from brand.errors import UsageError
 from brand.node.arena import Arena
 from brand.node.counters import Counters
 from brand.node.epoch import Epoch
+from brand.node.epochs import Epochs, Key
 from brand.node.residents import Residents
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
@@ -33,11 +34,14 @@ AHEAD_SHARE: Final = 8
 AHEAD_MOST: Final = 256 << 20
 LARGEST_SHARE: Final = 4
 """A sample larger than one part in so many of the arena is never held."""
-MAX_ORDERS: Final = 64
 STALE_LEASE_S: Final = 1.0
 """A client that copies for longer than this is not waited for."""
+IDLE_S: Final = 2.0
+"""A run that nobody has drawn from for so long makes room for others."""
+MAX_LEASES: Final = 64
 SKIP_SLACK: Final = 8192
-"""Positions so far behind those that are asked for were skipped; nearer ones may be with a slow worker."""
+"""Positions so far behind those that are asked for were skipped, or half of what memory holds; nearer ones may be with
+a slow worker."""
 LONGEST_WAIT_S: Final = 30.0
 """After so long a draw is answered as it stands."""
 
@@ -62,6 +66,7 @@ class Read:
     places: NDArray[Any]
     heads: NDArray[np.int32]
     epoch: Epoch
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +83,12 @@ class Answer:
     pages: NDArray[np.int32]
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Draw:
     client: int
-    key: tuple[int, int]
+    key: Key
     positions: NDArray[np.int64]
     since_s: float
-
-
-@dataclass(slots=True)
-class _Reader:
-    """A rank's training process, as far as it said what it is about to draw."""
-
-    order: int
-    epoch: int
-    begun: int
 
 
 @dataclass(slots=True)
@@ -102,15 +98,6 @@ class _Lease:
     since_s: float
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """Begun before its plan was ready."""
-
-    start: int
-    replicas: int
-    begun: int = 0
-
-
 class Core:
     """The state of a node server."""
 
@@ -118,16 +105,10 @@ class Core:
         self._index, self._arena = index, arena
         self._samples, self._chunk_size = len(pages_of), chunk_size
         self._residents = Residents(arena, pages_of)
-        self._giants = pages_of > max(1, (arena.count - 1) // LARGEST_SHARE)
-        self._orders: list[Order] = []
-        self._epochs: dict[tuple[int, int], Epoch] = {}
-        self._planned: set[tuple[int, int]] = set()
-        self._begun: dict[tuple[int, int], _Waiting] = {}
-        self._readers: dict[int, _Reader] = {}
+        self._epochs = Epochs(self._residents, pages_of > max(1, (arena.count - 1) // LARGEST_SHARE), chunk_size)
         self._draws: list[_Draw] = []
         self._leases: dict[int, _Lease] = {}
         self._answers: deque[Answer] = deque()
-        self._plans_wanted: deque[tuple[int, int]] = deque()
         self._last_lease = 0
         self.reading = 0
         """Reads on their way."""
@@ -135,45 +116,31 @@ class Core:
 
     # -- what clients want -------------------------------------------------------------------------------------------
 
-    def register(self, order: Order) -> int:
-        """Number of an order. Raises `UsageError` where it does not fit this data set."""
-        if (order.samples, order.chunk_size) != (self._samples, self._chunk_size):
-            raise UsageError("the order is of another data set: its sizes differ")
-        if order not in self._orders:
-            if len(self._orders) == MAX_ORDERS:
-                raise UsageError(f"this server already serves {MAX_ORDERS} orders; start another one")
-            self._orders.append(order)
-        return self._orders.index(order)
+    def register(self, client: int, order: Order, name: str, tag: int | None) -> int:
+        """Number of a run: an order, and a name that its processes share. Raises `UsageError`."""
+        return self._epochs.register(client, order, name, tag)
 
-    def knows(self, order: int) -> bool:
-        """Whether an order was registered under this number."""
-        return 0 <= order < len(self._orders)
+    def order_by_tag(self, name: str, tag: int | None) -> Order:
+        """The order that a run's processes call by a tag. Raises `UsageError` where there is none."""
+        return self._epochs.order_by_tag(name, tag)
 
-    def begin(self, client: int, order: int, epoch: int, position: int, replicas: int) -> None:
-        """A rank is about to draw from `position` on; what the order's ranks have all left behind is given up."""
-        reader = self._readers.get(client)
-        again = reader is not None and (reader.order, reader.epoch) == (order, epoch)
-        begun = reader.begun + 1 if reader is not None and again else 1
-        self._readers[client] = _Reader(order, epoch, begun)
-        key = (order, epoch)
-        state = self._epochs.get(key)
-        if state is None:
-            self._begun[key] = _Waiting(position, replicas, begun)
-            self._want_plan(key)
-        elif begun > state.begun:
-            self._start(key, state, _Waiting(position, replicas, begun))
-        self._retire(order)
+    def knows(self, run: int) -> bool:
+        """Whether a run was registered under this number."""
+        return self._epochs.knows(run)
 
-    def draw(self, client: int, order: int, epoch: int, positions: NDArray[np.int64], now_s: float) -> None:
+    def begin(self, client: int, key: Key, position: int, rank: int, replicas: int) -> None:
+        """A rank is about to draw from `position` on; what all ranks of the run have left behind is given up."""
+        self._epochs.begin(client, key, position, rank, replicas, self._busy())
+
+    def draw(self, client: int, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
         """A client asks for positions of an epoch; the answer comes by `answers`. Raises `UsageError`."""
         if not len(positions) or positions.min() < 0 or positions.max() >= self._samples:
             raise UsageError(f"positions are 0 to {self._samples - 1:,}")
-        key = (order, epoch)
-        if key not in self._epochs and key not in self._planned:
-            # Nobody said that it begins: a server that was replaced, or a straggler of an epoch that is over.
-            over = any(reader.order == order for reader in self._readers.values())
-            self._begun[key] = _Waiting(self._samples if over else int(positions.min()), 1, 1)
-            self._want_plan(key)
+        if any(draw.client == client for draw in self._draws):
+            raise UsageError("a second draw before the first is answered")
+        if sum(lease.client == client for lease in self._leases.values()) >= MAX_LEASES:
+            raise UsageError(f"more than {MAX_LEASES} leases that were not released")
+        self._epochs.expect(key, int(positions.min()))
         draw = _Draw(client, key, positions, now_s)
         self.counters.draws += len(positions)
         if not self._settle(draw, now_s):
@@ -195,22 +162,13 @@ class Core:
         self._draws = [draw for draw in self._draws if draw.client != client]
         for lease in [number for number, held in self._leases.items() if held.client == client]:
             self._residents.let_go(self._leases.pop(lease).places)
-        reader = self._readers.pop(client, None)
-        if reader is not None:
-            self._retire(reader.order)
+        self._epochs.left(client, self._busy())
 
     # -- what has been finished --------------------------------------------------------------------------------------
 
-    def plan_ready(self, key: tuple[int, int], plan: Plan, read_of: NDArray[Any], now_s: float) -> None:
-        """The plan of (order, epoch) is made."""
-        if key not in self._planned:  # given up meanwhile
-            return
-        waiting = self._begun.pop(key, None)
-        self._planned.discard(key)
-        without = self._giants | self._residents.kept()
-        self._epochs[key] = Epoch(plan, read_of, without, waiting.start if waiting else 0)
-        if waiting:
-            self._start(key, self._epochs[key], waiting)
+    def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any], now_s: float) -> None:
+        """A plan is made."""
+        self._epochs.plan_ready(key, plan, read_of)
         self._settle_all(now_s)
 
     def kept_ready(self, mask: NDArray[np.bool_]) -> None:
@@ -232,17 +190,20 @@ class Core:
             wanted = epoch.due[places] & (not epoch.dropped)  # or given up while the read was on its way
             epoch.held[places[wanted]] = True
             residents.let_go(places[~wanted])
-        epoch.due[places] = False
+        epoch.finish(read.number, places)
         self._settle_all(now_s)
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
-    def plans_wanted(self) -> Iterator[tuple[tuple[int, int], Order, bool]]:
-        """Plans to make: (order, epoch), the order, and whether to decide what is kept from it, too."""
-        while self._plans_wanted:
-            key = self._plans_wanted.popleft()
-            first = not any(number == key[0] for number, _ in self._epochs)
-            yield key, self._orders[key[0]], first and self._orders[key[0]].protocol == "stripes"
+    def plans_wanted(self) -> Iterator[tuple[Key, Order, bool]]:
+        """Plans to make: the epoch, its order, and whether to decide from it what is kept, too."""
+        for key, order in self._epochs.plans_wanted():
+            first = not any(run == key[0] for (run, _), _ in self._epochs)
+            yield key, order, first and order.protocol == "stripes"
+
+    def plan_wanted(self, key: Key) -> bool:
+        """Whether a plan that was to be made is still wanted."""
+        return self._epochs.planned(key)
 
     def room_to_keep(self, order: Order) -> int:
         """Pages that kept samples and an epoch's samples of this order may take together."""
@@ -250,8 +211,8 @@ class Core:
         if int(self._residents.pages_of.sum(dtype=np.int64)) <= pages:
             return pages  # all fits, and nothing will ever have to be read ahead
         pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._arena.page)
-        others = {self._orders[number] for number, _ in self._epochs} - {order}
         mean = float(self._residents.pages_of.mean())
+        others = self._epochs.orders() - {order}
         return pages - round(sum(other.mapping.groups * self._chunk_size * mean for other in others))
 
     def answers(self) -> Iterator[Answer]:
@@ -279,30 +240,36 @@ class Core:
                         return None
                     epoch.due[absent] = False  # it will never fit
                 else:
-                    epoch.advance()
+                    epoch.advance(reading=True)
                     return self._read(epoch, number, absent)
-            epoch.advance()
+            epoch.advance(reading=False)
         return None
 
     def unblock(self, now_s: float) -> bool:
         """Nothing more can be read and draws wait: make room, or answer the oldest as it stands; whether that was done.
 
-        Room comes from positions that were skipped, then from kept samples: more is asked for at a time than was
-        foreseen.
+        Room comes from runs that nobody draws from any more, from positions that were skipped, then from kept samples:
+        more is asked for at a time than was foreseen.
         """
-        oldest = self._draws[0]
-        if oldest.key in self._planned:  # nobody knows yet which samples these are
+        copying = any(now_s - lease.since_s < STALE_LEASE_S for lease in self._leases.values())
+        if self.reading or copying or self._epochs.planned(self._draws[0].key):
             return False
-        if now_s - oldest.since_s < LONGEST_WAIT_S:
-            copying = any(now_s - lease.since_s < STALE_LEASE_S for lease in self._leases.values())
-            if self.reading or copying:
-                return False
-            share = self._arena.count // AHEAD_SHARE
-            if self._give_up_skipped() or self._residents.keep_less(self._chunk_size, share):
-                return True
-        self._draws.pop(0)
-        self._answer(oldest, now_s)
+        share = self._arena.count // AHEAD_SHARE
+        made_room = (
+            self._epochs.drop_idle(now_s - IDLE_S, self._busy())
+            or self._give_up_skipped()
+            or self._residents.keep_less(self._chunk_size, share)
+        )
+        if not made_room:
+            self._answer(self._draws.pop(0), now_s)
         return True
+
+    def answer_overdue(self, now_s: float) -> None:
+        """Answer draws that have waited too long as they stand: storage may hang, clients should not."""
+        overdue = [d for d in self._draws if now_s - d.since_s > LONGEST_WAIT_S and not self._epochs.planned(d.key)]
+        self._draws = [draw for draw in self._draws if draw not in overdue]
+        for draw in overdue:
+            self._answer(draw, now_s)
 
     def idle(self) -> bool:
         """Whether no draw waits."""
@@ -324,53 +291,27 @@ class Core:
             "reading": self.reading,
             "waiting": len(self._draws),
             "epochs": [
-                {"order": order, "epoch": epoch, "drawn": state.drawn, "samples": self._samples, "start": state.start}
-                for (order, epoch), state in sorted(self._epochs.items())
+                {"run": run, "epoch": epoch, "drawn": state.drawn, "samples": self._samples, "start": state.start}
+                for (run, epoch), state in sorted(self._epochs, key=lambda item: item[0])
                 if state.begun
             ],
         }
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def _want_plan(self, key: tuple[int, int]) -> None:
-        if key not in self._epochs and key not in self._planned:
-            self._planned.add(key)
-            self._plans_wanted.append(key)
-
-    def _start(self, key: tuple[int, int], state: Epoch, begin: _Waiting) -> None:
-        """An epoch is begun: for the first time, or anew."""
-        if state.begun or begin.start < state.start:
-            self._drop(state)
-            state = Epoch(state.plan, state.read_of, self._giants | self._residents.kept(), begin.start)
-            self._epochs[key] = state
-        elif begin.start > state.start:
-            self._residents.let_go(state.give_up_before(begin.start))
-        state.begun, state.replicas = begin.begun, begin.replicas
-
-    def _retire(self, order: int) -> None:
-        """Drop the epochs that no reader of the order is at, or will be at next."""
-        at = [reader.epoch for reader in self._readers.values() if reader.order == order]
-        wanted = {(order, epoch + more) for epoch in at for more in (0, 1)} | {draw.key for draw in self._draws}
-        for key in [key for key in self._epochs if key[0] == order and key not in wanted]:
-            self._drop(self._epochs.pop(key))
-        for key in [key for key in self._planned if key[0] == order and key not in wanted]:
-            self._planned.discard(key)
-            self._begun.pop(key, None)
-
-    def _drop(self, state: Epoch) -> None:
-        self._residents.let_go(np.flatnonzero(state.held))
-        state.held[:] = False
-        state.dropped = True
+    def _busy(self) -> set[Key]:
+        """Epochs with draws that wait."""
+        return {draw.key for draw in self._draws}
 
     def _most_urgent(self) -> Epoch | None:
         """The epoch whose next read is needed in the fewest draws."""
         best, least = None, None
-        for (order, number), state in self._epochs.items():
+        for (run, number), state in self._epochs:
             if state.next_read is None:
                 continue
-            behind = self._epochs.get((order, number - 1))
-            before = self._samples - behind.drawn if behind is not None and not state.begun else 0
-            lead = before + state.deadline() - state.drawn
+            behind = self._epochs.get((run, number - 1))
+            before = self._samples - behind.start - behind.drawn if behind is not None and not state.begun else 0
+            lead = before + state.deadline() - state.start - state.drawn
             if least is None or lead < least:
                 best, least = state, lead
         return best
@@ -399,6 +340,7 @@ class Core:
             places=absent,
             heads=heads,
             epoch=epoch,
+            number=number,
         )
 
     def _settle_all(self, now_s: float) -> None:
@@ -413,23 +355,26 @@ class Core:
         return True
 
     def _answer(self, draw: _Draw, now_s: float) -> None:
-        epoch = self._epochs[draw.key]
+        epoch = self._epochs.get(draw.key)
+        assert epoch is not None  # nobody is answered before its plan is made
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
         epoch.due[places] = False
-        epoch.note_asked(draw.positions)
+        epoch.note_asked(draw.positions, now_s)
         epoch.drawn += len(places)
         if epoch.begun and 2 * epoch.drawn >= self._samples - epoch.start:
-            self._want_plan((draw.key[0], draw.key[1] + 1))
+            self._epochs.want((draw.key[0], draw.key[1] + 1))
         present = self._residents.present(places)
+        if (np.diff(draw.positions) <= 0).any():  # what is asked for twice is in memory once
+            first = np.unique(places, return_index=True)[1]
+            present &= np.isin(np.arange(len(places)), first)
         here = places[present]
-        distinct = here if (np.diff(draw.positions) > 0).all() else np.unique(here)
-        self._residents.refer(distinct[~epoch.held[distinct]])
-        epoch.held[distinct] = False
+        self._residents.refer(here[~epoch.held[here]])
+        epoch.held[here] = False
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
         state[present] += self._residents.checked(here)
         self._last_lease += 1
-        self._leases[self._last_lease] = _Lease(draw.client, distinct, now_s)
+        self._leases[self._last_lease] = _Lease(draw.client, here, now_s)
         self._answers.append(Answer(draw.client, self._last_lease, places, state, counts, pages))
         self.counters.from_memory += len(here)
         self.counters.exact += len(places) - len(here)
@@ -437,11 +382,12 @@ class Core:
 
     def _give_up_skipped(self) -> bool:
         """Free what lies before the positions that are asked for; whether there was any."""
-        found = False
-        for key, epoch in self._epochs.items():
+        found, mean = False, float(self._residents.pages_of.mean())
+        slack = min(SKIP_SLACK, int(self._arena.count / mean / 2))
+        for key, epoch in self._epochs:
             waiting = [draw.positions for draw in self._draws if draw.key == key]
             if waiting:
-                before = epoch.skipped_before(iter(waiting)) - SKIP_SLACK * epoch.replicas
+                before = epoch.skipped_before(waiting) - slack * epoch.replicas
                 held = epoch.give_up_before(max(before, epoch.start))
                 self._residents.let_go(held)
                 found = found or bool(len(held))

@@ -1,12 +1,14 @@
-"""How far is one epoch of one order: what must still be read, what lies ready, what was drawn?
+"""How far is one epoch of one run: what must still be read, what lies ready, what was drawn?
 
 Each sample of the epoch is in one of three states: `due` (its read has not happened yet), `held` (in memory for this
-epoch), or neither: drawn, given up, or never to be held; who asks for it then is sent to storage.
+epoch), or neither: drawn, given up, of a rank that draws elsewhere, or never to be held; who asks for it then is sent
+to storage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,52 +18,88 @@ from brand.protocol.plan import Plan
 
 
 class Epoch:
-    """The progress of one epoch. `read_of` is the read that brings each place in (`read_of_sample`)."""
+    """The progress of one epoch.
 
-    def __init__(self, plan: Plan, read_of: NDArray[Any], without: NDArray[np.bool_], start: int = 0) -> None:
+    `read_of` is the read that brings each place in (`read_of_sample`), `without` the places that need none, shape
+    (samples,). Rank `k` of `replicas` draws the positions `start + k`, `start + k + replicas`, ...; `ranks` are those
+    that draw here.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        read_of: NDArray[Any],
+        without: NDArray[np.bool_],
+        start: int = 0,
+        replicas: int = 1,
+        ranks: Iterable[int] = (0,),
+    ) -> None:
         samples = len(plan.sample_of)
-        self.plan, self.read_of = plan, read_of
+        self.plan, self.read_of, self._without = plan, read_of, without
+        self._origin, self.replicas = start, replicas
         self.start = start
         """Positions before it are not asked for."""
         self.begun = 0
         """How often it was begun; 0: nobody has yet, it is read ahead."""
         self.dropped = False
-        self.replicas = 1
         self.drawn = 0
-        self.asked: dict[int, int] = {}
+        self.asked_s = -math.inf
+        """When it was last drawn from."""
+        self.ranks: set[int] = set()
+        self._asked: dict[int, int] = {}
         """The highest position that each rank has asked for."""
         self.held = np.zeros(samples, np.bool_)
-        self.due = ~without
-        self.due[plan.sample_of[:start]] = False
-        wanted = np.bincount(read_of[self.due], minlength=len(plan.reads))
-        self._todo = np.flatnonzero(wanted)
-        self._at = 0
+        self.due = np.zeros(samples, np.bool_)
+        self._reading: set[int] = set()
+        self._todo, self._at = np.arange(0), 0
+        self.expect(ranks)
 
     @property
     def next_read(self) -> int | None:
         """Number of the next read; None where all are on their way or done."""
         return int(self._todo[self._at]) if self._at < len(self._todo) else None
 
-    def advance(self) -> None:
-        """The next read is on its way, or not needed."""
+    def advance(self, *, reading: bool) -> None:
+        """The next read is on its way (`reading`), or not needed."""
+        if reading:
+            self._reading.add(int(self._todo[self._at]))
         self._at += 1
+
+    def finish(self, number: int, places: NDArray[Any]) -> None:
+        """A read of these places has ended."""
+        self._reading.discard(number)
+        self.due[places] = False
 
     def deadline(self) -> int:
         """Position by which the next read must be done."""
         number = self.next_read
         return len(self.plan.sample_of) if number is None else int(self.plan.reads["deadline"][number])
 
-    def note_asked(self, positions: NDArray[np.int64]) -> None:
-        """A rank asked for these."""
-        rank = int(positions[0]) % self.replicas
-        self.asked[rank] = max(self.asked.get(rank, -1), int(positions.max()))
+    def expect(self, ranks: Iterable[int]) -> None:
+        """These ranks, too, draw here."""
+        new = set(ranks) - self.ranks
+        if not new:
+            return
+        self.ranks |= new
+        for rank in new:
+            places = self.plan.sample_of[self._origin + rank :: self.replicas]
+            self.due[places] = ~self._without[places] & ~self.held[places]
+        wanted = np.bincount(self.read_of[self.due], minlength=len(self.plan.reads))
+        wanted[list(self._reading)] = 0
+        self._todo, self._at = np.flatnonzero(wanted), 0
 
-    def skipped_before(self, waiting: Iterator[NDArray[np.int64]]) -> int:
+    def note_asked(self, positions: NDArray[np.int64], now_s: float) -> None:
+        """A rank asked for these."""
+        self.asked_s = now_s
+        rank = self._rank(positions)
+        self._asked[rank] = max(self._asked.get(rank, -1), int(positions.max()))
+
+    def skipped_before(self, waiting: Iterable[NDArray[np.int64]]) -> int:
         """The position before which no rank asks any more, given the positions that are asked for just now."""
-        fronts = {rank: self.asked.get(rank, self.start) for rank in range(self.replicas)}
+        fronts = {rank: self._asked.get(rank, self.start) for rank in self.ranks}
         lowest: dict[int, int] = {}
         for positions in waiting:
-            rank = int(positions[0]) % self.replicas
+            rank = self._rank(positions)
             lowest[rank] = min(lowest.get(rank, len(self.plan.sample_of)), int(positions.min()))
         return min((fronts | lowest).values())
 
@@ -73,3 +111,6 @@ class Epoch:
         self.due[before] = False
         self.start = max(self.start, position)
         return held
+
+    def _rank(self, positions: NDArray[np.int64]) -> int:
+        return (int(positions[0]) - self._origin) % self.replicas

@@ -55,6 +55,8 @@ class Executor:
         self._plans.put(None)
         for thread in self._threads:
             thread.join(limit_s / len(self._threads))
+        if not any(thread.is_alive() for thread in self._threads):
+            os.close(self.wake)
 
     def _read(self) -> None:
         storage = self._make_storage()

@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
 from brand.errors import BrandError
@@ -21,7 +20,8 @@ from brand.node.memory import Memory
 
 START_LIMIT_S: Final = 60.0
 """How long a server may take to listen."""
-_CODE: Final = "import sys; sys.path.append(sys.argv[1]); from brand.node.process import main; main()"
+_CODE: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from brand.node.process import main; main()"
+"""As multiprocessing does: what can be imported here can be imported there."""
 
 
 class ServerError(BrandError):
@@ -55,8 +55,7 @@ def start_server(spec: Spec) -> None:
 
     Raises `ServerError`.
     """
-    root = str(Path(__file__).parents[2])
-    command = [sys.executable, "-P", "-c", _CODE, root]
+    command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
             said, _ = process.communicate(spec.to_json().encode(), START_LIMIT_S)

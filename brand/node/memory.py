@@ -19,6 +19,7 @@ _UNITS: Final = {
     **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)},
     **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
 }
+_MOST: Final = 1 << 60
 _BY_NAME: Final = {name.lower(): size for name, size in _UNITS.items()}
 
 
@@ -46,7 +47,10 @@ def parse_size(text: str) -> int:
     unit = _BY_NAME.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise UsageError(f"{text!r} is no size; write it like 2GB, 500MB or 1.5GiB")
-    return int(float(match[1]) * unit)
+    size = float(match[1]) * unit
+    if size > _MOST:
+        raise UsageError(f"{text!r} is more memory than there is anywhere")
+    return int(size)
 
 
 def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
@@ -92,10 +96,10 @@ def _control_groups(proc: Path, groups: Path) -> list[tuple[Path, str, str]]:
 def _reclaimable(folder: Path) -> int:
     """Page cache that a group would give back, which its usage counts."""
     try:
-        match = re.search(r"^(?:total_)?inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+        found = dict(re.findall(r"^(\w+) (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE))
     except OSError:
         return 0
-    return int(match[1]) if match else 0
+    return int(found.get("total_inactive_file") or found.get("inactive_file") or 0)
 
 
 def _number(path: Path) -> int | None:

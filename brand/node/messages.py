@@ -29,7 +29,9 @@ MAX_REPLY: Final = 1 << 28
 MAX_DRAW: Final = 1 << 16
 """Most positions in one draw."""
 
-_BEGIN: Final = struct.Struct("<IIQI")
+MAX_REPLICAS: Final = 1 << 16
+
+_BEGIN: Final = struct.Struct("<IIQII")
 _DRAW: Final = struct.Struct("<II")
 _LEASE: Final = struct.Struct("<QII")
 _RELEASE: Final = struct.Struct("<Q?")
@@ -53,7 +55,7 @@ class Kind(IntEnum):
     HELLO = 1
     """Client: who I am and which data set I mean. Server: the same, its arena in the ancillary data."""
     ORDER = 2
-    """Client: an order. Server: its number."""
+    """Client: the name of a run, and its order. Server: its number."""
     BEGIN = 3
     """Client: a rank is about to draw. No reply."""
     DRAW = 4
@@ -114,31 +116,31 @@ def unpack_json(body: bytes | memoryview) -> dict[str, Any]:
     return value
 
 
-def pack_begin(order: int, epoch: int, position: int, replicas: int) -> bytes:
+def pack_begin(run: int, epoch: int, position: int, rank: int, replicas: int) -> bytes:
     """`BEGIN`."""
-    return frame(Kind.BEGIN, _BEGIN.pack(order, epoch, position, replicas))
+    return frame(Kind.BEGIN, _BEGIN.pack(run, epoch, position, rank, replicas))
 
 
-def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int]:
-    """Order, epoch, position, replicas. Raises `ProtocolError`."""
-    order, epoch, position, replicas = _unpack(_BEGIN, body)
-    if not replicas:
-        raise ProtocolError("no replicas")
-    return order, epoch, position, replicas
+def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int, int]:
+    """Run, epoch, position, rank, replicas. Raises `ProtocolError`."""
+    run, epoch, position, rank, replicas = _unpack(_BEGIN, body)
+    if not rank < replicas <= MAX_REPLICAS:
+        raise ProtocolError(f"rank {rank} of {replicas}")
+    return run, epoch, position, rank, replicas
 
 
-def pack_draw(order: int, epoch: int, positions: NDArray[np.int64]) -> bytes:
+def pack_draw(run: int, epoch: int, positions: NDArray[np.int64]) -> bytes:
     """`DRAW`."""
-    return frame(Kind.DRAW, _DRAW.pack(order, epoch), positions.tobytes())
+    return frame(Kind.DRAW, _DRAW.pack(run, epoch), positions.tobytes())
 
 
 def unpack_draw(body: bytes | memoryview) -> tuple[int, int, NDArray[np.int64]]:
-    """Order, epoch, positions. Raises `ProtocolError`."""
+    """Run, epoch, positions. Raises `ProtocolError`."""
     rest = len(body) - _DRAW.size
     if rest < 8 or rest % 8 or rest // 8 > MAX_DRAW:
         raise ProtocolError(f"a draw of {len(body)} bytes")
-    order, epoch = _DRAW.unpack_from(body)
-    return order, epoch, np.frombuffer(body, np.int64, offset=_DRAW.size)
+    run, epoch = _DRAW.unpack_from(body)
+    return run, epoch, np.frombuffer(body, np.int64, offset=_DRAW.size)
 
 
 def pack_lease(
@@ -172,7 +174,7 @@ def unpack_lease(body: bytes | memoryview) -> Lease:
         np.frombuffer(body, np.uint32, here, counts_at),
         np.frombuffer(body, np.int32, pages, counts_at + 4 * here),
     )
-    if int(lease.counts.sum(dtype=np.int64)) != pages or np.count_nonzero(lease.state) != here:
+    if int(lease.counts.sum(dtype=np.int64)) != pages or np.count_nonzero(lease.state) != here or 0 in lease.counts:
         raise ProtocolError("a lease whose parts do not add up")
     return lease
 

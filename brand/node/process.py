@@ -41,7 +41,8 @@ def main() -> None:
 
 def _say(value: dict[str, Any]) -> None:
     """Tell who started this process, and let go of the pipe."""
-    print(json.dumps(value), flush=True)  # noqa: T201 - this is the message
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)

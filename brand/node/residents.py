@@ -23,7 +23,7 @@ class Residents:
         samples = len(pages_of)
         self.arena, self.pages_of = arena, pages_of
         self._head = np.full(samples, -1, np.int32)
-        self._references = np.zeros(samples, np.int16)
+        self._references = np.zeros(samples, np.int32)
         self._checked = np.zeros(samples, np.bool_)
         self._to_keep = np.zeros(samples, np.bool_)
         self._kept = np.zeros(samples, np.bool_)

@@ -18,18 +18,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from brand.errors import BrandError, UsageError, counted
-from brand.formats.mapped import release
+from brand.errors import BrandError, UsageError
 from brand.node import messages
-from brand.node.arena import Arena, page_bytes, pages_needed
+from brand.node.arena import Arena
 from brand.node.connection import Channel, listen, peer, same_user
 from brand.node.core import Core, Read
+from brand.node.epochs import Key
 from brand.node.executor import Executor
 from brand.node.memory import Memory, memory_bytes
 from brand.node.messages import Kind, ProtocolError
+from brand.node.pages import arena_bytes, measure_pages
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import choose_kept, read_of_sample
 from brand.storage.dataset import StoredDataSet
@@ -40,12 +38,14 @@ DEFAULT_DEPTH: Final = 8
 """Reads in flight where nothing is known about the storage."""
 MAX_CLIENTS: Final = 1024
 MAX_REPORTS: Final = 1000
+MAX_REASON: Final = 1000
 MAX_UNSENT: Final = 8 << 20
 """A client with more than this to take is not listened to."""
 HALF_MESSAGE_S: Final = 30.0
 """How long a client may take to finish a message, or to say hello."""
+LINGER_S: Final = 10.0
+"""A server that is owned ends when nobody was connected for so long."""
 _POLL_S: Final = 0.05
-_INDEX_STEP: Final = 1 << 18
 
 log = logging.getLogger("brand.node")
 
@@ -71,7 +71,7 @@ class NodeServer:
         self._data = StoredDataSet(os.fspath(path))
         self.address, self._listener = address, listen(address)
         try:
-            page, self._pages_of = _measure(self._data)
+            page, self._pages_of = measure_pages(self._data)
             self._arena = Arena(memory_bytes(memory, arena_bytes(self._pages_of, page)), page)
         except BaseException:
             self._listener.close()
@@ -88,7 +88,7 @@ class NodeServer:
         self._owned = bool(owners)
         self._reports: list[dict[str, Any]] = []
         self._stopped = False
-        self._started_s = time.monotonic()
+        self._started_s = self._alone_s = time.monotonic()
         self._stop_end, self._stop_start = socket.socketpair()
         self._watch(self._listener.fileno(), lambda _: self._accept())
         self._watch(self._executor.wake, lambda _: self._take_results())
@@ -104,7 +104,7 @@ class NodeServer:
     def run(self) -> None:
         """Serve until stopped, or until no owner is left."""
         try:
-            while not self._stopped and (self._owners or not self._owned):
+            while not self._stopped and not self._abandoned():
                 for key, events in self._selector.select(self._patience()):
                     callback: Callback = key.data
                     callback(events)
@@ -117,12 +117,20 @@ class NodeServer:
         with suppress(OSError):
             self._stop_start.send(b"x")
 
+    def _abandoned(self) -> bool:
+        """Whether all owners have ended, or nobody has been connected for a while (data sets were dropped)."""
+        if self._channels:
+            self._alone_s = time.monotonic()
+        return self._owned and (not self._owners or time.monotonic() - self._alone_s > LINGER_S)
+
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def _patience(self) -> float | None:
         """How long the loop may sleep where nothing happens."""
         if not self._core.idle():
             return _POLL_S
+        if self._owned and not self._channels:
+            return 1.0
         return 1.0 if any(channel.half for channel in self._channels.values()) else None
 
     def _step(self) -> None:
@@ -135,26 +143,31 @@ class NodeServer:
                 self._start_read(read)
             elif self._core.idle() or not self._core.unblock(time.monotonic()):
                 break
+        now_s = time.monotonic()
+        self._core.answer_overdue(now_s)
         for answer in self._core.answers():
             channel = self._channels.get(answer.client)
             if channel is not None:
                 lease = (answer.places, answer.state, answer.counts, answer.pages)
                 self._send(channel, messages.pack_lease(answer.lease, *lease))
-        now_s = time.monotonic()
         for channel in [c for c in self._channels.values() if c.half and now_s - c.began_s > HALF_MESSAGE_S]:
             if channel.closing:
                 self._drop(channel)
             else:
                 self._refuse(channel, ProtocolError(f"no whole message within {HALF_MESSAGE_S:.0f} s"))
 
-    def _start_plan(self, key: tuple[int, int], order: Order, *, first: bool) -> None:
+    def _start_plan(self, key: Key, order: Order, *, first: bool) -> None:
         def make(_: object) -> Any:
+            if not self._core.plan_wanted(key):
+                return None
             plan = order.plan(key[1])
             return plan, read_of_sample(plan)
 
         def made(result: Any, error: BaseException | None) -> None:
             if error is not None:
                 raise error  # plans are pure: a bug, and no server is better than a wrong one
+            if result is None:
+                return
             plan, read_of = result
             self._core.plan_ready(key, plan, read_of, time.monotonic())
             if first:
@@ -191,29 +204,27 @@ class NodeServer:
 
     def _handle(self, channel: Channel, kind: Kind, body: bytes) -> None:
         """Do what a message asks. Raises `BrandError` where it asks for what cannot be."""
-        if not channel.greeted and kind != Kind.HELLO:
-            raise ProtocolError("the first message is not HELLO")
+        if channel.greeted == (kind == Kind.HELLO):
+            raise ProtocolError("the first message, and no other, is HELLO")
         match kind:
             case Kind.HELLO:
                 self._greet(channel, messages.unpack_json(body))
             case Kind.ORDER:
                 self._register(channel, messages.unpack_json(body))
             case Kind.BEGIN:
-                order, epoch, position, replicas = messages.unpack_begin(body)
-                self._check(order, epoch)
-                self._core.begin(channel.number, order, epoch, min(position, len(self._data)), replicas)
+                run, epoch, position, rank, replicas = messages.unpack_begin(body)
+                key = self._key(run, epoch)
+                self._core.begin(channel.number, key, min(position, len(self._data)), rank, replicas)
             case Kind.DRAW:
-                order, epoch, positions = messages.unpack_draw(body)
-                self._check(order, epoch)
-                self._core.draw(channel.number, order, epoch, positions, time.monotonic())
+                run, epoch, positions = messages.unpack_draw(body)
+                self._core.draw(channel.number, self._key(run, epoch), positions, time.monotonic())
             case Kind.RELEASE:
                 number, checked = messages.unpack_release(body)
                 self._core.release(channel.number, number, checked=checked)
             case Kind.STATS:
                 self._send(channel, messages.pack_json(Kind.STATS, self._facts()))
             case Kind.REPORT:
-                if len(self._reports) < MAX_REPORTS:
-                    self._reports.append(messages.unpack_json(body))
+                self._note(messages.unpack_json(body))
             case _:
                 raise ProtocolError(f"{kind.name} is not for servers")
 
@@ -224,7 +235,9 @@ class NodeServer:
                 f"the server at {self.address} serves data set {mine} ({self._data.path}), not {hello.get('data_set')}"
             )
         owner = hello.get("owner")
-        if isinstance(owner, int) and self._owned:
+        if owner is not None and self._owned:
+            if not isinstance(owner, int) or not 1 < owner < 1 << 31:  # 1 never ends
+                raise ProtocolError(f"process {owner} cannot own a server")
             self._own(owner)
         channel.greeted = True
         welcome = {"data_set": mine, "page": self._arena.page, "pages": self._arena.count, "process": os.getpid()}
@@ -232,19 +245,40 @@ class NodeServer:
             self._drop(channel)
 
     def _register(self, channel: Channel, value: dict[str, Any]) -> None:
+        name, tag = str(value.get("run")), value.get("tag")
+        if not isinstance(tag, int | None):
+            raise ProtocolError(f"a tag is a number, not {tag!r}")
+        if "order" not in value:
+            order = self._core.order_by_tag(name, tag)
+            self._send(channel, messages.pack_json(Kind.ORDER, {"order": order.to_json()}))
+            return
         try:
-            order = Order.from_json(value)
+            order = Order.from_json(value["order"])
         except (ValueError, TypeError) as error:
             raise UsageError(f"no order: {error}") from None
         if order.data_set != self._data.id:
             raise UsageError(f"the order is of data set {order.data_set}, this is {self._data.id}")
-        self._send(channel, messages.pack_json(Kind.ORDER, {"number": self._core.register(order)}))
+        self._send(
+            channel, messages.pack_json(Kind.ORDER, {"number": self._core.register(channel.number, order, name, tag)})
+        )
 
-    def _check(self, order: int, epoch: int) -> None:
-        if not self._core.knows(order):
-            raise UsageError(f"order {order} was never registered")
+    def _note(self, report: dict[str, Any]) -> None:
+        """Put a sample that was replaced on the list."""
+        numbers = [report.get(name) for name in ("index", "by", "chunk")]
+        if not all(isinstance(number, int | None) for number in numbers):
+            raise ProtocolError("a report of what was replaced has numbers for index, by and chunk")
+        if len(self._reports) < MAX_REPORTS:
+            index, by, chunk = numbers
+            reason = str(report.get("reason"))[:MAX_REASON]
+            self._reports.append({"index": index, "by": by, "chunk": chunk, "reason": reason})
+
+    def _key(self, run: int, epoch: int) -> Key:
+        """An epoch that may be asked for."""
+        if not self._core.knows(run):
+            raise UsageError(f"run {run} was never registered")
         if epoch > MAX_EPOCH:
             raise UsageError(f"epoch {epoch}; the last is {MAX_EPOCH:,}")
+        return run, epoch
 
     def _facts(self) -> dict[str, Any]:
         data_bytes = int(self._data.chunk_rows["file_size"].sum())
@@ -364,25 +398,3 @@ class NodeServer:
         self._stop_end.close()
         self._stop_start.close()
         self._arena.close()
-
-
-def arena_bytes(pages_of: NDArray[np.uint32], page: int) -> int:
-    """Memory that holds all samples at once."""
-    return (int(pages_of.sum(dtype=np.int64)) + 1) * page
-
-
-def _measure(data: StoredDataSet) -> tuple[int, NDArray[np.uint32]]:
-    """Page size, and pages of each place. Goes through the index once, so that it is in the page cache from now on."""
-    samples = len(data)
-    sizes = np.empty(samples, np.uint32)
-    for first in range(0, samples, _INDEX_STEP):
-        rows = data.rows(first, min(first + _INDEX_STEP, samples))
-        sizes[first : first + len(rows)] = rows["size"]
-        release(rows)
-    page = page_bytes(float(sizes.mean()))
-    return page, pages_needed(sizes, page)
-
-
-def describe(server: NodeServer) -> str:
-    """One line for people."""
-    return f"{server.address}, {counted(server.memory, 'byte')} for samples"

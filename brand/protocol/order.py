@@ -13,8 +13,10 @@ from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan
 from brand.protocol.slots import plan_slots
 from brand.protocol.stripes import plan_stripes
+from brand.protocol.tickets import MAX_POSITIONS
 
-MAX_EPOCH: Final = (1 << 24) - 1
+MAX_EPOCH: Final = (1 << 16) - 1
+MAX_SEED: Final = (1 << 128) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,15 @@ class Order:
             raise ValueError(f"protocol {self.protocol!r} is neither 'stripes' nor 'slots'")
         if self.refill not in ("fill_rate", "random"):
             raise ValueError(f"refill {self.refill!r} is neither 'fill_rate' nor 'random'")
+        for name in ("samples", "chunk_size", "group_chunks"):
+            if not 1 <= getattr(self, name) <= MAX_POSITIONS:
+                raise ValueError(f"{name}={getattr(self, name)} of an order is not from 1 to {MAX_POSITIONS:,}")
         if not 1 <= self.stripe <= self.chunk_size:
             raise ValueError(f"a stripe of {self.stripe} samples of chunks of {self.chunk_size}")
-        if not 0 <= self.seed < 1 << 128:
+        if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed {self.seed} is not from 0 to 2**128 - 1")
-        self.mapping  # noqa: B018 - raises where the numbers make none
+        if self.group_chunks > self.mapping.chunks:
+            raise ValueError(f"group_chunks={self.group_chunks} of an order of {self.mapping.chunks} chunks")
 
     @property
     def mapping(self) -> Mapping:

@@ -98,8 +98,9 @@ def choose_kept(plan: Plan, size_of: NDArray[Any], room: int, stripe: int, seed:
     share = max(0.0, (room - largest) / max(1, total - largest))
     for _ in range(8):  # the peak of a part is not exactly its share of the peak
         kept: NDArray[np.bool_] = rank_of_place < np.searchsorted(filled, share * total, side="right")
-        over = int(size_of[kept].sum()) + peak(plan, np.where(kept, 0, size_of)) - room
+        keeping = int(size_of[kept].sum())
+        over = keeping + peak(plan, np.where(kept, 0, size_of)) - room
         if over <= 0:
             return kept
-        share = max(0.0, share - 1.1 * over / max(1, total - largest))
+        share = max(0.0, (keeping - 1.1 * over) / total)
     return np.zeros(mapping.samples, np.bool_)

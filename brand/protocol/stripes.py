@@ -84,12 +84,11 @@ def _plan_block(
 def _stripe_order(
     length: NDArray[np.int64], stream: tuple[int, int], first_group: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Stripes of each group in the order of reading, empty ones last; and samples read before each stripe."""
+    """Stripes of each group in the order of reading, empty ones among them; and samples read before each stripe."""
     rows, width = length.shape
     mask = low_mask(width)
     keys = _rows_of_bits(rows, width, stream, Stream.STRIPE_ORDER, first_group)
     keys &= ~mask
-    keys[length == 0] = ~mask
     keys |= np.arange(width, dtype=np.uint64)
     order = ranked(keys, mask).astype(np.int64)
     sorted_lengths = np.take_along_axis(length, order, axis=1)

@@ -1,8 +1,8 @@
 """How does an int say "draw position p of epoch e" and pass through any sampler, queue and array unharmed?
 
     bit 62      set: a ticket; a plain index is smaller
-    bits 56-61  tag: which of the data set's orders, 0 to 62
-    bits 32-55  epoch
+    bits 48-61  tag: which order, of which data set
+    bits 32-47  epoch
     bits 0-31   position
 
 So a ticket is an ordinary int, fits int64, costs nothing to pickle, and is far out of range for everything that takes
@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 TICKET: Final = 1 << 62
-TAGS: Final = 63
+TAGS: Final = (1 << 14) - 1
 MAX_POSITIONS: Final = 1 << 32
-TICKETS_END: Final = TICKET + (TAGS << 56)
+TICKETS_END: Final = TICKET + (TAGS << 48)
 """No ticket is as large; what is, is an index out of range."""
-_TAG_AT: Final = 56
+_TAG_AT: Final = 48
 _EPOCH_AT: Final = 32
 _EPOCH_MASK: Final = (1 << (_TAG_AT - _EPOCH_AT)) - 1
 

@@ -97,6 +97,7 @@ class BrandDataset(Dataset[Any]):
             self._stored.id,
             server if server is not None else self._own_address(),
             memory,
+            job_name() or secrets.token_hex(8),
             attach=server is not None,
         )
         self._fetcher = Fetcher(self._stored, self._node, self.fields, decode=decode, skip=on_error == "skip")
@@ -160,9 +161,12 @@ class BrandDataset(Dataset[Any]):
         limit = self._node.limit() if self.server is not None else None
         return choose_order(self._stored, seed, self.protocol, limit, self.memory)
 
-    def announce(self, order: Order, epoch: int, position: int, replicas: int) -> None:
-        """A sampler is about to draw: the node server begins to read. Raises `ServerError`, `UsageError`."""
-        self._node.begin(order, epoch, position, replicas)
+    def announce(self, order: Order, epoch: int, position: int, ranks: tuple[int, int]) -> None:
+        """A sampler, rank so many of so many, is about to draw: the node server begins to read.
+
+        Raises `ServerError`, `UsageError`.
+        """
+        self._node.begin(order, self.tag_of(order), epoch, position, ranks)
 
     def stats(self) -> dict[str, Any]:
         """What the node server has done so far (`docs/statistics.md`); an empty dict before the first draw."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -23,6 +24,7 @@ from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.node.client import Node
+from brand.node.launch import ServerError
 from brand.node.messages import MAX_DRAW
 from brand.protocol.order import Order
 from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
@@ -37,6 +39,9 @@ _TRIES: Final = 64
 """Samples tried in place of a damaged one."""
 
 log = logging.getLogger("brand")
+
+_tags: dict[int, Order] = {}
+"""Orders of all data sets of this process by tag, so that no two have the same."""
 
 
 class Fetcher:
@@ -55,12 +60,13 @@ class Fetcher:
 
     def tag_of(self, order: Order) -> int:
         """The tag of an order's tickets: the same in all processes, so far as orders do not collide."""
-        wanted = int.from_bytes(hashlib.blake2s(repr(order).encode(), digest_size=1).digest()) % TAGS
+        wanted = int.from_bytes(hashlib.blake2s(repr(order).encode(), digest_size=4).digest()) % TAGS
         for more in range(TAGS):
             tag = (wanted + more) % TAGS
-            if self._orders.setdefault(tag, order) == order:
+            if _tags.setdefault(tag, order) == order:
+                self._orders[tag] = order
                 return tag
-        raise UsageError(f"a data set takes the tickets of {TAGS} orders; make another BrandDataset")
+        raise UsageError(f"a process has tickets of {TAGS:,} orders at most")
 
     def fetch(self, asked: NDArray[np.int64]) -> Fetched:
         """All that is asked for: either tickets or indices that are in range. Raises `FormatError`, `ServerError`."""
@@ -76,10 +82,8 @@ class Fetcher:
     def _draw(self, asked: NDArray[np.int64]) -> Fetched:
         tag, epoch = tag_and_epoch(int(asked[0]))
         order = self._orders.get(tag)
-        if order is None:
-            raise UsageError(
-                "this ticket comes from a BrandSampler of another BrandDataset object; give both the same one"
-            )
+        if order is None:  # the sampler was made, or loaded its state, after this worker started
+            order = self._orders[tag] = self._order_by_tag(tag)
         drawn = self.node.draw(order, epoch, positions_of(asked), owner=owner_process())
         indices = self.data.indices(drawn.places)
         late = np.setdiff1d(np.arange(len(asked)), drawn.present, assume_unique=True)
@@ -87,6 +91,16 @@ class Fetcher:
         if len(late):
             samples, indices[late] = self._read(indices[late], order)
         return Fetched(self, indices, drawn.stored, drawn.present, late, samples, order, drawn.waited_s)
+
+    def _order_by_tag(self, tag: int) -> Order:
+        """The order of a run that the server knows by its tag."""
+        what = "this ticket comes from a BrandSampler of another BrandDataset object; give both the same one"
+        if get_worker_info() is None:
+            raise UsageError(what)
+        try:
+            return self.node.order_by_tag(tag, owner=owner_process())
+        except ServerError as error:
+            raise UsageError(what) from error
 
     def _read(self, indices: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
         """Samples that a draw has to read exactly, and which they are."""
@@ -203,4 +217,5 @@ class Fetched:
 
 def owner_process() -> int:
     """The training process that this one works for: itself, or the parent of a DataLoader's worker."""
-    return os.getpid() if get_worker_info() is None else os.getppid()
+    parent = multiprocessing.parent_process()  # not os.getppid(), which may be a fork server, or 1
+    return os.getpid() if get_worker_info() is None or parent is None else parent.pid or os.getpid()

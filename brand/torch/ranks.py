@@ -15,7 +15,7 @@ import torch.distributed
 
 from brand.errors import UsageError
 
-_LAUNCHERS: Final = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+_LAUNCHERS: Final = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 _JOB: Final = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 
@@ -23,7 +23,9 @@ def find_rank(rank: int | None, replicas: int | None, environment: Mapping[str, 
     """Rank and number of ranks. Raises `UsageError` where they contradict each other."""
     if rank is None or replicas is None:
         found = _found(environment)
-        rank, replicas = (found[0] if rank is None else rank), (found[1] if replicas is None else replicas)
+        if replicas not in (None, found[1]):
+            raise UsageError(f"num_replicas={replicas} without rank=, and this process is one of {found[1]}: give both")
+        rank, replicas = (found[0] if rank is None else rank), found[1]
     if not 0 <= rank < replicas:
         raise UsageError(f"rank {rank} of {replicas}: ranks are 0 to num_replicas - 1; give both or neither")
     return rank, replicas
@@ -42,5 +44,9 @@ def _found(environment: Mapping[str, str]) -> tuple[int, int]:
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     for rank, replicas in _LAUNCHERS:
         if rank in environment and replicas in environment:
-            return int(environment[rank]), int(environment[replicas])
+            try:
+                return int(environment[rank]), int(environment[replicas])
+            except ValueError:
+                found = f"{rank}={environment[rank]!r}, {replicas}={environment[replicas]!r}"
+                raise UsageError(f"the environment says {found}, which are no numbers") from None
     return 0, 1

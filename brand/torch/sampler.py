@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from brand.errors import UsageError
-from brand.protocol.order import MAX_EPOCH, Order
+from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.tickets import tickets
 from brand.torch.dataset import BrandDataset
 from brand.torch.ranks import find_rank
@@ -56,6 +56,7 @@ class BrandSampler(Sampler[int]):
                 f"BrandSampler draws from a BrandDataset, not from a {type(data_set).__name__}; give it the data set "
                 "itself. A Subset is read exactly, by any other sampler"
             )
+        seed = _whole("seed", seed, MAX_SEED)
         self.data_set, self.seed, self.shuffle, self.drop_last = data_set, seed, shuffle, drop_last
         self.num_replicas, self.rank = num_replicas, rank
         self.order = data_set.order(seed)
@@ -68,8 +69,7 @@ class BrandSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, from its beginning; no change where a loaded state is in this epoch."""
-        if not 0 <= epoch <= MAX_EPOCH:
-            raise UsageError(f"epoch {epoch}: epochs are 0 to {MAX_EPOCH:,}")
+        epoch = _whole("epoch", epoch, MAX_EPOCH)
         if epoch != self._epoch or self._running is not None:
             self._epoch, self._position, self._running = epoch, 0, None
 
@@ -79,7 +79,7 @@ class BrandSampler(Sampler[int]):
         return _rounds(len(self.data_set), replicas, drop_last=self.drop_last)
 
     def __iter__(self) -> Iterator[int]:
-        if self._running is not None:  # a second iteration, and nobody said which epoch
+        if self._running is not None and self._running.used:  # a second iteration, and nobody said which epoch
             self._epoch, self._position = self._epoch + 1, 0
         self._running = Positions(self, self._epoch, self._position)
         return self._running
@@ -90,7 +90,7 @@ class BrandSampler(Sampler[int]):
         return self._epoch
 
     def state_dict(
-        self, *, samples: int | None = None, batches: int | None = None, batch_size: int = 1
+        self, *, samples: int | None = None, batches: int | None = None, batch_size: int | None = None
     ) -> dict[str, Any]:
         """Where a run goes on, as plain values.
 
@@ -99,9 +99,13 @@ class BrandSampler(Sampler[int]):
         """
         if samples is not None and batches is not None:
             raise UsageError("say what was trained in samples or in batches, not both")
-        if batches is not None:
-            samples = batches * batch_size
         epoch, position = self._epoch, self._position
+        if batches is not None:
+            if batch_size is None:
+                raise UsageError("batches= needs batch_size=, the samples in each")
+            samples = batches * batch_size
+            if self._running is not None and samples - batch_size < self._running.count:  # the last may be short
+                samples = min(samples, self._running.count)
         if self._running is not None:
             position = self._running.position_after(self._running.yielded if samples is None else samples)
         elif samples:
@@ -117,24 +121,28 @@ class BrandSampler(Sampler[int]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says. Raises `UsageError` where it is no state, or one of another data set."""
         try:
-            version, epoch, position = state["version"], int(state["epoch"]), int(state["position"])
-            shuffle, facts = bool(state["shuffle"]), dict(state["order"])
-            data_set = str(facts["data_set"])
+            version, shuffle, facts = state["version"], state["shuffle"], dict(state["order"])
+            epoch = _whole("epoch", state["epoch"], MAX_EPOCH)
+            position = _whole("position", state["position"], len(self.data_set))
+            seed, data_set = _whole("seed", facts["seed"], MAX_SEED), facts["data_set"]
+            if not isinstance(shuffle, bool):
+                raise TypeError(f"shuffle is {shuffle!r}")
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
         if version != STATE_VERSION:
             raise UsageError(f"a state of version {version}; this is version {STATE_VERSION}")
         if data_set != self.data_set.id:
             raise UsageError(f"the state is of data set {data_set}, this one is {self.data_set.id}")
-        if not 0 <= epoch <= MAX_EPOCH or not 0 <= position <= len(self.data_set):
-            raise UsageError(f"the state is at position {position:,} of epoch {epoch:,}, which is not there")
         if shuffle:
             try:
-                self.order = Order.from_json(facts)
+                order = Order.from_json(facts)
             except (ValueError, TypeError) as error:
                 raise UsageError(f"this is no state of a BrandSampler: {error}") from None
-            self.seed, self.tag = self.order.seed, self.data_set.tag_of(self.order)
-        self.shuffle, self._epoch, self._position, self._running = shuffle, epoch, position, None
+            if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size):
+                raise UsageError("this is no state of a BrandSampler: its sizes are not those of the data set")
+            self.order, self.tag = order, self.data_set.tag_of(order)
+        self.seed, self.shuffle = seed, shuffle
+        self._epoch, self._position, self._running = epoch, position, None
 
 
 class Positions(Iterator[int]):
@@ -144,15 +152,20 @@ class Positions(Iterator[int]):
         self._sampler, self._epoch, self._start = sampler, epoch, start
         self._rank, self._replicas = find_rank(sampler.rank, sampler.num_replicas)
         self._samples = len(sampler.data_set)
-        self._count = _rounds(self._samples - start, self._replicas, drop_last=sampler.drop_last)
+        self.count = _rounds(self._samples - start, self._replicas, drop_last=sampler.drop_last)
         self._ints: list[int] = []
         """The rest of the present block, last first."""
         self._made, self.yielded, self._announced = 0, 0, False
 
+    @property
+    def used(self) -> bool:
+        """Whether anything was taken from it; PyTorch makes iterators that it never uses."""
+        return self.yielded > 0 or not self.count
+
     def position_after(self, samples: int) -> int:
         """Global position after so many samples of each rank."""
-        if not 0 <= samples <= self._count:
-            raise UsageError(f"{samples:,} samples: this rank has {self._count:,} in this epoch")
+        if not 0 <= samples <= self.count:
+            raise UsageError(f"{samples:,} samples: this rank has {self.count:,} in this epoch")
         return min(self._samples, self._start + samples * self._replicas)
 
     def __next__(self) -> int:
@@ -183,16 +196,23 @@ class Positions(Iterator[int]):
 
     def _make(self, count: int) -> NDArray[np.int64]:
         """The next `count` ints, fewer at the end."""
-        sampler, end = self._sampler, min(self._made + count, self._count)
+        sampler, end = self._sampler, min(self._made + count, self.count)
         positions = self._start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
         positions %= self._samples
         self._made = end
         if sampler.shuffle:
             if not self._announced and len(positions):
                 self._announced = True
-                sampler.data_set.announce(sampler.order, self._epoch, self._start, self._replicas)
+                sampler.data_set.announce(sampler.order, self._epoch, self._start, (self._rank, self._replicas))
             positions = tickets(sampler.tag, self._epoch, positions)
         return positions
+
+
+def _whole(name: str, value: Any, most: int) -> int:
+    """A whole number from 0 to `most`. Raises `UsageError`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= int(value) <= most:
+        raise UsageError(f"{name}={value!r}: a whole number from 0 to {most:,} is needed")
+    return int(value)
 
 
 def _rounds(samples: int, replicas: int, *, drop_last: bool) -> int:

@@ -1,0 +1,45 @@
+"""How large is a page of the arena, and how many does each sample take?"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.formats.mapped import release
+from brand.node.arena import ROW_BYTES
+from brand.storage.dataset import StoredDataSet
+
+SMALLEST_PAGE: Final = 128
+LARGEST_PAGE: Final = 64 << 10
+_STEP: Final = 1 << 18
+"""Rows of the index that are looked at together."""
+
+
+def page_bytes(mean_sample: float) -> int:
+    """A power of two near a sixteenth of the mean sample: small enough to waste little, large enough to be few."""
+    wanted = max(1.0, mean_sample / 16)
+    return int(min(LARGEST_PAGE, max(SMALLEST_PAGE, 1 << round(np.log2(wanted)))))
+
+
+def pages_needed(sizes: NDArray[Any], page: int) -> NDArray[np.uint32]:
+    """Pages that samples of these stored sizes take, row included."""
+    return ((sizes.astype(np.int64) + (ROW_BYTES + page - 1)) // page).astype(np.uint32)
+
+
+def arena_bytes(pages_of: NDArray[np.uint32], page: int) -> int:
+    """Memory that holds all samples at once."""
+    return (int(pages_of.sum(dtype=np.int64)) + 1) * page
+
+
+def measure_pages(data: StoredDataSet) -> tuple[int, NDArray[np.uint32]]:
+    """Page size, and pages of each place. Goes through the index once, so that it is in the page cache from now on."""
+    samples = len(data)
+    sizes = np.empty(samples, np.uint32)
+    for first in range(0, samples, _STEP):
+        rows = data.rows(first, min(first + _STEP, samples))
+        sizes[first : first + len(rows)] = rows["size"]
+        release(rows)
+    page = page_bytes(float(sizes.mean()))
+    return page, pages_needed(sizes, page)

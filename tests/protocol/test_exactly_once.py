@@ -1,0 +1,146 @@
+"""Both protocols, any sizes: an epoch delivers every sample once, and each was read before."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brand.protocol.order import Order
+from brand.protocol.plan import Plan
+from brand.protocol.random import Stream, permutation
+from tests.protocol.models import epochs, length_of_chunk, orders, reads_of
+
+CORNERS = {
+    "one sample": (1, 1, 1, 1),
+    "one sample of a large chunk": (1, 64, 1, 16),
+    "fewer samples than a chunk": (5, 8, 1, 4),
+    "fewer samples than a stripe": (3, 16, 1, 8),
+    "chunks of one sample, one group": (17, 1, 17, 1),
+    "chunks of one sample, groups of one": (17, 1, 1, 1),
+    "short last chunk": (61, 8, 4, 4),
+    "short last chunk with a short stripe": (59, 8, 4, 4),
+    "last group of one sample": (65, 8, 4, 4),
+    "last group of one chunk": (72, 8, 4, 2),
+    "groups of one chunk": (64, 8, 1, 4),
+    "one group of all chunks": (60, 8, 8, 4),
+    "stripes that do not divide the chunk": (100, 10, 3, 4),
+    "stripes of a sample": (100, 10, 3, 1),
+    "stripes of a chunk less one": (100, 10, 3, 9),
+    "stripes of a chunk": (100, 10, 3, 10),
+    "more chunks a group than there are": (20, 8, 9, 4),
+}  # fmt: skip
+"""Samples, chunk size, chunks a group, stripe."""
+
+
+def corner(name: str, protocol: str, refill: str = "fill_rate") -> Order:
+    """A corner case as an order."""
+    samples, size, n, stripe = CORNERS[name]
+    return Order("corner", samples, size, n, 3, protocol, stripe, refill)
+
+
+def assert_every_sample_is_there(plan: Plan) -> None:
+    """Play the plan: at each position its sample lies in memory, and in the end nothing is left."""
+    memory: set[int] = set()
+    coming = iter(reads_of(plan))
+    read = next(coming, None)
+    for position, place in enumerate(plan.sample_of.tolist()):
+        while read is not None and read.deadline <= position:
+            assert not memory & set(read.held)
+            memory |= set(read.held)
+            read = next(coming, None)
+        memory.remove(place)
+    assert not memory
+    assert read is None
+
+
+@settings(max_examples=200)
+@given(orders(), epochs)
+def test_an_epoch_delivers_every_sample_exactly_once(order: Order, epoch: int) -> None:
+    """What is drawn at all positions is each place once."""
+    assert sorted(order.plan(epoch).sample_of.tolist()) == list(range(order.samples))
+
+
+@settings(max_examples=200)
+@given(orders(), epochs)
+def test_every_sample_is_in_memory_when_it_is_drawn(order: Order, epoch: int) -> None:
+    """Each draw finds its sample among those that finished reads hold, none is held twice, none is left over."""
+    assert_every_sample_is_there(order.plan(epoch))
+
+
+@given(orders(), epochs)
+def test_reads_are_inside_their_chunks_and_sorted(order: Order, epoch: int) -> None:
+    """A read asks for samples that its chunk has, holds some of them, and is due no earlier than the one before it."""
+    plan = order.plan(epoch)
+    reads = reads_of(plan)
+    assert [read.deadline for read in reads] == sorted(read.deadline for read in reads)
+    for number, read in enumerate(reads):
+        assert 0 <= read.deadline < order.samples
+        assert read.count >= 1
+        assert read.first >= 0
+        assert read.first + read.count <= length_of_chunk(order.mapping, read.chunk)
+        assert read.held
+        assert set(read.held) <= set(range(*plan.places_read(number)))
+
+
+@pytest.mark.parametrize("refill", ["fill_rate", "random"])
+@pytest.mark.parametrize("protocol", ["stripes", "slots"])
+@pytest.mark.parametrize("name", CORNERS)
+def test_corner_cases_are_exactly_once_too(name: str, protocol: str, refill: str) -> None:
+    """The sizes where counting goes wrong, three epochs of each."""
+    order = corner(name, protocol, refill)
+    for epoch in range(3):
+        plan = order.plan(epoch)
+        assert sorted(plan.sample_of.tolist()) == list(range(order.samples))
+        assert_every_sample_is_there(plan)
+
+
+@given(orders(), epochs)
+def test_a_draw_is_answered_from_the_group_that_it_names(order: Order, epoch: int) -> None:
+    """The access sequence decides the group of every position, with slots also the slot."""
+    plan, mapping = order.plan(epoch), order.mapping
+    access = permutation(order.samples, order.seed, Stream.ACCESS, epoch)
+    for asked, drawn in zip(access.tolist(), plan.sample_of.tolist(), strict=True):
+        group_samples = mapping.chunk_size * mapping.group_chunks
+        assert asked // group_samples == drawn // group_samples
+        if order.protocol == "slots":
+            assert asked % mapping.chunk_size == drawn % mapping.chunk_size
+
+
+@given(orders(), epochs)
+def test_a_plan_is_made_the_same_every_time(order: Order, epoch: int) -> None:
+    """Neither numpy's global random state nor what was planned before changes a plan, and planning leaves it alone."""
+    first = order.plan(epoch)
+    np.random.seed(1)
+    before = np.random.get_state(legacy=False)
+    second = order.plan(epoch)
+    after = np.random.get_state(legacy=False)
+    assert first.sample_of.tolist() == second.sample_of.tolist()
+    assert reads_of(first) == reads_of(second)
+    assert str(before) == str(after)
+
+
+@pytest.mark.parametrize("protocol", ["stripes", "slots"])
+def test_seeds_and_epochs_differ(protocol: str) -> None:
+    """Every seed and every epoch has an order of its own, and reads at times of its own."""
+    order = Order("any", 200, 8, 5, 0, protocol, 4)
+    same_low_half = [0, 1, 2, 1 << 64, (1 << 64) + 1, (1 << 128) - 1]
+    plans = [dataclasses.replace(order, seed=seed).plan(epoch) for seed in same_low_half for epoch in (0, 1, 2**24 - 1)]
+    assert len({tuple(plan.sample_of.tolist()) for plan in plans}) == len(plans)
+    assert len({plan.reads.tobytes() for plan in plans}) == len(plans)
+
+
+@given(st.integers(1, 300), st.integers(1, 64), st.data())
+def test_every_chunk_is_read_at_least_once_by_slots_and_once_in_full_by_stripes(
+    samples: int, size: int, data: st.DataObject
+) -> None:
+    """Samples read: all of them once with stripes; with slots no chunk is left out and every read is a whole chunk."""
+    n = data.draw(st.integers(1, -(-samples // size)))
+    stripes = Order("any", samples, size, n, 0, "stripes", data.draw(st.integers(1, size))).plan(0)
+    assert int(stripes.reads["count"].sum()) == samples
+    slots = Order("any", samples, size, n, 0, "slots").plan(0)
+    assert set(slots.reads["chunk"].tolist()) == set(range(-(-samples // size)))
+    assert all(read.count == length_of_chunk(slots.mapping, read.chunk) for read in reads_of(slots))

@@ -1,0 +1,111 @@
+"""Orders that must never change: small ones in full, larger ones by digest.
+
+WARNING. A test that fails here says that the order of users' runs has changed: a resumed run would repeat some samples
+and miss others, without a word. Do not put the new values in. Undo the change, or add a protocol with another name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from brand.protocol.order import Order
+from brand.protocol.plan import Plan
+from brand.protocol.random import Stream, bits
+
+SEEDS_AND_EPOCHS = [(0, 0), (0, 1), (7, 3), (2**128 - 1, 2**24 - 1)]
+
+# fmt: off
+DRAWN = {
+    ("stripes", 2, "fill_rate"): [
+        [12, 13, 20, 22, 21, 5, 3, 11, 17, 4, 1, 10, 19, 18, 15, 2, 7, 0, 16, 14, 6, 8, 9],
+        [19, 5, 20, 1, 13, 18, 4, 21, 11, 0, 22, 2, 12, 15, 6, 10, 3, 9, 7, 17, 16, 14, 8],
+        [18, 22, 10, 21, 19, 13, 2, 11, 15, 3, 20, 14, 17, 7, 8, 5, 6, 12, 4, 1, 9, 0, 16],
+        [2, 9, 19, 3, 4, 1, 8, 13, 15, 18, 5, 12, 11, 16, 0, 10, 6, 7, 14, 21, 17, 20, 22],
+    ],
+    ("slots", 1, "fill_rate"): [
+        [16, 18, 17, 13, 21, 8, 9, 1, 12, 10, 5, 6, 14, 19, 15, 11, 3, 0, 22, 20, 7, 2, 4],
+        [13, 0, 12, 1, 16, 15, 2, 14, 10, 3, 18, 8, 19, 20, 6, 9, 4, 5, 7, 17, 22, 21, 11],
+        [18, 19, 11, 16, 12, 14, 8, 3, 17, 9, 20, 21, 22, 0, 4, 10, 2, 13, 5, 7, 6, 1, 15],
+        [5, 9, 13, 7, 4, 0, 8, 15, 14, 12, 6, 16, 1, 18, 3, 10, 2, 11, 19, 22, 17, 21, 20],
+    ],
+    ("slots", 1, "random"): [
+        [16, 18, 17, 13, 21, 8, 9, 1, 12, 10, 5, 6, 14, 19, 15, 11, 7, 0, 22, 20, 3, 2, 4],
+        [13, 0, 12, 1, 16, 15, 2, 14, 10, 3, 18, 8, 19, 20, 6, 9, 4, 5, 7, 17, 22, 21, 11],
+        [22, 15, 11, 20, 12, 14, 8, 3, 21, 9, 16, 17, 18, 0, 4, 10, 2, 13, 5, 7, 6, 1, 19],
+        [5, 9, 21, 7, 4, 8, 0, 15, 22, 20, 6, 12, 1, 14, 11, 10, 2, 3, 19, 18, 13, 17, 16],
+    ],
+}
+"""Protocol, stripe and refill; for each seed and epoch what is drawn of 23 samples in chunks of four, three a group."""
+
+READS = {
+    ("stripes", 2, "fill_rate"): [
+        (0, 3, 0, 2), (2, 5, 2, 1), (2, 5, 0, 2), (5, 1, 0, 2), (6, 2, 2, 2), (6, 0, 2, 2),
+        (8, 4, 2, 2), (8, 4, 0, 2), (10, 0, 0, 2), (14, 3, 2, 2), (16, 1, 2, 2), (21, 2, 0, 2),
+    ],
+    ("slots", 1, "fill_rate"): [
+        (0, 4, 0, 4), (3, 3, 0, 4), (4, 5, 0, 3), (5, 2, 0, 4), (7, 0, 0, 4), (10, 1, 0, 4),
+        (14, 3, 0, 4), (16, 0, 0, 4), (18, 5, 0, 3), (20, 1, 0, 4),
+    ],
+    ("slots", 1, "random"): [
+        (0, 4, 0, 4), (3, 3, 0, 4), (4, 5, 0, 3), (5, 2, 0, 4), (7, 0, 0, 4), (10, 1, 0, 4),
+        (14, 3, 0, 4), (16, 1, 0, 4), (18, 5, 0, 3), (20, 0, 0, 4), (22, 1, 0, 4),
+    ],
+}
+"""Deadline, chunk, first sample and count of the reads of the first of these plans."""
+# fmt: on
+
+DIGESTS = {
+    ("stripes", 8, "fill_rate"): "29069cd0fb6ed66e6b8de4a7a67f9f933c5f6037447e48bf4b2cd13bb9deb519",
+    ("stripes", 1, "fill_rate"): "841e1596a3ab7bae58207c8aa317d67f1890155c209b2270f8023218c67068b5",
+    ("stripes", 5, "fill_rate"): "6e29051beef38c9dfbd0b249fe4daae336eb410f11b7a2ec2afd94c55f0e3404",
+    ("slots", 1, "fill_rate"): "f5e93fdd9ab03caf1fd9bfce177e24f277ba092e8d6df5b1c15339074c45ef24",
+    ("slots", 1, "random"): "3b9e7406cc2e031a4d56bec73a8c897d155f16cb5977a4b6665f7504eaa8c576",
+}
+"""SHA-256 of both tables and of what is held: 100,003 samples in chunks of 64, 16 a group, seed 2024, epoch 5."""
+
+
+def digest(plan: Plan) -> str:
+    """Of all numbers of a plan as 64 bits, little-endian: what is drawn, then each read and the places it holds."""
+    found = hashlib.sha256(plan.sample_of.astype("<i8").tobytes())
+    for number, read in enumerate(plan.reads.tolist()):
+        found.update(np.array(read, "<i8").tobytes())
+        found.update(plan.places_held(number).astype("<i8").tobytes())
+    return found.hexdigest()
+
+
+def test_words() -> None:
+    """The random words under everything: seed 1, purpose `ACCESS`, epoch 2, step 3."""
+    assert bits(6, 1, Stream.ACCESS, 2, 3).tolist() == [
+        0x2C7775A03B446DA5,
+        0x1EE9531E59FCA06C,
+        0x98BFE53573263C92,
+        0x82F4BBE8D8BF023B,
+        0x1076E77089A2DE8F,
+        0xD9129B885D05753C,
+    ]
+
+
+@pytest.mark.parametrize("which", range(len(SEEDS_AND_EPOCHS)))
+@pytest.mark.parametrize("of", DRAWN)
+def test_small_orders(of: tuple[str, int, str], which: int) -> None:
+    """What is drawn, sample by sample."""
+    seed, epoch = SEEDS_AND_EPOCHS[which]
+    protocol, stripe, refill = of
+    assert Order("golden", 23, 4, 3, seed, protocol, stripe, refill).plan(epoch).sample_of.tolist() == DRAWN[of][which]
+
+
+@pytest.mark.parametrize("of", READS)
+def test_small_reads(of: tuple[str, int, str]) -> None:
+    """What is read by when."""
+    protocol, stripe, refill = of
+    assert Order("golden", 23, 4, 3, 0, protocol, stripe, refill).plan(0).reads.tolist() == READS[of]
+
+
+@pytest.mark.parametrize("of", DIGESTS)
+def test_larger_plans(of: tuple[str, int, str]) -> None:
+    """All of a plan, by its digest."""
+    protocol, stripe, refill = of
+    assert digest(Order("golden", 100_003, 64, 16, 2024, protocol, stripe, refill).plan(5)) == DIGESTS[of]

@@ -1,0 +1,205 @@
+"""What follows from a plan, memory over time and kept samples, against playing the plan sample by sample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brand.protocol.mapping import Mapping
+from brand.protocol.order import Order
+from brand.protocol.plan import Plan, choose_kept, memory_over_time, peak, read_of_sample
+from brand.protocol.random import Stream, permutation
+from brand.protocol.stripes import plan_stripes
+from tests.protocol.models import model_memory, orders, reads_of, stripes_of_group
+
+small_orders = orders(most=60)
+
+
+@st.composite
+def sized_plans(draw: st.DrawFn) -> tuple[Order, Plan, list[int]]:
+    """A plan of either protocol, and a size of every sample; some samples may be much larger than others."""
+    order = draw(small_orders)
+    sizes = st.one_of(st.just(1), st.integers(0, 9), st.integers(0, 2**40))
+    size_of = draw(st.lists(draw(st.sampled_from((sizes, st.just(1)))), min_size=order.samples, max_size=order.samples))
+    return order, order.plan(draw(st.integers(0, 3))), size_of
+
+
+def fits(plan: Plan, size_of: list[int], kept: list[bool]) -> int:
+    """What is needed at the most when some samples are never released: they, and the most of the others."""
+    others = [0 if keep else size for keep, size in zip(kept, size_of, strict=True)]
+    return sum(size for keep, size in zip(kept, size_of, strict=True) if keep) + max(model_memory(plan, others))
+
+
+def stripe_numbers(mapping: Mapping, stripe: int) -> list[list[int]]:
+    """The places of each stripe, counting also the stripes that the last chunk does not have."""
+    found: list[list[int]] = []
+    for chunk in range(mapping.chunks):
+        for first in range(0, mapping.chunk_size, stripe):
+            end = min(first + stripe, mapping.chunk_size)
+            places = range(chunk * mapping.chunk_size + first, chunk * mapping.chunk_size + end)
+            found.append([place for place in places if place < mapping.samples])
+    return found
+
+
+@given(small_orders)
+def test_the_read_of_a_sample_is_the_one_that_holds_it(order: Order) -> None:
+    """Look through all reads for the one that holds each place."""
+    plan = order.plan(0)
+    reads = reads_of(plan)
+    expected = [next(k for k, read in enumerate(reads) if place in read.held) for place in range(order.samples)]
+    assert read_of_sample(plan).tolist() == expected
+
+
+@given(small_orders)
+def test_what_a_read_reads_is_its_run_of_the_chunk(order: Order) -> None:
+    """First place and end, from chunk, first and count."""
+    plan = order.plan(0)
+    for number, read in enumerate(reads_of(plan)):
+        first = read.chunk * order.chunk_size + read.first
+        assert plan.places_read(number) == (first, first + read.count)
+
+
+@given(small_orders)
+def test_what_a_read_holds_is_ascending_and_each_place_is_held_once(order: Order) -> None:
+    """All reads together hold every place once; with stripes a read holds all that it reads."""
+    plan = order.plan(0)
+    reads = reads_of(plan)
+    assert all(list(read.held) == sorted(read.held) for read in reads)
+    assert sorted(place for read in reads for place in read.held) == list(range(order.samples))
+    if order.protocol == "stripes":
+        assert all(read.held == tuple(range(*plan.places_read(number))) for number, read in enumerate(reads))
+
+
+@given(sized_plans())
+def test_memory_over_time_is_that_of_playing_the_plan(made: tuple[Order, Plan, list[int]]) -> None:
+    """At each position the sizes of all samples that were read and not yet drawn, to the byte."""
+    _, plan, size_of = made
+    expected = model_memory(plan, size_of)
+    found = memory_over_time(plan, np.array(size_of, np.int64))
+    assert found.dtype == np.int64
+    assert found.tolist() == expected
+    assert peak(plan, np.array(size_of, np.int64)) == max(expected)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int32, np.uint32, np.uint64, np.int64, np.float64])
+def test_sizes_may_be_of_any_type(dtype: type) -> None:
+    """A column of any type gives the same memory, also where its sum would not fit the type."""
+    plan = Order("any", 1000, 16, 8, 0, "stripes", 4).plan(0)
+    sizes = np.ones(1000, dtype) if dtype is np.bool_ else np.full(1000, 200, dtype)
+    expected = memory_over_time(plan, sizes.astype(np.int64))
+    assert memory_over_time(plan, sizes).tolist() == expected.tolist()
+    room = int(expected.max()) + int(sizes.astype(np.int64).sum()) // 2
+    kept = choose_kept(plan, sizes, room, 4, 0)
+    assert kept.tolist() == choose_kept(plan, sizes.astype(np.int64), room, 4, 0).tolist()
+
+
+@given(sized_plans(), st.integers(1, 12), st.floats(0, 1.1), st.integers(0, 5))
+def test_kept_samples_and_the_rest_always_fit(
+    made: tuple[Order, Plan, list[int]], stripe: int, share: float, seed: int
+) -> None:
+    """What is kept and the most of all others at a time are within the room; where even those are not, none is kept."""
+    order, plan, size_of = made
+    largest, total = max(model_memory(plan, size_of)), sum(size_of)
+    room = int(largest * 0.9 + share * (total - largest * 0.9))
+    kept = choose_kept(plan, np.array(size_of, np.int64), room, min(stripe, order.chunk_size), seed).tolist()
+    assert fits(plan, size_of, kept) <= max(room, largest)
+    if room < largest:
+        assert not any(size for keep, size in zip(kept, size_of, strict=True) if keep)
+
+
+@given(sized_plans(), st.integers(0, 100), st.integers(1, 12))
+def test_all_is_kept_when_all_fits(made: tuple[Order, Plan, list[int]], more: int, stripe: int) -> None:
+    """With room for the whole data set, or for more, no sample is ever released."""
+    order, plan, size_of = made
+    assert choose_kept(plan, np.array(size_of, np.int64), sum(size_of) + more, min(stripe, order.chunk_size), 0).all()
+
+
+@given(small_orders, st.floats(0, 0.99))
+def test_nothing_is_kept_when_the_room_is_too_small(order: Order, share: float) -> None:
+    """With less than the most that is held at a time, nothing can be kept."""
+    plan, sizes = order.plan(0), np.ones(order.samples, np.int64)
+    room = int(share * peak(plan, sizes))
+    if room < order.samples:
+        assert not choose_kept(plan, sizes, room, order.stripe, 0).any()
+
+
+@given(sized_plans(), st.floats(0, 1), st.integers(0, 5))
+def test_whole_stripes_are_kept_in_the_order_of_the_seed(
+    made: tuple[Order, Plan, list[int]], share: float, seed: int
+) -> None:
+    """The kept samples are those of the first stripes of a permutation, which does not depend on the room."""
+    order, plan, size_of = made
+    room = int(share * sum(size_of))
+    kept = choose_kept(plan, np.array(size_of, np.int64), room, order.stripe, seed).tolist()
+    stripes = stripe_numbers(order.mapping, order.stripe)
+    in_order = [stripes[number] for number in permutation(len(stripes), seed, Stream.KEPT).tolist()]
+    count, still = 0, True
+    for places in in_order:
+        assert len({kept[place] for place in places}) <= 1  # a stripe is kept or not
+        if places:
+            still = still and kept[places[0]]
+            assert kept[places[0]] is still  # none is kept behind one that is not
+            count += still
+    assert sum(kept) == sum(len(places) for places in [p for p in in_order if p][:count])
+
+
+@pytest.mark.parametrize("stripe", [1, 3, 4, 10])
+@pytest.mark.parametrize("protocol", ["stripes", "slots"])
+def test_some_of_the_stripes_are_kept_those_that_come_first(protocol: str, stripe: int) -> None:
+    """The same where a stripe may not divide the chunk and some are surely kept and some are not."""
+    order = Order("any", 1997, 10, 40, 0, protocol, stripe)
+    plan = order.plan(0)
+    stripes = stripe_numbers(order.mapping, stripe)
+    in_order = [stripes[number] for number in permutation(len(stripes), 3, Stream.KEPT).tolist() if stripes[number]]
+    kept = choose_kept(plan, np.ones(1997, np.int64), 800, stripe, 3).tolist()
+    assert 600 < sum(kept) < 800
+    found = [[kept[place] for place in places] for places in in_order]
+    count = sum(all(of_stripe) for of_stripe in found)
+    assert all(all(of_stripe) for of_stripe in found[:count])
+    assert not any(any(of_stripe) for of_stripe in found[count:])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.9])
+@pytest.mark.parametrize(("n", "stripe"), [(16, 8), (16, 4), (32, 1)])
+def test_the_room_is_used(n: int, stripe: int, share: float) -> None:
+    """In a data set of some size all but 1 % of the room is used, with samples of all sizes, too."""
+    plan = plan_stripes(Mapping(40_000, 64, n), stripe, 0, 0)
+    sizes = 100_000 + bits_of(40_000)
+    room = int(share * sizes.sum())
+    kept = choose_kept(plan, sizes, room, stripe, 0)
+    assert 0.99 * room <= int(sizes[kept].sum()) + peak(plan, np.where(kept, 0, sizes)) <= room
+
+
+def bits_of(count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Random numbers up to 60,000."""
+    return permutation(count, 99, Stream.ACCESS).astype(np.int64) * 60_000 // count
+
+
+def test_the_room_is_used_with_every_seed() -> None:
+    """With room for half of the data set more than a third of it is kept, whatever the seed."""
+    plan, sizes = plan_stripes(Mapping(2000, 64, 8), 16, 0, 0), np.ones(2000, np.int64)
+    kept = {seed: int(choose_kept(plan, sizes, 1000, 16, seed).sum()) for seed in range(200)}
+    assert {seed: found for seed, found in kept.items() if found < 700} == {}
+
+
+def test_reads_that_are_left_when_a_part_is_kept() -> None:
+    """The design's row for memory of 1/4 as by default: 6.5 reads a chunk and 0.81 of the bytes, within 5 %."""
+    mapping = Mapping(512_000, 64, 16)
+    plan = plan_stripes(mapping, 8, 0, 0)
+    kept = choose_kept(plan, np.ones(512_000, np.int64), 128_000, 8, 0)
+    again = ~kept[plan.reads["chunk"].astype(np.int64) * 64 + plan.reads["first"]]
+    assert np.count_nonzero(again) / mapping.chunks == pytest.approx(6.5, rel=0.05)
+    assert plan.reads["count"][again].sum() / mapping.samples == pytest.approx(0.81, rel=0.05)
+
+
+def test_the_tables_of_the_model_and_of_the_kept_stripes_are_the_same_stripes() -> None:
+    """Kept stripes are those that protocol `stripes` reads."""
+    mapping = Mapping(101, 10, 3)
+    read = [
+        list(range(one.chunk * 10 + one.first, one.chunk * 10 + one.first + one.count))
+        for group in range(mapping.groups)
+        for one in stripes_of_group(mapping, 4, group)
+    ]
+    assert [places for places in stripe_numbers(mapping, 4) if places] == read
