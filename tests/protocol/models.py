@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from brand.protocol.mapping import Mapping
-from brand.protocol.order import Order
+from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import Plan
 
 
@@ -152,7 +152,7 @@ def mappings(draw: st.DrawFn, most: int = 150, largest_chunk: int = 12) -> Mappi
 seeds = st.one_of(st.integers(0, 1000), st.integers(0, 2**128 - 1))
 """Seeds of all sizes."""
 
-epochs = st.integers(0, 2**24 - 1)
+epochs = st.integers(0, MAX_EPOCH)
 """All epochs that an order has."""
 
 refills = st.sampled_from(("fill_rate", "random"))
