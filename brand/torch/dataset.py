@@ -25,7 +25,7 @@ from brand.node.memory import Memory
 from brand.protocol.order import Order
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
-from brand.torch.fetch import Column, Columns, Fetched, Fetcher
+from brand.torch.fetch import Column, Columns, Fetched, Fetcher, rows
 from brand.torch.habit import ReadingHabit
 from brand.torch.ranks import job_name
 
@@ -117,6 +117,9 @@ class BrandDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples with these indices, in this order: what DataLoader calls once for each batch."""
         fetched = self.fetch(indices)
+        if self.plain and self.fields is not None:  # without a dict for each sample
+            columns = fetched.columns(0, len(fetched))
+            return list(rows(columns[name] for name in self.fields))
         return self.finish(fetched.samples(0, len(fetched)))
 
     def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> Fetched:

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -178,8 +178,7 @@ class Fetched:
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
         """The same as one dict for each sample, images and audio decoded."""
         columns = self.columns(first, end)
-        lists = [column if isinstance(column, list) else column.tolist() for column in columns.values()]
-        samples = [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
+        samples = [dict(zip(columns, values, strict=True)) for values in rows(columns.values())]
         for position, sample in enumerate(samples):
             for name, decode in self._fetcher.media:
                 try:
@@ -213,6 +212,11 @@ class Fetched:
                 values[position] = sample[name]
             merged[name] = values if isinstance(column, list) else np.array(values, column.dtype)
         return merged
+
+
+def rows(columns: Iterable[Column]) -> Iterator[tuple[Any, ...]]:
+    """The values of one sample after the other."""
+    return zip(*[column if isinstance(column, list) else column.tolist() for column in columns], strict=True)
 
 
 def owner_process() -> int:
