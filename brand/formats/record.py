@@ -71,11 +71,13 @@ def encode_record(schema: Schema, fixed: Sequence[int | float], payloads: Sequen
 class RecordDecoder:
     """Record -> values of its fields, images and audio as bytes.
 
-    Made once for a schema and the names wanted (None: all).
+    Made once for a schema and the names wanted (None: all). With `views`, `columns` gives images and audio as views of
+    the memory that the records lie in (uint8 arrays), without a copy.
     """
 
-    def __init__(self, schema: Schema, names: Sequence[str] | None = None) -> None:
+    def __init__(self, schema: Schema, names: Sequence[str] | None = None, *, views: bool = False) -> None:
         self.schema, self.names = schema, schema.names if names is None else tuple(names)
+        self._views = {name for name, codec in schema.variable if views and codec in ("image", "audio")}
         self._head = head_struct(schema)
         self._fixed = tuple(name for name, _ in schema.fixed)
         self._variable = tuple(
@@ -83,9 +85,6 @@ class RecordDecoder:
         )
         made = (*self._fixed, *(name for name, decode in self._variable if decode is not None))
         self._in_order = made == self.names
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return RecordDecoder, (self.schema, self.names)
 
     def __call__(self, record: Buffer) -> dict[str, Any]:
         """Values by name, in the order asked for. Raises ValueError where the bytes are not a record of this schema."""
@@ -129,7 +128,10 @@ class RecordDecoder:
         for name, decode in self._variable:
             end = begin + heads[f"length of {name}"]
             if decode is not None:
-                made[name] = _decoded(decode, slices(memory, begin, end - begin))
+                if name in self._views:
+                    made[name] = [memory[low:high] for low, high in zip(begin.tolist(), end.tolist(), strict=True)]
+                else:
+                    made[name] = _decoded(decode, slices(memory, begin, end - begin))
             begin = end
         if not np.array_equal(begin, starts + sizes):
             raise ValueError("the fields of a record do not end where it ends")

@@ -51,5 +51,5 @@ class Stored:
             return decode.columns(self.memory, self.starts, self.rows["size"].astype(np.int64))
         unpack, raw_sizes = decompressor.unpack, self.rows["raw_size"].astype(np.int64)
         views = slices(self.memory, self.starts, self.rows["size"].astype(np.int64))
-        raw = b"".join([unpack(view, size) for view, size in zip(views, raw_sizes.tolist(), strict=True)])
+        raw = bytearray().join([unpack(view, size) for view, size in zip(views, raw_sizes.tolist(), strict=True)])
         return decode.columns(np.frombuffer(raw, np.uint8), np.cumsum(raw_sizes) - raw_sizes, raw_sizes)

@@ -1,13 +1,12 @@
 """How does a process draw? It asks the node server, maps the server's pages, and copies what it was given.
 
 `Node` is picklable and opens nothing before it is used, so it survives fork, spawn and forkserver; each process, and
-each thread that draws, has a connection of its own. A server that is gone is replaced: the draw is asked again, and
-what the old one had in memory is read exactly.
+each thread that draws at the same time, has a connection of its own. A server that is gone is replaced: the draw is
+asked again, and what the old one had in memory is read exactly.
 """
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import socket
@@ -15,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -68,7 +68,8 @@ class Node:
     def __init__(self, path: str, data_set: str, address: str, memory: Memory, run: str, *, attach: bool) -> None:
         self.path, self.data_set, self.address, self.memory = path, data_set, address, memory
         self.run, self.attach = run, attach
-        self._local = threading.local()
+        self._idle: list[_Connection] = []
+        """Connections for draws that no thread uses just now; to map the arena anew for each would cost too much."""
         self._lock = threading.Lock()
         self._control: _Connection | None = None
 
@@ -108,15 +109,10 @@ class Node:
         Raises `ServerError`.
         """
         for attempt in range(ATTEMPTS):
-            connection = getattr(self._local, "connection", None)
-            self._local.connection = (
-                None  # put back when the answer is here: a draw that is interrupted leaves half of it
-            )
             try:
-                if connection is None or connection.process != os.getpid():
-                    connection = self._connect(owner)
+                connection = self._idle_connection() or self._connect(owner)
                 drawn = connection.draw(self.run, order, epoch, positions)
-                self._local.connection = connection
+                self._idle.append(connection)  # only now: a draw that is interrupted leaves half an answer behind
                 return drawn
             except (ConnectionError, TimeoutError) as error:
                 if attempt == ATTEMPTS - 1:
@@ -138,14 +134,25 @@ class Node:
     @property
     def running(self) -> bool:
         """Whether this process has talked to a server."""
-        return self._control is not None or getattr(self._local, "connection", None) is not None
+        return self._control is not None or bool(self._idle)
 
     def close(self) -> None:
         """Hang up."""
         with self._lock:
-            if self._control is not None:
-                self._control.close()
+            for connection in (self._control, *self._idle):
+                if connection is not None:
+                    connection.close()
             self._control = None
+            self._idle.clear()
+
+    def _idle_connection(self) -> _Connection | None:
+        """A connection of this process that no thread uses."""
+        while self._idle:
+            with suppress(IndexError):  # another thread was faster
+                connection = self._idle.pop()
+                if connection.process == os.getpid():
+                    return connection
+        return None
 
     def _with_control(self, act: Callable[[_Connection], _T]) -> _T:
         """Act on this process's connection for everything but draws."""
@@ -329,7 +336,7 @@ def _connect(connection: socket.socket, address: str) -> None:
 def _hang_up_in_child() -> None:
     """A forked child must not keep its parent's connections open."""
     for connection in list(_open):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             connection.close()
 
 

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from brand.torch.fetch import Column
+from brand.torch.fetch import Column, Columns
 
 
-def assemble(columns: dict[str, Column] | list[Column], first: int, end: int) -> Any:
+def assemble(columns: Columns, names: Sequence[str] | None, files: Collection[str], first: int, end: int) -> Any:
     """What `default_collate` makes of the samples `first` to `end` - 1 of these columns.
 
-    A dict, or a list where fields have an order.
+    A dict of all columns, or a list of those in `names`. Those in `files` hold images or audio that are not decoded;
+    they become lists of uint8 tensors.
     """
-    if isinstance(columns, dict):
-        return {name: _collated(column[first:end]) for name, column in columns.items()}
-    return [_collated(column[first:end]) for column in columns]
+    made = {
+        name: _files(columns[name][first:end]) if name in files else _collated(columns[name][first:end])
+        for name in (columns if names is None else names)
+    }
+    return made if names is None else list(made.values())
+
+
+def _files(column: Column) -> list[torch.Tensor]:
+    return [
+        torch.from_numpy(value)
+        if isinstance(value, np.ndarray)
+        else torch.frombuffer(bytearray(value), dtype=torch.uint8)
+        for value in column
+    ]
 
 
 def _collated(column: Column) -> Any:

@@ -25,7 +25,7 @@ from brand.node.memory import Memory
 from brand.protocol.order import Order
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
-from brand.torch.fetch import Column, Columns, Fetched, Fetcher, rows
+from brand.torch.fetch import MEDIA, Fetched, Fetcher, rows
 from brand.torch.habit import ReadingHabit
 from brand.torch.ranks import job_name
 
@@ -218,9 +218,10 @@ class BrandDataset(Dataset[Any]):
         """Whether samples are given as they are stored: nothing is decoded or transformed."""
         return self.transform is None and not self._fetcher.media
 
-    def chosen(self, columns: Columns) -> Columns | list[Column]:
-        """The columns of the fields that are wanted, in their order."""
-        return columns if self.fields is None else [columns[name] for name in self.fields]
+    @property
+    def files(self) -> set[str]:
+        """Fields that hold the bytes of an image or audio file."""
+        return {name for name, codec in self._stored.header.schema.fields if codec in MEDIA}
 
     def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
         """Samples as the user wants them: chosen and transformed."""

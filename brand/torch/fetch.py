@@ -34,7 +34,8 @@ Column = NDArray[Any] | list[Any]
 Columns = dict[str, Column]
 """Values by field: numbers as arrays, others as lists."""
 
-_MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
+MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
+"""Codecs whose values are files, and how they are decoded."""
 _TRIES: Final = 64
 """Samples tried in place of a damaged one."""
 
@@ -53,9 +54,11 @@ class Fetcher:
         self.data, self.node, self.skip = data, node, skip
         self.with_key = fields is None or "key" in fields
         schema = data.header.schema
-        self.decoder = RecordDecoder(schema, None if fields is None else [n for n in schema.names if n in fields])
+        names = None if fields is None else [name for name in schema.names if name in fields]
+        self.decoder = RecordDecoder(schema, names)
+        self.viewer = RecordDecoder(schema, names, views=True)
         media = schema.fields if decode else ()
-        self.media = [(name, _MEDIA[codec]) for name, codec in media if codec in _MEDIA and name in self.decoder.names]
+        self.media = [(name, MEDIA[codec]) for name, codec in media if codec in MEDIA and name in self.decoder.names]
         self._orders: dict[int, Order] = {}
 
     def tag_of(self, order: Order) -> int:
@@ -160,13 +163,18 @@ class Fetched:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def columns(self, first: int, end: int) -> Columns:
-        """Fields of the samples `first` to `end` - 1, images and audio as bytes, with `index` and `key`."""
-        names, data = self._fetcher.decoder.names, self._fetcher.data
+    def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
+        """Fields of the samples `first` to `end` - 1, with `index` and `key`.
+
+        Images and audio are bytes, or `views`: uint8 arrays in the memory that was drawn into, which is used again when
+        the last of them is gone. Samples that were read exactly stay bytes.
+        """
+        decoder = self._fetcher.viewer if views else self._fetcher.decoder
+        names, data = decoder.names, self._fetcher.data
         low, high = np.searchsorted(self._present, (first, end)).tolist()
         made: Columns = {name: [] for name in names}
         if high > low and self._stored is not None:
-            values = data.columns(self._stored.part(np.arange(low, high)), self._fetcher.decoder)
+            values = data.columns(self._stored.part(np.arange(low, high)), decoder)
             made = dict(zip(names, values, strict=True))
         if high - low < end - first:
             made = self._with_late(made, first, end, self._present[low:high] - first)

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -49,6 +50,9 @@ _STEP_S: Final = 0.1
 
 class BrandLoader:
     """Iterates over batches of a `BrandDataset`, as a `DataLoader` does, with threads instead of worker processes.
+
+    Images and audio that are not decoded (`decode=False`, no transform, no collate_fn) come as lists of uint8 tensors,
+    as torchvision's decoders take them, in memory that is copied once; a `DataLoader` gives bytes.
 
     Transforms run in several threads at a time. Torch's random functions in them give the same numbers in every run:
     each sample has its own seed.
@@ -229,12 +233,12 @@ class _Epoch:
         self._stages.add("gather", time.perf_counter() - start_s - fetched.waited_s)
         if self._whole:
             with self._stages.measure("decode"):
-                columns = fetched.columns(0, len(indices))
+                columns = fetched.columns(0, len(indices), views=True)
         for first in range(0, len(indices), self._size):
             end = min(first + self._size, len(indices))
             batch = _Batch(end - first)
             if self._whole:
-                self._finish(batch, lambda: assemble(self._data.chosen(columns), first, end))  # noqa: B023 - called now
+                self._finish(batch, partial(assemble, columns, self._data.fields, self._data.files, first, end))
             with self._stages.measure("full"):
                 if not self._put(batch):
                     return False
