@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-MOST: Final = 16
+MOST: Final = 64
 """Buffers kept; what is asked for beyond them is ordinary memory."""
 
 

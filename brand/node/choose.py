@@ -9,6 +9,7 @@ import numpy as np
 
 from brand.errors import UsageError
 from brand.node.arena import ROW_BYTES
+from brand.node.core import AHEAD_SHARE
 from brand.node.memory import Memory, memory_bytes
 from brand.node.pages import page_bytes
 from brand.protocol.mapping import chunks_per_group
@@ -53,7 +54,7 @@ def choose_order(data: StoredDataSet, seed: int, protocol: ProtocolChoice, limit
     if not isinstance(chosen, Stripes | Slots):
         raise UsageError(f"protocol={protocol!r}: give 'stripes', 'slots', Stripes(...) or Slots(...)")
     header = data.header
-    stored = float(data.chunk_rows["file_size"].sum()) / header.samples
+    stored = data.mean_bytes
     sample = stored + ROW_BYTES + page_bytes(stored) / 2  # a sample ends in the middle of a page, on average
     every = int(header.samples * sample)
     samples = (memory_bytes(memory, every) if limit is None else min(limit, every)) / sample
@@ -78,9 +79,10 @@ def choose_order(data: StoredDataSet, seed: int, protocol: ProtocolChoice, limit
 def _group_chunks(data: StoredDataSet, memory: float) -> int:
     """The smallest `n` whose abstract memory fits into memory for so many samples.
 
-    As in the paper where there are many groups; a few groups get more room each, as their peaks do not even out.
+    As in the paper, with one part in eight of the memory left to read ahead into. A few groups get more room each, as
+    their peaks do not even out.
     """
     header = data.header
-    room = memory / header.chunk_size
+    room = memory * (1 - 1 / AHEAD_SHARE) / header.chunk_size
     groups = max(1.0, room - 0.3 * np.sqrt(room) if room < 64 else room)
     return chunks_per_group(header.samples, header.chunk_size, groups * header.chunk_size)

@@ -35,6 +35,9 @@ from brand.protocol.order import Order
 ANSWER_LIMIT_S: Final = 120.0
 """How long a server may take to answer; it answers within 30 s even where storage hangs."""
 ATTEMPTS: Final = 3
+PART_SHARE: Final = 32
+"""Samples of one draw fill one part in so many of the arena, at the most."""
+LEAST_PART: Final = 8
 
 _T = TypeVar("_T")
 _open: weakref.WeakSet[_Connection] = weakref.WeakSet()
@@ -58,23 +61,25 @@ class Node:
     """The way to the server of one data set.
 
     Args:
-        path, data_set: Folder and id of the data set.
+        path, data_set, mean_bytes: Folder and id of the data set, and the mean size of a stored sample.
         address: Where the server listens.
         memory: What a server that has to be started is told; None together with `attach`.
         run: What all processes of one training share, and no other.
         attach: Never start a server.
     """
 
-    def __init__(self, path: str, data_set: str, address: str, memory: Memory, run: str, *, attach: bool) -> None:
-        self.path, self.data_set, self.address, self.memory = path, data_set, address, memory
-        self.run, self.attach = run, attach
+    def __init__(
+        self, path: str, data_set: str, mean_bytes: float, address: str, memory: Memory, run: str, *, attach: bool
+    ) -> None:
+        self.path, self.data_set, self.mean_bytes = path, data_set, mean_bytes
+        self.address, self.memory, self.run, self.attach = address, memory, run, attach
         self._idle: list[_Connection] = []
         """Connections for draws that no thread uses just now; to map the arena anew for each would cost too much."""
         self._lock = threading.Lock()
         self._control: _Connection | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("path", "data_set", "address", "memory", "run", "attach")
+        names = ("path", "data_set", "mean_bytes", "address", "memory", "run", "attach")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -103,21 +108,27 @@ class Node:
         finally:
             connection.close()
 
-    def draw(self, order: Order, epoch: int, positions: NDArray[np.int64], *, owner: int) -> Drawn:
-        """Draw positions of an epoch; `owner` is the process with which a server that has to be started ends.
+    def draw(self, order: Order, epoch: int, positions: NDArray[np.int64], *, owner: int) -> list[Drawn]:
+        """Draw positions of an epoch, in parts; `owner` is the process with which a server that has to be started ends.
+
+        A part is small against the arena: all of its samples must be there at the same time.
 
         Raises `ServerError`.
         """
-        for attempt in range(ATTEMPTS):
+        parts: list[Drawn] = []
+        done = failures = 0
+        while done < len(positions):
             try:
                 connection = self._idle_connection() or self._connect(owner)
-                drawn = connection.draw(self.run, order, epoch, positions)
+                step = min(MAX_DRAW, max(LEAST_PART, int(connection.arena_bytes / PART_SHARE / self.mean_bytes)))
+                parts.append(connection.draw(self.run, order, epoch, positions[done : done + step]))
                 self._idle.append(connection)  # only now: a draw that is interrupted leaves half an answer behind
-                return drawn
+                done += step
             except (ConnectionError, TimeoutError) as error:
-                if attempt == ATTEMPTS - 1:
+                failures += 1
+                if failures == ATTEMPTS:
                     raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
-        raise AssertionError
+        return parts
 
     def stats(self) -> dict[str, Any]:
         """Counters of the server. Raises `ServerError`."""

@@ -108,6 +108,11 @@ class StoredDataSet:
         """Identity of the data set: 32 hexadecimal digits."""
         return self.manifest.data_set_id.hex()
 
+    @property
+    def mean_bytes(self) -> float:
+        """Mean size of a stored sample."""
+        return float(self.chunk_rows["file_size"].sum()) / len(self)
+
     @cached_property
     def chunk_rows(self) -> NDArray[np.void]:
         """File size and checksum of each chunk."""

@@ -58,7 +58,8 @@ class RunningServer:
 
 def attached(server: RunningServer) -> Node:
     """A client of a running server, without PyTorch; it never starts another one."""
-    return Node(server.path, StoredDataSet(server.path).id, server.address, None, secrets.token_hex(8), attach=True)
+    data = StoredDataSet(server.path)
+    return Node(server.path, data.id, data.mean_bytes, server.address, None, secrets.token_hex(8), attach=True)
 
 
 @contextmanager

@@ -95,6 +95,7 @@ class BrandDataset(Dataset[Any]):
         self._node = Node(
             str(self._stored.path),
             self._stored.id,
+            self.mean_bytes,
             server if server is not None else self._own_address(),
             memory,
             job_name() or secrets.token_hex(8),
@@ -211,7 +212,7 @@ class BrandDataset(Dataset[Any]):
     @property
     def mean_bytes(self) -> float:
         """Mean size of a stored sample."""
-        return float(self._stored.chunk_rows["file_size"].sum()) / len(self)
+        return self._stored.mean_bytes
 
     @property
     def plain(self) -> bool:

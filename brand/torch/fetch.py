@@ -13,6 +13,7 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,6 @@ from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.node.client import Node
 from brand.node.launch import ServerError
-from brand.node.messages import MAX_DRAW
 from brand.protocol.order import Order
 from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.storage.dataset import StoredDataSet
@@ -75,11 +75,11 @@ class Fetcher:
         """All that is asked for: either tickets or indices that are in range. Raises `FormatError`, `ServerError`."""
         if not len(asked) or int(asked.max()) < TICKET:
             exact = self.data.samples(asked, self.decoder)
-            return Fetched(self, asked, None, np.arange(0), np.arange(len(asked)), exact, None)
+            return Fetched(self, asked, [], [], np.arange(len(asked)), exact, None)
         if int(asked.min()) < TICKET:
             raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
-        if len(asked) > MAX_DRAW or int(asked.min()) >> 32 != int(asked.max()) >> 32:
-            raise UsageError(f"a batch is of one epoch and has at most {MAX_DRAW:,} tickets")
+        if int(asked.min()) >> 32 != int(asked.max()) >> 32:
+            raise UsageError("a batch has tickets of one epoch and one sampler")
         return self._draw(asked)
 
     def _draw(self, asked: NDArray[np.int64]) -> Fetched:
@@ -87,13 +87,16 @@ class Fetcher:
         order = self._orders.get(tag)
         if order is None:  # the sampler was made, or loaded its state, after this worker started
             order = self._orders[tag] = self._order_by_tag(tag)
-        drawn = self.node.draw(order, epoch, positions_of(asked), owner=owner_process())
-        indices = self.data.indices(drawn.places)
-        late = np.setdiff1d(np.arange(len(asked)), drawn.present, assume_unique=True)
+        parts = self.node.draw(order, epoch, positions_of(asked), owner=owner_process())
+        indices = self.data.indices(np.concatenate([part.places for part in parts]))
+        firsts = np.cumsum([0, *(len(part.places) for part in parts)])
+        present = [part.present + first for part, first in zip(parts, firsts.tolist(), strict=False)]
+        late = np.flatnonzero(~np.isin(np.arange(len(asked)), np.concatenate(present)))
         samples: list[dict[str, Any]] = []
         if len(late):
             samples, indices[late] = self._read(indices[late], order)
-        return Fetched(self, indices, drawn.stored, drawn.present, late, samples, order, drawn.waited_s)
+        waited_s = sum(part.waited_s for part in parts)
+        return Fetched(self, indices, [part.stored for part in parts], present, late, samples, order, waited_s)
 
     def _order_by_tag(self, tag: int) -> Order:
         """The order of a run that the server knows by its tag."""
@@ -148,8 +151,8 @@ class Fetched:
         self,
         fetcher: Fetcher,
         indices: NDArray[np.int64],
-        stored: Stored | None,
-        present: NDArray[np.intp],
+        stored: list[Stored],
+        present: list[NDArray[np.intp]],
         late: NDArray[np.intp],
         samples: list[dict[str, Any]],
         order: Order | None,
@@ -171,13 +174,15 @@ class Fetched:
         """
         decoder = self._fetcher.viewer if views else self._fetcher.decoder
         names, data = decoder.names, self._fetcher.data
-        low, high = np.searchsorted(self._present, (first, end)).tolist()
-        made: Columns = {name: [] for name in names}
-        if high > low and self._stored is not None:
-            values = data.columns(self._stored.part(np.arange(low, high)), decoder)
-            made = dict(zip(names, values, strict=True))
-        if high - low < end - first:
-            made = self._with_late(made, first, end, self._present[low:high] - first)
+        there, columns = [np.arange(0)], []
+        for stored, present in zip(self._stored, self._present, strict=True):
+            low, high = np.searchsorted(present, (first, end)).tolist()
+            if low < high:
+                there.append(present[low:high] - first)
+                columns.append(data.columns(stored.part(np.arange(low, high)), decoder))
+        made: Columns = {name: _joined([part[number] for part in columns]) for number, name in enumerate(names)}
+        if sum(map(len, there)) < end - first:
+            made = self._with_late(made, first, end, np.concatenate(there))
         made["index"] = self.indices[first:end]
         if self._fetcher.with_key and "key" not in names:
             made["key"] = list(map(str, self.indices[first:end].tolist()))
@@ -220,6 +225,15 @@ class Fetched:
                 values[position] = sample[name]
             merged[name] = values if isinstance(column, list) else np.array(values, column.dtype)
         return merged
+
+
+def _joined(parts: list[Column]) -> Column:
+    """One column of several."""
+    if len(parts) == 1:
+        return parts[0]
+    if parts and isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return list(chain.from_iterable(parts))
 
 
 def rows(columns: Iterable[Column]) -> Iterator[tuple[Any, ...]]:

@@ -1,0 +1,101 @@
+"""How many bytes does an epoch read from storage, as the kernel counts them?
+
+    python -m bench.bytes_read --data photos.brand --out bench/results/bytes_read.json
+
+For each memory limit and protocol: a node server in this process, whose storage drops from the page cache what it has
+read, the data dropped from it before, four epochs through `BrandLoader`, and `read_bytes` of /proc/self/io, which
+counts what was fetched from the block device. An epoch is counted from the end of the one before: what the server reads
+ahead for the next epoch belongs to that one. "delivered" are the stored bytes of all samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand import BrandDataset, BrandLoader, BrandSampler, Slots, Stripes
+from brand.storage.vectored import LocalFiles
+from brand.testing.node import running_server
+
+EPOCHS = 4
+CASES: dict[str, tuple[float, Stripes | Slots]] = {
+    "stripes, 1/10, all mixes": (0.1, Stripes(mixing=0.1)),
+    "stripes, 1/4, all mixes": (0.25, Stripes(mixing=0.25)),
+    "stripes, 1/10": (0.1, Stripes()),
+    "stripes, 1/4": (0.25, Stripes()),
+    "stripes, all": (1.0, Stripes()),
+    "slots, 1/10": (0.1, Slots()),
+    "slots, 1/4": (0.25, Slots()),
+}
+
+
+def read_bytes() -> int:
+    """Bytes that the block device delivered for this process."""
+    return int(re.findall(r"^read_bytes: (\d+)", Path("/proc/self/io").read_text(), re.MULTILINE)[0])
+
+
+def drop(folder: Path) -> None:
+    """Take the chunks out of the page cache."""
+    for path in (folder / "chunks").iterdir():
+        descriptor = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+class Forgetful(LocalFiles):
+    """Files of which nothing stays in the page cache."""
+
+    def scatter(self, path: str, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:  # noqa: ARG002
+        """Read, and drop what was read."""
+        super().scatter(path, offset, size, vector, forget=True)
+
+
+def run(folder: Path, name: str) -> dict[str, Any]:
+    """One case: bytes read by epoch over bytes delivered."""
+    memory, protocol = CASES[name]
+    drop(folder)
+    with running_server(folder, memory=memory, storage=Forgetful) as server:
+        data = BrandDataset(folder, server=server.address, protocol=protocol, decode=False)
+        sampler = BrandSampler(data)
+        loader = BrandLoader(data, 256, sampler=sampler)
+        delivered = data.mean_bytes * len(data)
+        shares: list[float] = []
+        before = read_bytes()
+        for epoch in range(EPOCHS):
+            sampler.set_epoch(epoch)
+            for _ in loader:
+                pass
+            after = read_bytes()
+            shares.append((after - before) / delivered)
+            before = after
+        stats = data.stats()
+    kept = stats["memory"]["kept"] / (stats["memory"]["limit"] / memory)
+    return {"case": name, "epochs": shares, "kept": kept, "exact": stats["exact"], "order": str(sampler.order)}
+
+
+def main() -> None:
+    """Run all cases, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="a converted data set on a block device")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    print(f"| case | kept | {' | '.join(f'epoch {n + 1}' for n in range(EPOCHS))} | 1 - kept | exact reads |")
+    print(f"| --- | {'--- | ' * (EPOCHS + 3)}")
+    rows = []
+    for name in CASES:
+        rows.append(row := run(options.data, name))
+        shares = " | ".join(f"x{share:.3f}" for share in row["epochs"])
+        print(f"| {name} | {row['kept']:.3f} | {shares} | {1 - row['kept']:.3f} | {row['exact']} |", flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

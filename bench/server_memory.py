@@ -1,0 +1,88 @@
+"""How much memory does the node server take beside its arena, with 1.28 million samples?
+
+    python -m bench.server_memory --work SCRATCH --out bench/results/server_memory.json
+
+Packs 1.28 million small records, 64 a chunk, and draws two epochs at memory 1/10 with `BrandLoader`. Every few
+milliseconds the server's /proc/PID/status is read: `RssAnon` is what it allocated, `RssFile` pages of files that it
+maps (the index, its libraries), `RssShmem` the arena, which must never be above its limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import threading
+from pathlib import Path
+
+import brand
+from brand import BrandDataset, BrandLoader, BrandSampler
+
+SAMPLES = 1_280_000
+EVERY_S = 0.005
+GOAL = 120e6
+
+
+def make(folder: Path) -> None:
+    """The data set, if it is not there."""
+    if not (folder / "brand.json").exists():
+        records = ({"text": f"sample {n:>120}", "label": n % 10} for n in range(SAMPLES))
+        brand.pack(records, folder, {"text": "str", "label": "int"}, chunk_size=64, compression="none")
+
+
+class Watch(threading.Thread):
+    """The peaks of a process."""
+
+    def __init__(self, process: int) -> None:
+        super().__init__(daemon=True)
+        self._path, self._end = Path(f"/proc/{process}/status"), threading.Event()
+        self.peaks = dict.fromkeys(("RssAnon", "RssFile", "RssShmem", "beside"), 0)
+
+    def run(self) -> None:
+        """Look until told to stop."""
+        while not self._end.wait(EVERY_S):
+            found = {k: int(v) * 1024 for k, v in re.findall(r"^(Rss\w+):\s+(\d+) kB", self._path.read_text(), re.M)}
+            found["beside"] = found["RssAnon"] + found["RssFile"]
+            self.peaks = {name: max(peak, found[name]) for name, peak in self.peaks.items()}
+
+    def stop(self) -> dict[str, int]:
+        """The peaks."""
+        self._end.set()
+        self.join()
+        return self.peaks
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    folder = options.work / "records-1280000.brand"
+    options.work.mkdir(parents=True, exist_ok=True)
+    make(folder)
+    results = {}
+    for protocol in ("stripes", "slots"):
+        data = BrandDataset(folder, memory=0.1, fields=("label",), protocol=protocol)
+        sampler = BrandSampler(data)
+        loader = BrandLoader(data, 1024, sampler=sampler)
+        watch: Watch | None = None
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            for _ in loader:
+                if watch is None:
+                    watch = Watch(data.stats()["process"])
+                    watch.start()
+        assert watch is not None
+        limit = data.stats()["memory"]["limit"]
+        results[protocol] = {"limit": limit, **watch.stop()}
+    for protocol, found in results.items():
+        print(protocol, {name: f"{value / 1e6:.1f} MB" for name, value in found.items()})
+        print(f"  arena within its limit: {found['RssShmem'] <= found['limit']}", end="; ")
+        print(f"beside it at most {GOAL / 1e6:.0f} MB: {found['beside'] <= GOAL}")
+    if options.out:
+        options.out.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
