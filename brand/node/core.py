@@ -38,6 +38,8 @@ STALE_LEASE_S: Final = 1.0
 """A client that copies for longer than this is not waited for."""
 IDLE_S: Final = 2.0
 """A run that nobody has drawn from for so long makes room for others."""
+RELEASE_EVERY: Final = 256
+"""Reads after which the pages of the index that they touched are released."""
 MAX_LEASES: Final = 64
 SKIP_SLACK: Final = 8192
 """Positions so far behind those that are asked for were skipped, or half of what memory holds; nearer ones may be with
@@ -51,6 +53,10 @@ class Rows(Protocol):
 
     def rows(self, first: int, end: int) -> NDArray[np.void]:
         """Rows of the places `first` to `end` - 1."""
+        ...
+
+    def release_rows(self) -> None:
+        """Give up memory that looking at rows took."""
         ...
 
 
@@ -328,6 +334,8 @@ class Core:
         size = int(sizes.sum())
         self.reading += 1
         self.counters.reads += 1
+        if not self.counters.reads % RELEASE_EVERY:
+            self._index.release_rows()
         self.counters.read_bytes += size
         self.counters.read_samples += end - first
         self.counters.held_samples += len(absent)

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.plan import Plan
+from brand.protocol.plan import Plan, read_of_sample
+from brand.protocol.random import blocks
 
 
 class Epoch:
     """The progress of one epoch.
 
-    `read_of` is the read that brings each place in (`read_of_sample`), `without` the places that need none, shape
+    `read_of` is the read that brings each place in (None: found here), `without` the places that need none, shape
     (samples,). Rank `k` of `replicas` draws the positions `start + k`, `start + k + replicas`, ...; `ranks` are those
     that draw here.
     """
@@ -28,14 +29,14 @@ class Epoch:
     def __init__(
         self,
         plan: Plan,
-        read_of: NDArray[Any],
+        read_of: NDArray[Any] | None,
         without: NDArray[np.bool_],
         start: int = 0,
         replicas: int = 1,
         ranks: Iterable[int] = (0,),
     ) -> None:
         samples = len(plan.sample_of)
-        self.plan, self.read_of, self._without = plan, read_of, without
+        self.plan, self._without = plan, without
         self._origin, self.replicas = start, replicas
         self.start = start
         """Positions before it are not asked for."""
@@ -52,7 +53,7 @@ class Epoch:
         self.due = np.zeros(samples, np.bool_)
         self._reading: set[int] = set()
         self._todo, self._at = np.arange(0), 0
-        self.expect(ranks)
+        self.expect(ranks, read_of)
 
     @property
     def next_read(self) -> int | None:
@@ -75,8 +76,8 @@ class Epoch:
         number = self.next_read
         return len(self.plan.sample_of) if number is None else int(self.plan.reads["deadline"][number])
 
-    def expect(self, ranks: Iterable[int]) -> None:
-        """These ranks, too, draw here."""
+    def expect(self, ranks: Iterable[int], read_of: NDArray[Any] | None = None) -> None:
+        """These ranks, too, draw here; `read_of` where it is at hand (it takes memory to keep, and little time)."""
         new = set(ranks) - self.ranks
         if not new:
             return
@@ -84,8 +85,11 @@ class Epoch:
         for rank in new:
             places = self.plan.sample_of[self._origin + rank :: self.replicas]
             self.due[places] = ~self._without[places] & ~self.held[places]
-        wanted = np.bincount(self.read_of[self.due], minlength=len(self.plan.reads))
-        wanted[list(self._reading)] = 0
+        read_of = read_of_sample(self.plan) if read_of is None else read_of
+        wanted = np.zeros(len(self.plan.reads), np.bool_)
+        for part in blocks(len(self.due)):
+            wanted[read_of[part][self.due[part]]] = True
+        wanted[list(self._reading)] = False
         self._todo, self._at = np.flatnonzero(wanted), 0
 
     def note_asked(self, positions: NDArray[np.int64], now_s: float) -> None:

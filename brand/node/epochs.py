@@ -192,7 +192,7 @@ class Epochs:
         """Ranks that draw here, as far as they have said so."""
         return {reader.rank for reader in run.readers.values() if reader.replicas == replicas}
 
-    def _made(self, plan: Plan, read_of: NDArray[Any], begin: _Beginning) -> Epoch:
+    def _made(self, plan: Plan, read_of: NDArray[Any] | None, begin: _Beginning) -> Epoch:
         without = self._giants | self._residents.kept()
         epoch = Epoch(plan, read_of, without, begin.start, begin.replicas, begin.ranks)
         epoch.begun = begin.times
@@ -205,7 +205,7 @@ class Epochs:
             state.begun = begin.times
         else:
             self._drop(state)
-            self._epochs[key] = self._made(state.plan, state.read_of, begin)
+            self._epochs[key] = self._made(state.plan, None, begin)
 
     def _retire(self, number: int, busy: set[Key]) -> None:
         """Drop the epochs of a run that no reader is at, or will be at next."""

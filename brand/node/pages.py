@@ -7,7 +7,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.formats.mapped import release
 from brand.node.arena import ROW_BYTES
 from brand.storage.dataset import StoredDataSet
 
@@ -40,6 +39,6 @@ def measure_pages(data: StoredDataSet) -> tuple[int, NDArray[np.uint32]]:
     for first in range(0, samples, _STEP):
         rows = data.rows(first, min(first + _STEP, samples))
         sizes[first : first + len(rows)] = rows["size"]
-        release(rows)
+        data.release_rows()
     page = page_bytes(float(sizes.mean()))
     return page, pages_needed(sizes, page)

@@ -173,7 +173,7 @@ class NodeServer:
             if first:
                 room = self._core.room_to_keep(order)
                 stripe = order.stripe
-                self._executor.plan(lambda _: choose_kept(plan, self._pages_of, room, stripe, 0), chosen)
+                self._executor.plan(lambda _: choose_kept(plan, self._pages_of, room, stripe, 0, read_of), chosen)
 
         def chosen(mask: Any, error: BaseException | None) -> None:
             if error is not None:

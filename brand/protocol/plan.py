@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.protocol.mapping import Mapping
-from brand.protocol.random import Stream, permutation
+from brand.protocol.random import Stream, blocks, index_dtype, permutation
 
 READ = np.dtype([("deadline", "<i8"), ("chunk", "<i4"), ("first", "<i4"), ("count", "<i4")])
 """A read: it is finished before position `deadline` is drawn; samples `first` to `first + count - 1` of `chunk`."""
@@ -59,47 +59,58 @@ def read_of_sample(plan: Plan) -> NDArray[Any]:
     return np.repeat(order.astype(np.int32), reads["count"][order])
 
 
-def memory_over_time(plan: Plan, size_of: NDArray[Any]) -> NDArray[np.int64]:
+def memory_over_time(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> NDArray[np.int64]:
     """Size held in memory just before each position is drawn, if every read happens at its deadline. Shape (samples,).
 
-    `size_of` is the size of each place's sample in any unit: 1, bytes, or pages; 0 where it does not count.
+    `size_of` is the size of each place's sample in any unit: 1, bytes, or pages; 0 where it does not count. `read_of`
+    is `read_of_sample(plan)`, where it is known.
     """
     samples = len(plan.sample_of)
-    deadline = plan.reads["deadline"][read_of_sample(plan)]
-    change = np.bincount(deadline, size_of, samples)
-    change[1:] -= size_of[plan.sample_of[:-1]]
-    return np.cumsum(change, out=change).astype(np.int64)
+    read_of = read_of_sample(plan) if read_of is None else read_of
+    brought = np.zeros(len(plan.reads), np.int64)
+    change = np.zeros(samples, np.int64)
+    for part in blocks(samples):
+        np.add.at(brought, read_of[part], size_of[part].astype(np.int64))
+        gone = size_of[plan.sample_of[part]].astype(np.int64)
+        change[part.start + 1 : part.stop + 1] -= gone[: samples - 1 - part.start]
+    np.add.at(change, plan.reads["deadline"], brought)
+    return np.cumsum(change, out=change)
 
 
-def peak(plan: Plan, size_of: NDArray[Any]) -> int:
+def peak(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> int:
     """The most that is ever held (see `memory_over_time`)."""
-    return int(memory_over_time(plan, size_of).max())
+    return int(memory_over_time(plan, size_of, read_of).max())
 
 
-def choose_kept(plan: Plan, size_of: NDArray[Any], room: int, stripe: int, seed: int) -> NDArray[np.bool_]:
+def choose_kept(
+    plan: Plan, size_of: NDArray[Any], room: int, stripe: int, seed: int, read_of: NDArray[Any] | None = None
+) -> NDArray[np.bool_]:
     """Which places are never released, so that they and the rest of the epoch fit into `room`. Shape (samples,).
 
     Whole stripes in a random order, as many as fit. The more is kept, the less must be held for a while: with a share
     `k` kept, `k * all + (1 - k) * peak` is needed.
     """
-    mapping = plan.mapping
-    per_chunk = -(-mapping.chunk_size // stripe)
-    place = np.arange(mapping.samples)
-    stripe_of = place // mapping.chunk_size * per_chunk + place % mapping.chunk_size // stripe
-    sizes = np.bincount(stripe_of, size_of, mapping.chunks * per_chunk)
-    order = permutation(len(sizes), seed, Stream.KEPT)
-    filled = np.cumsum(sizes[order])
-    rank = np.empty(len(sizes), np.int64)
-    rank[order] = np.arange(len(sizes))
-    rank_of_place = rank[stripe_of]
-    total, largest = int(size_of.sum()), peak(plan, size_of)
+    mapping, total = plan.mapping, int(size_of.sum(dtype=np.int64))
     if total <= room:
         return np.ones(mapping.samples, np.bool_)
+    read_of = read_of_sample(plan) if read_of is None else read_of
+    per_chunk = -(-mapping.chunk_size // stripe)
+    stripe_of = np.empty(mapping.samples, index_dtype(mapping.samples))
+    sizes = np.zeros(mapping.chunks * per_chunk, np.int64)
+    for part in blocks(mapping.samples):
+        place = np.arange(part.start, part.stop)
+        stripe_of[part] = place // mapping.chunk_size * per_chunk + place % mapping.chunk_size // stripe
+        np.add.at(sizes, stripe_of[part], size_of[part].astype(np.int64))
+    order = permutation(len(sizes), seed, Stream.KEPT)
+    filled = np.cumsum(sizes[order])
+    largest = peak(plan, size_of, read_of)
     share = max(0.0, (room - largest) / max(1, total - largest))
     for _ in range(8):  # the peak of a part is not exactly its share of the peak
-        kept: NDArray[np.bool_] = rank_of_place < np.searchsorted(filled, share * total, side="right")
-        keeping = int(size_of[kept].sum())
-        over = keeping + peak(plan, np.where(kept, 0, size_of)) - room
+        chosen = np.zeros(len(sizes), np.bool_)
+        chosen[order[: int(np.searchsorted(filled, share * total, side="right"))]] = True
+        kept: NDArray[np.bool_] = chosen[stripe_of]
+        keeping = int(size_of[kept].sum(dtype=np.int64))
+        over = keeping + peak(plan, np.where(kept, 0, size_of), read_of) - room
         if over <= 0:
             return kept
         share = max(0.0, (keeping - 1.1 * over) / total)

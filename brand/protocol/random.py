@@ -7,12 +7,14 @@ can be had without making those before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+BLOCK: Final = 1 << 17
 _WORD: Final = (1 << 64) - 1
 
 
@@ -60,20 +62,30 @@ def ranked(keys: NDArray[np.uint64], mask: np.uint64) -> NDArray[np.uint64]:
     return keys
 
 
+def blocks(count: int) -> Iterator[slice]:
+    """Slices of at most `BLOCK` that cover 0 to `count` - 1: work on large arrays whose temporaries stay small."""
+    for first in range(0, count, BLOCK):
+        yield slice(first, min(first + BLOCK, count))
+
+
+def number(keys: NDArray[np.uint64]) -> np.uint64:
+    """Put each key's position into its low bits, in place; returns the mask of these bits."""
+    mask = low_mask(len(keys))
+    for part in blocks(len(keys)):
+        keys[part] &= ~mask
+        keys[part] |= np.arange(part.start, part.stop, dtype=np.uint64)
+    return mask
+
+
 def permutation(count: int, seed: int, stream: Stream, epoch: int = 0) -> NDArray[Any]:
     """A random order of 0 to `count` - 1, shape (count,)."""
-    mask, keys = low_mask(count), bits(count, seed, stream, epoch)
-    keys &= ~mask
-    keys |= np.arange(count, dtype=np.uint64)
-    return ranked(keys, mask).astype(index_dtype(count))
+    keys = bits(count, seed, stream, epoch)
+    return ranked(keys, number(keys)).astype(index_dtype(count))
 
 
 def group_positions(group: NDArray[np.integer[Any]]) -> NDArray[Any]:
     """Positions of `group`, those of group 0 first, ascending within each group. Shape (len(group),)."""
     count = len(group)
-    mask = low_mask(count)
-    shift = np.uint64(int(mask).bit_length())
     keys = group.astype(np.uint64)
-    keys <<= shift
-    keys |= np.arange(count, dtype=np.uint64)
-    return ranked(keys, mask).astype(index_dtype(count))
+    keys <<= np.uint64(int(low_mask(count)).bit_length())
+    return ranked(keys, number(keys)).astype(index_dtype(count))

@@ -12,7 +12,7 @@ group, not one sample.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,6 @@ from brand.protocol.plan import READ, Plan
 from brand.protocol.random import Stream, bits, group_positions, index_dtype, permutation
 
 Refill = Literal["fill_rate", "random"]
-
-_NEVER: Final = np.iinfo(np.int64).max
 
 
 def plan_slots(mapping: Mapping, refill: Refill, seed: int, epoch: int) -> Plan:
@@ -55,17 +53,20 @@ class _Groups:
         self.mapping = mapping
         location = mapping.group_of(access) * slots + access % slots
         draws = np.bincount(location, minlength=groups * slots)
-        draw = np.full((groups * slots, n + 1), _NEVER)
+        kind = index_dtype(mapping.samples)
+        self._never = np.iinfo(kind).max
+        """Later than every position."""
+        draw = np.full((groups * slots, n + 1), self._never, kind)
         draw[np.arange(n + 1) < draws[:, None]] = group_positions(location)
         self._draw = draw.reshape(groups, slots, n + 1)
-        self._drawn = np.zeros((groups, slots), np.int64)
-        self._chunk = np.full((groups, slots), -1)
+        self._drawn = np.zeros((groups, slots), np.int32)
+        self._chunk = np.full((groups, slots), -1, np.int32)
         """Which of the group's chunks the sample at a location belongs to; -1: empty."""
         there = np.arange(slots) < mapping.chunk_samples()[:, None]
         self._unfilled = there.reshape(groups, n, slots)
-        self._sample_of = np.empty(mapping.samples, index_dtype(mapping.samples))
+        self._sample_of = np.empty(mapping.samples, kind)
         self._refills: list[tuple[NDArray[Any], ...]] = []
-        self._next = np.full(groups, _NEVER)
+        self._next = np.full(groups, self._never, kind)
         self._missing = np.zeros(groups, np.int64)
 
     def draw_until_miss(self) -> NDArray[np.bool_]:
@@ -80,7 +81,7 @@ class _Groups:
         self._sample_of[next_draw[group, slot]] = chunk * self.mapping.chunk_size + slot
         self._chunk[group, slot] = -1
         self._drawn[group, slot] += 1
-        return self._next < _NEVER
+        return self._next < self._never
 
     def refill(self, miss: NDArray[np.bool_], refill: Refill, priority: NDArray[np.int64]) -> None:
         """Read one chunk for each group that misses."""
@@ -100,7 +101,7 @@ class _Groups:
         which, where = np.nonzero(fills)
         self._chunk[group[which], where] = chosen[which]
         chunk = group * self.mapping.group_chunks + chosen
-        held = chunk[which] * self.mapping.chunk_size + where
+        held = (chunk[which] * self.mapping.chunk_size + where).astype(self._sample_of.dtype)
         self._refills.append((self._next[group], chunk, held, np.count_nonzero(fills, axis=1)))
 
     def plan(self) -> Plan:
@@ -115,4 +116,4 @@ class _Groups:
         reads = np.zeros(len(deadline), READ)
         reads["deadline"], reads["chunk"] = deadline[order], chunk[order]
         reads["count"] = self.mapping.chunk_samples()[chunk[order]]
-        return Plan(self.mapping, self._sample_of, reads, held[take].astype(self._sample_of.dtype), sorted_ends)
+        return Plan(self.mapping, self._sample_of, reads, held[take], sorted_ends)

@@ -11,17 +11,14 @@ Groups are planned together as rows of arrays, in blocks that bound the memory i
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import READ, Plan
-from brand.protocol.random import Stream, bits, group_positions, index_dtype, low_mask, permutation, ranked
-
-BLOCK: Final = 1 << 19
-"""Samples planned at a time."""
+from brand.protocol.random import BLOCK, Stream, bits, group_positions, index_dtype, low_mask, permutation, ranked
 
 
 def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> Plan:

@@ -35,6 +35,7 @@ from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, SAMPLES_NAME, chunk
 from brand.formats.header import Header
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, read_manifest
+from brand.formats.mapped import release
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.storage.files import RangeReader
@@ -144,6 +145,10 @@ class StoredDataSet:
     def rows(self, first: int, end: int) -> NDArray[np.void]:
         """Rows of the index for the places `first` to `end` - 1."""
         return np.asarray(self._rows[first:end])
+
+    def release_rows(self) -> None:
+        """Give the index's pages that were touched back to the page cache."""
+        release(self._rows)
 
     def samples(self, indices: NDArray[np.integer[Any]], decode: RecordDecoder) -> list[dict[str, Any]]:
         """The samples with these indices (each 0 <= i < len), in that order, as `decode` makes them.
