@@ -38,7 +38,7 @@ STALE_LEASE_S: Final = 1.0
 """A client that copies for longer than this is not waited for."""
 IDLE_S: Final = 2.0
 """A run that nobody has drawn from for so long makes room for others."""
-RELEASE_EVERY: Final = 256
+RELEASE_EVERY: Final = 64
 """Reads after which the pages of the index that they touched are released."""
 MAX_LEASES: Final = 64
 SKIP_SLACK: Final = 8192

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import logging
 import os
 import signal
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from brand.errors import BrandError
 from brand.node.launch import Spec, detach
 from brand.node.server import NodeServer
+
+_MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
+"""Numbers of options of mallopt(3)."""
 
 
 def main() -> None:
@@ -23,6 +29,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     logging.basicConfig(format="brand server: %(message)s")
+    _return_freed_memory()
     try:
         server = NodeServer(spec.path, spec.address, memory=spec.memory, owners=spec.owners)
     except OSError as error:
@@ -37,6 +44,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     _say({"ready": True})
     server.run()
+
+
+def _return_freed_memory() -> None:
+    """Have large arrays that are freed go back to the system at once; glibc would learn to keep them."""
+    with suppress(AttributeError, OSError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_MMAP_THRESHOLD, 1 << 20)
+        libc.mallopt(_ARENA_MAX, 2)
 
 
 def _say(value: dict[str, Any]) -> None:

@@ -12,14 +12,16 @@ group, not one sample.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import READ, Plan
-from brand.protocol.random import Stream, bits, group_positions, index_dtype, permutation
+from brand.protocol.random import Stream, bits, blocks, group_positions, index_dtype, permutation
+
+_READS_AT_A_TIME: Final = 1 << 13
 
 Refill = Literal["fill_rate", "random"]
 
@@ -51,8 +53,12 @@ class _Groups:
     def __init__(self, mapping: Mapping, access: NDArray[np.integer[Any]]) -> None:
         groups, n, slots = mapping.groups, mapping.group_chunks, mapping.chunk_size
         self.mapping = mapping
-        location = mapping.group_of(access) * slots + access % slots
-        draws = np.bincount(location, minlength=groups * slots)
+        location = mapping.group_of(access)
+        location *= slots
+        location += access % slots
+        draws = np.zeros(groups * slots, np.int64)
+        for part in blocks(mapping.samples):
+            np.add.at(draws, location[part], 1)
         kind = index_dtype(mapping.samples)
         self._never = np.iinfo(kind).max
         """Later than every position."""
@@ -107,13 +113,20 @@ class _Groups:
     def plan(self) -> Plan:
         """The finished plan."""
         deadline, chunk, held, counts = (np.concatenate(column) for column in zip(*self._refills, strict=True))
+        self._refills.clear()
         order = np.argsort(deadline)  # a position is one draw, so no two are equal
         ends = np.cumsum(counts)
         starts = ends - counts
-        sorted_counts = counts[order]
-        sorted_ends = np.cumsum(sorted_counts)
-        take = np.repeat(starts[order] - (sorted_ends - sorted_counts), sorted_counts) + np.arange(len(held))
+        sorted_ends = np.cumsum(counts[order])
+        in_order = np.empty_like(held)
+        first = 0
+        for some in np.array_split(order, -(-len(order) // _READS_AT_A_TIME)):
+            size = counts[some]
+            ends_here = np.cumsum(size)
+            take = np.repeat(starts[some] - (ends_here - size), size) + np.arange(int(ends_here[-1]))
+            in_order[first : first + len(take)] = held[take]
+            first += len(take)
         reads = np.zeros(len(deadline), READ)
         reads["deadline"], reads["chunk"] = deadline[order], chunk[order]
         reads["count"] = self.mapping.chunk_samples()[chunk[order]]
-        return Plan(self.mapping, self._sample_of, reads, held[take], sorted_ends)
+        return Plan(self.mapping, self._sample_of, reads, in_order, sorted_ends)
