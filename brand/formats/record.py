@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any, Final
 
@@ -85,6 +85,9 @@ class RecordDecoder:
         )
         made = (*self._fixed, *(name for name, decode in self._variable if decode is not None))
         self._in_order = made == self.names
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(RecordDecoder, views=bool(self._views)), (self.schema, self.names)
 
     def __call__(self, record: Buffer) -> dict[str, Any]:
         """Values by name, in the order asked for. Raises ValueError where the bytes are not a record of this schema."""

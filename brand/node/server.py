@@ -72,7 +72,9 @@ class NodeServer:
         self.address, self._listener = address, listen(address)
         try:
             page, self._pages_of = measure_pages(self._data)
-            self._arena = Arena(memory_bytes(memory, arena_bytes(self._pages_of, page)), page)
+            limit = memory_bytes(memory, arena_bytes(self._pages_of, page))
+            # A number of bytes is a hard limit; a share of very little data still means that something fits.
+            self._arena = Arena(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
         except BaseException:
             self._listener.close()
             raise
