@@ -126,6 +126,7 @@ class Node:
                 done += step
             except (ConnectionError, TimeoutError) as error:
                 failures += 1
+                self._idle.clear()  # they are to the same server
                 if failures == ATTEMPTS:
                     raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
         return parts

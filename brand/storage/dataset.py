@@ -44,6 +44,7 @@ from brand.storage.fronts import missing_chunk, open_chunk
 SCRATCH_BYTES: Final = 32 << 20
 """Largest scratch memory that a thread keeps."""
 
+_DICTIONARY_TRIES: Final = 8
 _DAMAGED: Final = "Run `brand verify` to see all that is damaged"
 
 
@@ -291,11 +292,21 @@ class StoredDataSet:
             hint=_DAMAGED,
         )
 
+    def _dictionary(self) -> bytes:
+        """The compression dictionary: every chunk has it, so a damaged one is no reason to go without."""
+        last = min(self.header.chunks, _DICTIONARY_TRIES) - 1
+        for number in range(last):
+            try:
+                return self.open_chunk(number).dictionary
+            except FormatError:
+                continue
+        return self.open_chunk(last).dictionary
+
     @property
     def _tools(self) -> _Tools:
         """This thread's reader, decompressor and scratch memory."""
         if not hasattr(self._local, "tools"):
-            dictionary = self.open_chunk(0).dictionary if self.manifest.dictionary_size else b""
+            dictionary = self._dictionary() if self.manifest.dictionary_size else b""
             try:
                 self._local.tools = _Tools(RangeReader(), Decompressor(dictionary))
             except ValueError as error:

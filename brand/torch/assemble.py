@@ -18,28 +18,23 @@ def assemble(columns: Columns, names: Sequence[str] | None, files: Collection[st
     A dict of all columns, or a list of those in `names`. Those in `files` hold images or audio that are not decoded;
     they become lists of uint8 tensors.
     """
-    made = {
-        name: _files(columns[name][first:end]) if name in files else _collated(columns[name][first:end])
-        for name in (columns if names is None else names)
-    }
-    return made if names is None else list(made.values())
+
+    def made(name: str) -> Any:
+        column = columns[name][first:end]
+        return _files(column) if name in files else _collated(column, tuple if names is not None else list)
+
+    return {name: made(name) for name in columns} if names is None else [made(name) for name in names]
 
 
 def _files(column: Column) -> list[torch.Tensor]:
-    return [
-        torch.from_numpy(value)
-        if isinstance(value, np.ndarray)
-        else torch.frombuffer(bytearray(value), dtype=torch.uint8)
-        for value in column
-    ]
+    return [torch.from_numpy(v if isinstance(v, np.ndarray) else np.frombuffer(bytearray(v), np.uint8)) for v in column]
 
 
-def _collated(column: Column) -> Any:
+def _collated(column: Column, strings: type[list[Any]] | type[tuple[Any, ...]]) -> Any:
+    """As PyTorch does it: strings stay in a list where samples are dicts, and in a tuple where they are tuples."""
     if isinstance(column, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(column))
-    if isinstance(column[0], str | bytes):
-        return column
-    return default_collate(column)
+    return strings(column) if isinstance(column[0], str | bytes) else default_collate(column)
 
 
 def pinned(value: Any) -> Any:

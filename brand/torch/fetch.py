@@ -126,12 +126,18 @@ class Fetcher:
             return self.replace(index, order, error)
 
     def replace(self, index: int, order: Order, error: FormatError) -> tuple[dict[str, Any], int]:
-        """Another sample of the group: the next place that can be read. Raises `error` where there is none."""
+        """Another sample of the group: one of the next chunk that can be read, not the same one for all of a chunk.
+
+        Raises `error` where there is none.
+        """
         place = self.data.place(index)
         first = place // order.mapping.group_size * order.mapping.group_size
         size = min(order.mapping.group_size, order.samples - first)
-        for step in range(1, min(size, _TRIES)):
-            other = int(self.data.indices(np.array([first + (place - first + step) % size]))[0])
+        for step in range(1, _TRIES):
+            instead = first + (place - first + step * (order.chunk_size + 1)) % size
+            if instead == place:
+                continue
+            other = int(self.data.indices(np.array([instead]))[0])
             try:
                 sample = self.data.samples(np.array([other]), self.decoder)[0]
                 for name, decode in self.media:
@@ -173,13 +179,13 @@ class Fetched:
         the last of them is gone. Samples that were read exactly stay bytes.
         """
         decoder = self._fetcher.viewer if views else self._fetcher.decoder
-        names, data = decoder.names, self._fetcher.data
+        names = decoder.names
         there, columns = [np.arange(0)], []
         for stored, present in zip(self._stored, self._present, strict=True):
             low, high = np.searchsorted(present, (first, end)).tolist()
             if low < high:
                 there.append(present[low:high] - first)
-                columns.append(data.columns(stored.part(np.arange(low, high)), decoder))
+                columns.append(self._decoded(stored.part(np.arange(low, high)), decoder, present[low:high]))
         made: Columns = {name: _joined([part[number] for part in columns]) for number, name in enumerate(names)}
         if sum(map(len, there)) < end - first:
             made = self._with_late(made, first, end, np.concatenate(there))
@@ -204,6 +210,24 @@ class Fetched:
                     samples[position] = self._replaced(sample["index"], self._order, wrong)
                     break
         return samples
+
+    def _decoded(self, stored: Stored, decoder: RecordDecoder, positions: NDArray[np.intp]) -> list[Column]:
+        """Columns of samples from memory; those that do not decode are replaced where that is wished."""
+        data = self._fetcher.data
+        try:
+            return data.columns(stored, decoder)
+        except FormatError:
+            if not self._fetcher.skip or self._order is None:
+                raise
+        made: list[tuple[Any, ...]] = []
+        for number, position in enumerate(positions.tolist()):
+            try:
+                made += rows(data.columns(stored.part(np.array([number])), decoder))
+            except FormatError as error:
+                sample, other = self._fetcher.replace(int(stored.rows["index"][number]), self._order, error)
+                self.indices[position] = other
+                made.append(tuple(sample[name] for name in decoder.names))
+        return [list(column) for column in zip(*made, strict=True)]
 
     def _replaced(self, index: int, order: Order, error: FormatError) -> dict[str, Any]:
         sample, other = self._fetcher.replace(index, order, error)

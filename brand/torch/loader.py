@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Sampler, default_collate
 
-from brand.errors import UsageError
+from brand.errors import FormatError, UsageError
 from brand.torch.assemble import assemble, pinned
 from brand.torch.dataset import BrandDataset
 from brand.torch.fetch import Fetched
@@ -86,10 +86,12 @@ class BrandLoader:
         self.dataset, self.batch_size, self.drop_last, self.pin_memory = data_set, batch_size, drop_last, pin_memory
         self.sampler = BrandSampler(data_set) if sampler is None else sampler
         self.collate_fn = collate_fn
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or _processors()
         self.ahead = ahead or min(MOST_AHEAD, max(2, int(AHEAD_BYTES / (batch_size * data_set.mean_bytes))))
         self.stages = Stages(self.threads)
         """Where the time goes."""
+        self.iterations = 0
+        """How many were begun."""
         self._epoch: _Epoch | None = None
         self._pool: ThreadPoolExecutor | None = None
 
@@ -103,6 +105,7 @@ class BrandLoader:
             self._epoch.close()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads, "brand-decode")
+        self.iterations += 1
         self._epoch = epoch = _Epoch(self, iter(self.sampler), self._pool)
         return epoch.batches()
 
@@ -113,7 +116,9 @@ class BrandLoader:
     def state_dict(self) -> dict[str, Any]:
         """Where a run goes on: behind the last batch that was handed out."""
         sampler = self._brand_sampler()
-        return sampler.state_dict() if self._epoch is None else sampler.state_dict(samples=self._epoch.handed_out)
+        if self._epoch is None or not sampler.iterating:
+            return sampler.state_dict()
+        return sampler.state_dict(samples=self._epoch.handed_out)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says, with the next iteration."""
@@ -149,18 +154,22 @@ class _Epoch:
         self._stages, self._size = loader.stages, loader.batch_size
         self._whole = loader.collate_fn is None and self._data.plain
         """Whether a batch is made of columns, without going through samples."""
-        self._seed, self._number = _run_of(loader.sampler)
+        self._draws = isinstance(loader.sampler, BrandSampler)
+        self._seed, self._number = _run_of(loader)
         self._ready: queue.Queue[_Batch | None] = queue.Queue(loader.ahead)
         self._local = threading.local()
         self._stop = threading.Event()
         self.handed_out = 0
+        self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
-        self._thread.start()
 
     def batches(self) -> Iterator[Any]:
-        """The batches, in order."""
+        """The batches, in order. Nothing is started before the first is asked for."""
         try:
+            self._thread.start()
             while True:
+                if self._stop.is_set():
+                    raise RuntimeError("another iteration of this loader has begun; make a BrandLoader for each")
                 with self._stages.measure("loop_waits"):
                     batch = self._take()
                     value = None if batch is None else batch.result()
@@ -181,7 +190,7 @@ class _Epoch:
                 batch = self._ready.get_nowait()
                 if batch is not None:
                     batch.cancel()
-        if self._thread is not threading.current_thread():
+        if self._thread.is_alive():
             self._thread.join()
 
     def _take(self) -> _Batch | None:
@@ -228,7 +237,15 @@ class _Epoch:
     def _request(self, indices: Sequence[int] | NDArray[np.int64]) -> bool:
         """Fetch samples of some batches and set the pool to work; False where nobody wants them."""
         start_s = time.perf_counter()
-        fetched = self._data.fetch(indices)
+        try:
+            fetched = self._data.fetch(indices)
+        except FormatError:
+            if len(indices) <= self._size:
+                raise
+            parts = range(0, len(indices), self._size)  # what is damaged is a matter of its own batch
+            return all(self._request(indices[first : first + self._size]) for first in parts)
+        before = self._requested
+        self._requested += len(indices)
         self._stages.add("storage", fetched.waited_s)
         self._stages.add("gather", time.perf_counter() - start_s - fetched.waited_s)
         if self._whole:
@@ -244,17 +261,18 @@ class _Epoch:
                     return False
             if not self._whole:
                 for number, low in enumerate(range(first, end, SLICE)):
-                    self._pool.submit(self._make_slice, batch, number, fetched, low, min(low + SLICE, end))
+                    span = slice(low, min(low + SLICE, end))
+                    self._pool.submit(self._make_slice, batch, number, fetched, span, before + low)
         return True
 
     # -- the pool ----------------------------------------------------------------------------------------------------
 
-    def _make_slice(self, batch: _Batch, number: int, fetched: Fetched, first: int, end: int) -> None:
+    def _make_slice(self, batch: _Batch, number: int, fetched: Fetched, span: slice, turn: int) -> None:
         if self._stop.is_set() or batch.done():
             return
         try:
             with self._stages.measure("decode"):
-                batch.slices[number] = self._transformed(fetched.samples(first, end))
+                batch.slices[number] = self._transformed(fetched.samples(span.start, span.stop), turn)
             with batch.lock:
                 batch.missing -= 1
                 last = not batch.missing
@@ -265,8 +283,8 @@ class _Epoch:
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             _fail(batch, error)
 
-    def _transformed(self, samples: Sequence[dict[str, Any]]) -> list[Any]:
-        """Samples through the data set's transform, each with its own random numbers."""
+    def _transformed(self, samples: Sequence[dict[str, Any]], turn: int) -> list[Any]:
+        """Samples through the data set's transform, each with its own random numbers; `turn` is that of the first."""
         if self._data.transform is None:
             return self._data.finish(list(samples))
         seeds = getattr(self._local, "seeds", None)
@@ -274,9 +292,11 @@ class _Epoch:
             seeds = self._local.seeds = SampleSeeds()
         result = []
         with seeds:
-            for sample in samples:
+            for number, sample in enumerate(samples):
                 index = sample["index"]
-                seeds.generator.manual_seed(seed_of(self._seed, self._number, index))
+                # A BrandSampler gives a sample once an epoch, at a turn that depends on the ranks; others may repeat.
+                nth = 0 if self._draws else turn + number
+                seeds.generator.manual_seed(seed_of(self._seed, self._number, index, nth))
                 try:
                     result += self._data.finish([sample])
                 except Exception as error:
@@ -298,8 +318,13 @@ def _fail(batch: _Batch, error: BaseException) -> None:
         batch.set_exception(error)
 
 
-def _run_of(sampler: Any) -> tuple[int, int]:
+def _processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run_of(loader: BrandLoader) -> tuple[int, int]:
     """Seed and epoch of an iteration that has just begun."""
-    if isinstance(sampler, BrandSampler):
-        return sampler.seed, sampler.epoch
-    return torch.initial_seed(), int(getattr(sampler, "epoch", 0))
+    if isinstance(loader.sampler, BrandSampler):
+        return loader.sampler.seed, loader.sampler.epoch
+    return torch.initial_seed(), loader.iterations

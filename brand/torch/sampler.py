@@ -89,6 +89,11 @@ class BrandSampler(Sampler[int]):
         """The epoch that the present iteration is in, or the next one will be."""
         return self._epoch
 
+    @property
+    def iterating(self) -> bool:
+        """Whether an iteration of the present epoch has begun."""
+        return self._running is not None
+
     def state_dict(
         self, *, samples: int | None = None, batches: int | None = None, batch_size: int | None = None
     ) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class SampleSeeds(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def seed_of(run: int, epoch: int, index: int) -> int:
-    """The seed of one sample in one epoch."""
-    facts = struct.pack("<QQQ", run & (1 << 64) - 1, epoch, index)
+def seed_of(run: int, epoch: int, index: int, turn: int) -> int:
+    """The seed of one sample in one epoch; `turn` tells apart where it comes more than once."""
+    facts = struct.pack("<QQQQ", run & (1 << 64) - 1, epoch, index, turn)
     return int.from_bytes(hashlib.blake2s(facts, digest_size=8).digest()) >> 1

@@ -1,0 +1,323 @@
+"""An error comes where its batch is due and says which sample it is; Ctrl-C and lost processes leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brand import pack
+from brand.errors import ChecksumError, DecodeError, MissingFileError
+from brand.node.client import look_at
+from brand.node.launch import ServerError
+from brand.storage.dataset import StoredDataSet
+from brand.testing.damage import flip_bit
+from brand.testing.node import running_server
+from brand.testing.storage import BlockedStorage
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.support import LIMIT_S, session_processes, wait_until
+from tests.torch.support import indices_of, loader_threads, planned, served
+from tests.torch.test_loader import gone
+
+BATCH = 4
+
+
+class Theirs(Exception):
+    """An error of a user's transform."""
+
+
+def until_it_fails(loader: BrandLoader) -> tuple[list[int], BaseException]:
+    """The indices that come, and the error that ends them."""
+    found: list[int] = []
+    try:
+        for batch in loader:
+            found += indices_of([batch])
+    except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
+        return found, error
+    raise AssertionError("nothing failed")
+
+
+@pytest.fixture
+def order(small: Path) -> list[int]:
+    """What comes in epoch 0."""
+    return planned(small, BrandSampler(BrandDataset(small, memory=0.3)).order, 0)
+
+
+@pytest.fixture
+def damaged(small: Path, tmp_path: Path) -> Path:
+    """A copy, to be damaged."""
+    return shutil.copytree(small, tmp_path / "damaged")
+
+
+def damage(path: Path, index: int) -> None:
+    """Change the first byte of a sample."""
+    data = StoredDataSet(path)
+    place = data.place(index)
+    flip_bit(data.chunk_path(data.chunk_of(index)), 8 * int(data.rows(place, place + 1)[0]["offset"]))
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("position", [0, 3, 4, 33, 74])
+def test_an_error_in_a_transform(small: Path, order: list[int], position: int, threads: int) -> None:
+    """All batches before it come; it is the user's own, with a note; what was handed out is what the state counts."""
+
+    def fail(sample: tuple[int, str]) -> tuple[int, str]:
+        if sample[0] == order[position]:
+            raise Theirs("mine")
+        return sample
+
+    with served(small, transform=fail) as data_set:
+        loader = BrandLoader(data_set, BATCH, threads=threads)
+        found, error = until_it_fails(loader)
+        assert type(error) is Theirs
+        assert error.args == ("mine",)
+        assert any(f"sample {order[position]} " in note and str(small) in note for note in error.__notes__)
+        begun = position // BATCH * BATCH
+        assert found == order[:begun]
+        assert loader.state_dict()["position"] == begun
+        assert loader_threads("brand-draw") == []
+
+
+def test_an_error_in_a_field_transform_and_in_collate(small: Path, order: list[int]) -> None:
+    """The first says which sample, the second cannot."""
+
+    def fail(_: object) -> None:
+        raise Theirs("mine")
+
+    with running_server(small, memory=0.3) as server:
+        data_set = BrandDataset(small, fields=("index",), transform={"index": fail}, server=server.address)
+        found, error = until_it_fails(BrandLoader(data_set, BATCH))
+        assert found == []
+        assert "sample " in str(error.__notes__)
+        plain = BrandDataset(small, fields=("index",), server=server.address)
+        for ahead in (1, 9):
+            assert until_it_fails(BrandLoader(plain, BATCH, collate_fn=fail, ahead=ahead))[0] == []
+
+
+def test_after_an_error_the_next_epoch_is_whole(small: Path, order: list[int]) -> None:
+    """The error is no end."""
+    broken = [True]
+
+    def fail(sample: tuple[int, str]) -> tuple[int, str]:
+        if broken[0] and sample[0] == order[20]:
+            raise Theirs
+        return sample
+
+    with served(small, transform=fail) as data_set:
+        loader = BrandLoader(data_set, BATCH)
+        state = loader.state_dict()
+        assert until_it_fails(loader)[0] == order[:20]
+        state = loader.state_dict()
+        broken[0] = False
+        loader.load_state_dict(state)
+        assert indices_of(loader) == order[20:]
+        loader.set_epoch(0)
+        assert indices_of(loader) == order
+
+
+@pytest.mark.parametrize("transform", [None, {"index": int}], ids=["columns", "samples"])
+@pytest.mark.parametrize("position", [0, 3, 4, 33, 74])
+def test_a_damaged_sample(damaged: Path, order: list[int], position: int, transform: Any) -> None:
+    """Named by file, chunk and sample, and raised where its batch is due."""
+    damage(damaged, order[position])
+    with served(damaged, transform=transform) as data_set:
+        loader = BrandLoader(data_set, BATCH)
+        found, error = until_it_fails(loader)
+        assert isinstance(error, ChecksumError)
+        data, sample = StoredDataSet(damaged), order[position]
+        chunk = data.chunk_of(sample)
+        assert (error.path, error.chunk, error.sample) == (data.chunk_path(chunk), chunk, sample)
+        begun = position // BATCH * BATCH
+        assert found == order[: len(found)]
+        assert loader.state_dict()["position"] == len(found)
+        assert loader_threads("brand-draw") == []
+        assert len(found) == begun
+
+
+def test_a_picture_that_does_not_decode(photos: Path, tmp_path: Path) -> None:
+    """Named, and raised where its batch is due."""
+    png = next(photos.rglob("*.png")).read_bytes()
+    rows = [{"image": png if number != 6 else png[:100]} for number in range(9)]
+    pack(rows, tmp_path / "set", {"image": "image"}, chunk_size=4, jobs=1)
+    with served(tmp_path / "set", fields=("index", "image"), memory=1.0) as data_set:
+        sampler = BrandSampler(data_set)
+        due = planned(tmp_path / "set", sampler.order, 0).index(6) // 2 * 2
+        found, error = until_it_fails(BrandLoader(data_set, 2, sampler=sampler, collate_fn=list_of_indices))
+        assert isinstance(error, DecodeError)
+        assert error.sample == 6
+        assert len(found) == due
+
+
+def list_of_indices(samples: list[Any]) -> list[list[int]]:
+    """A collate function that leaves pictures out."""
+    return [[sample[0] for sample in samples]]
+
+
+def test_a_missing_chunk(damaged: Path) -> None:
+    """A file that was not copied."""
+    StoredDataSet(damaged).chunk_path(3).unlink()
+    with served(damaged) as data_set:
+        _, error = until_it_fails(BrandLoader(data_set, BATCH))
+        assert isinstance(error, MissingFileError)
+        assert error.chunk == 3
+        assert StoredDataSet(damaged).chunk_of(error.sample or 0) == 3
+
+
+def test_a_server_that_is_not_there(small: Path) -> None:
+    """Said at the first batch, with what to do."""
+    with running_server(small) as server:
+        data_set = BrandDataset(small, server=server.address)
+        sampler = BrandSampler(data_set)
+    found, error = until_it_fails(BrandLoader(data_set, BATCH, sampler=sampler))
+    assert isinstance(error, ServerError)
+    assert "brand serve" in str(error)
+    assert found == []
+    gone()
+
+
+def test_a_server_that_is_killed_in_mid_epoch(small: Path, order: list[int]) -> None:
+    """Another one starts, and nothing is lost or comes twice."""
+    data_set = BrandDataset(small, fields=("index",), memory=0.3)
+    found = []
+    killed = set()
+    try:
+        for number, batch in enumerate(BrandLoader(data_set, BATCH, ahead=2)):
+            found += indices_of([batch])
+            if number in (2, 9):
+                killed.add(process := data_set.stats()["process"])
+                os.kill(process, signal.SIGKILL)
+        assert found == order
+        assert len(killed) == 2
+    finally:
+        with contextlib.suppress(ProcessLookupError, ServerError):
+            os.kill(data_set.stats()["process"], signal.SIGTERM)
+
+
+def test_a_server_that_is_replaced_after_several_threads_have_drawn(small: Path, order: list[int]) -> None:
+    """Each of the five had a connection of its own, and all of these are dead."""
+    with BlockedStorage() as storage, running_server(small, memory=0.3, storage=storage) as server:
+        data_set = BrandDataset(small, fields=("index",), server=server.address)
+        drawn = list(BrandSampler(data_set))
+        parts = [drawn[first : first + 8] for first in range(0, 40, 8)]
+        threads = [threading.Thread(target=data_set.__getitems__, args=(part,)) for part in parts]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: bool(server.facts()["waiting"] == 5), "five draws wait")
+        storage.release()
+        for thread in threads:
+            thread.join()
+    with running_server(small, memory=0.3, address=server.address):
+        assert [sample[0] for sample in data_set.__getitems__(drawn[40:])] == order[40:]
+
+
+# -- Ctrl-C and lost processes ---------------------------------------------------------------------------------------
+
+TRAINING = """
+import json, os, signal, sys, time, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import torch
+from torch.utils.data import DataLoader
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+
+path, kind, when = sys.argv[1:]
+
+told = threading.Lock()
+
+def tell():
+    print(json.dumps([data_set.stats()["process"], data_set._node.address]), flush=True)
+
+def slowly(sample):
+    if when == "before the first batch" and told.acquire(blocking=False):
+        tell()
+    time.sleep(0.001 if when == "between batches" else 0.1)
+    return sample
+
+data_set = BrandDataset(path, fields=("index",), memory=0.3, transform=slowly)
+sampler = BrandSampler(data_set)
+if kind == "BrandLoader":
+    loader = BrandLoader(data_set, 2 if when == "between batches" else 64, sampler=sampler, threads=2)
+else:
+    loader = DataLoader(data_set, 2, sampler=sampler, num_workers=2, multiprocessing_context="fork")
+for number, batch in enumerate(loader):
+    if number == 3:
+        tell()
+        time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def training(*arguments: object) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
+    """A training in a session of its own, its server's process and address, from when it draws."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINING, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1].decode()
+        server, address = json.loads(line)
+        yield process, server, address
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def nothing_left(session: int, server: int, address: str) -> None:
+    """Wait until no process of the training and no server is there."""
+    wait_until(lambda: not session_processes(session), "all processes of the training have ended")
+    wait_until(lambda: not Path(f"/proc/{server}").exists(), "the server has ended")
+    with pytest.raises(ServerError):
+        look_at(address)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["BrandLoader", "DataLoader"])
+def test_ctrl_c_ends_everything(small: Path, kind: str) -> None:
+    """To all processes of the terminal, as Ctrl-C goes; the training says KeyboardInterrupt and nothing else."""
+    with training(small, kind, "between batches") as (process, server, address):
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == -signal.SIGINT
+        assert said.decode().strip().splitlines()[-1] == "KeyboardInterrupt"
+        if kind == "BrandLoader":
+            assert said.decode().count("Traceback") == 1
+        nothing_left(process.pid, server, address)
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_training_waits_for_a_batch(small: Path) -> None:
+    """Which is still being decoded."""
+    with training(small, "BrandLoader", "before the first batch") as (process, server, address):
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == -signal.SIGINT
+        assert said.decode().strip().splitlines()[-1] == "KeyboardInterrupt"
+        nothing_left(process.pid, server, address)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["BrandLoader", "DataLoader"])
+def test_a_training_that_is_killed_leaves_nothing(small: Path, kind: str) -> None:
+    """Its workers and its server notice."""
+    with training(small, kind, "between batches") as (process, server, address):
+        process.kill()
+        process.wait()
+        nothing_left(process.pid, server, address)
