@@ -72,7 +72,6 @@ class Read:
     places: NDArray[Any]
     heads: NDArray[np.int32]
     epoch: Epoch
-    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +129,9 @@ class Core:
         """The order that a run's processes call by a tag. Raises `UsageError` where there is none."""
         return self._epochs.order_by_tag(name, tag)
 
-    def knows(self, run: int) -> bool:
-        """Whether a run was registered under this number."""
-        return self._epochs.knows(run)
+    def knows(self, client: int, run: int) -> bool:
+        """Whether a client has registered the run of this number."""
+        return self._epochs.knows(client, run)
 
     def begin(self, client: int, key: Key, position: int, rank: int, replicas: int) -> None:
         """A rank is about to draw from `position` on; what all ranks of the run have left behind is given up."""
@@ -196,7 +195,7 @@ class Core:
             wanted = epoch.due[places] & (not epoch.dropped)  # or given up while the read was on its way
             epoch.held[places[wanted]] = True
             residents.let_go(places[~wanted])
-        epoch.finish(read.number, places)
+        epoch.finish(places)
         self._settle_all(now_s)
 
     # -- what is to be done ------------------------------------------------------------------------------------------
@@ -233,7 +232,7 @@ class Core:
             if number is None:
                 return None
             held = epoch.plan.places_held(number)
-            due = held[epoch.due[held]]
+            due = held[epoch.due[held] & ~epoch.coming[held]]
             present = self._residents.present(due)
             ready, absent = due[present], due[~present]
             if len(ready):
@@ -246,9 +245,9 @@ class Core:
                         return None
                     epoch.due[absent] = False  # it will never fit
                 else:
-                    epoch.advance(reading=True)
+                    epoch.advance(absent)
                     return self._read(epoch, number, absent)
-            epoch.advance(reading=False)
+            epoch.advance(held[:0])
         return None
 
     def unblock(self, now_s: float) -> bool:
@@ -257,6 +256,8 @@ class Core:
         Room comes from runs that nobody draws from any more, from positions that were skipped, then from kept samples:
         more is asked for at a time than was foreseen.
         """
+        if self._settle_all(now_s):
+            return True
         copying = any(now_s - lease.since_s < STALE_LEASE_S for lease in self._leases.values())
         if self.reading or copying or self._epochs.planned(self._draws[0].key):
             return False
@@ -270,8 +271,12 @@ class Core:
             self._answer(self._draws.pop(0), now_s)
         return True
 
-    def answer_overdue(self, now_s: float) -> None:
-        """Answer draws that have waited too long as they stand: storage may hang, clients should not."""
+    def answer_ready(self, now_s: float) -> None:
+        """Answer draws that wait for nothing any more, and those that have waited too long as they stand.
+
+        Storage may hang, clients should not.
+        """
+        self._settle_all(now_s)
         overdue = [d for d in self._draws if now_s - d.since_s > LONGEST_WAIT_S and not self._epochs.planned(d.key)]
         self._draws = [draw for draw in self._draws if draw not in overdue]
         for draw in overdue:
@@ -348,11 +353,13 @@ class Core:
             places=absent,
             heads=heads,
             epoch=epoch,
-            number=number,
         )
 
-    def _settle_all(self, now_s: float) -> None:
+    def _settle_all(self, now_s: float) -> bool:
+        """Answer the draws that wait for nothing; whether there were any."""
+        before = len(self._draws)
         self._draws = [draw for draw in self._draws if not self._settle(draw, now_s)]
+        return len(self._draws) < before
 
     def _settle(self, draw: _Draw, now_s: float) -> bool:
         """Answer a draw if nothing that it waits for is still to come."""
@@ -369,7 +376,8 @@ class Core:
         epoch.due[places] = False
         epoch.note_asked(draw.positions, now_s)
         epoch.drawn += len(places)
-        if epoch.begun and 2 * epoch.drawn >= self._samples - epoch.start:
+        drawn_here = (self._samples - epoch.start) * len(epoch.ranks) / epoch.replicas
+        if epoch.begun and 2 * epoch.drawn >= drawn_here:
             self._epochs.want((draw.key[0], draw.key[1] + 1))
         present = self._residents.present(places)
         if (np.diff(draw.positions) <= 0).any():  # what is asked for twice is in memory once

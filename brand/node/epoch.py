@@ -44,14 +44,15 @@ class Epoch:
         """How often it was begun; 0: nobody has yet, it is read ahead."""
         self.dropped = False
         self.drawn = 0
-        self.asked_s = -math.inf
-        """When it was last drawn from."""
+        self.asked_s = math.inf
+        """When it was last drawn from; infinity: not yet."""
         self.ranks: set[int] = set()
         self._asked: dict[int, int] = {}
         """The highest position that each rank has asked for."""
         self.held = np.zeros(samples, np.bool_)
         self.due = np.zeros(samples, np.bool_)
-        self._reading: set[int] = set()
+        self.coming = np.zeros(samples, np.bool_)
+        """Those that are due and whose read is on its way."""
         self._todo, self._at = np.arange(0), 0
         self.expect(ranks, read_of)
 
@@ -60,15 +61,14 @@ class Epoch:
         """Number of the next read; None where all are on their way or done."""
         return int(self._todo[self._at]) if self._at < len(self._todo) else None
 
-    def advance(self, *, reading: bool) -> None:
-        """The next read is on its way (`reading`), or not needed."""
-        if reading:
-            self._reading.add(int(self._todo[self._at]))
+    def advance(self, places: NDArray[Any]) -> None:
+        """The next read is on its way, for these places; none where it was not needed."""
+        self.coming[places] = True
         self._at += 1
 
-    def finish(self, number: int, places: NDArray[Any]) -> None:
+    def finish(self, places: NDArray[Any]) -> None:
         """A read of these places has ended."""
-        self._reading.discard(number)
+        self.coming[places] = False
         self.due[places] = False
 
     def deadline(self) -> int:
@@ -84,12 +84,11 @@ class Epoch:
         self.ranks |= new
         for rank in new:
             places = self.plan.sample_of[self._origin + rank :: self.replicas]
-            self.due[places] = ~self._without[places] & ~self.held[places]
+            self.due[places] |= ~self._without[places] & ~self.held[places]
         read_of = read_of_sample(self.plan) if read_of is None else read_of
         wanted = np.zeros(len(self.plan.reads), np.bool_)
         for part in blocks(len(self.due)):
-            wanted[read_of[part][self.due[part]]] = True
-        wanted[list(self._reading)] = False
+            wanted[read_of[part][self.due[part] & ~self.coming[part]]] = True
         self._todo, self._at = np.flatnonzero(wanted), 0
 
     def note_asked(self, positions: NDArray[np.int64], now_s: float) -> None:

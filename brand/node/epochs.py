@@ -88,9 +88,9 @@ class Epochs:
         """Orders of the runs that have epochs."""
         return {self._runs[number].order for number, _ in self._epochs}
 
-    def knows(self, run: int) -> bool:
-        """Whether there is a run of this number."""
-        return run in self._runs
+    def knows(self, client: int, run: int) -> bool:
+        """Whether a client has registered the run of this number."""
+        return run in self._runs and client in self._runs[run].clients
 
     def order_by_tag(self, name: str, tag: int | None) -> Order:
         """The order that a run's processes call by a tag. Raises `UsageError` where there is none."""
@@ -181,7 +181,7 @@ class Epochs:
     def drop_idle(self, since_s: float, busy: set[Key]) -> bool:
         """Free what is held for runs without draws since then; whether there was any. Their next draws read exactly."""
         runs = {run for run, _ in busy}
-        runs |= {run for (run, _), state in self._epochs.items() if state.asked_s > since_s}
+        runs |= {run for (run, _), state in self._epochs.items() if state.begun and not state.asked_s <= since_s}
         idle = [key for key, state in self._epochs.items() if key[0] not in runs and state.held.any()]
         for key in idle:
             self._drop(self._epochs.pop(key))

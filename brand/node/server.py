@@ -146,7 +146,7 @@ class NodeServer:
             elif self._core.idle() or not self._core.unblock(time.monotonic()):
                 break
         now_s = time.monotonic()
-        self._core.answer_overdue(now_s)
+        self._core.answer_ready(now_s)
         for answer in self._core.answers():
             channel = self._channels.get(answer.client)
             if channel is not None:
@@ -215,11 +215,11 @@ class NodeServer:
                 self._register(channel, messages.unpack_json(body))
             case Kind.BEGIN:
                 run, epoch, position, rank, replicas = messages.unpack_begin(body)
-                key = self._key(run, epoch)
+                key = self._key(channel, run, epoch)
                 self._core.begin(channel.number, key, min(position, len(self._data)), rank, replicas)
             case Kind.DRAW:
                 run, epoch, positions = messages.unpack_draw(body)
-                self._core.draw(channel.number, self._key(run, epoch), positions, time.monotonic())
+                self._core.draw(channel.number, self._key(channel, run, epoch), positions, time.monotonic())
             case Kind.RELEASE:
                 number, checked = messages.unpack_release(body)
                 self._core.release(channel.number, number, checked=checked)
@@ -274,9 +274,9 @@ class NodeServer:
             reason = str(report.get("reason"))[:MAX_REASON]
             self._reports.append({"index": index, "by": by, "chunk": chunk, "reason": reason})
 
-    def _key(self, run: int, epoch: int) -> Key:
-        """An epoch that may be asked for."""
-        if not self._core.knows(run):
+    def _key(self, channel: Channel, run: int, epoch: int) -> Key:
+        """An epoch that a client may ask for."""
+        if not self._core.knows(channel.number, run):
             raise UsageError(f"run {run} was never registered")
         if epoch > MAX_EPOCH:
             raise UsageError(f"epoch {epoch}; the last is {MAX_EPOCH:,}")
