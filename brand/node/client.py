@@ -292,7 +292,10 @@ class _Connection:
         head, descriptors, _, _ = socket.recv_fds(self._socket, HEAD.size, 1)
         try:
             while 0 < len(head) < HEAD.size:
-                head += self._socket.recv(HEAD.size - len(head))
+                more = self._socket.recv(HEAD.size - len(head))
+                if not more:
+                    raise ConnectionResetError("it hung up")
+                head += more
             welcome = messages.unpack_json(self._body(head, Kind.HELLO))
             if len(descriptors) != 1:
                 raise ProtocolError("the server sent no memory")

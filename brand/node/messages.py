@@ -26,6 +26,8 @@ MAX_REQUEST: Final = 1 << 20
 """Largest body that a server takes."""
 MAX_REPLY: Final = 1 << 28
 """Largest body that a client takes."""
+MAX_REASON: Final = 1000
+"""Longest reason of a report, in characters."""
 MAX_DRAW: Final = 1 << 16
 """Most positions in one draw."""
 
@@ -114,6 +116,15 @@ def unpack_json(body: bytes | memoryview) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError("a body is not a JSON object")
     return value
+
+
+def unpack_report(body: bytes | memoryview) -> dict[str, Any]:
+    """A sample that was replaced: index, by, chunk, reason. Raises `ProtocolError`."""
+    report = unpack_json(body)
+    numbers = {name: report.get(name) for name in ("index", "by", "chunk")}
+    if not all(isinstance(number, int | None) for number in numbers.values()):
+        raise ProtocolError("a report of what was replaced has numbers for index, by and chunk")
+    return {**numbers, "reason": str(report.get("reason"))[:MAX_REASON]}
 
 
 def pack_begin(run: int, epoch: int, position: int, rank: int, replicas: int) -> bytes:

@@ -38,7 +38,7 @@ DEFAULT_DEPTH: Final = 8
 """Reads in flight where nothing is known about the storage."""
 MAX_CLIENTS: Final = 1024
 MAX_REPORTS: Final = 1000
-MAX_REASON: Final = 1000
+MAX_NAME: Final = 100
 MAX_UNSENT: Final = 8 << 20
 """A client with more than this to take is not listened to."""
 HALF_MESSAGE_S: Final = 30.0
@@ -226,7 +226,8 @@ class NodeServer:
             case Kind.STATS:
                 self._send(channel, messages.pack_json(Kind.STATS, self._facts()))
             case Kind.REPORT:
-                self._note(messages.unpack_json(body))
+                if len(self._reports) < MAX_REPORTS:
+                    self._reports.append(messages.unpack_report(body))
             case _:
                 raise ProtocolError(f"{kind.name} is not for servers")
 
@@ -248,6 +249,8 @@ class NodeServer:
 
     def _register(self, channel: Channel, value: dict[str, Any]) -> None:
         name, tag = str(value.get("run")), value.get("tag")
+        if len(name) > MAX_NAME:
+            raise ProtocolError(f"the name of a run has at most {MAX_NAME} characters")
         if not isinstance(tag, int | None):
             raise ProtocolError(f"a tag is a number, not {tag!r}")
         if "order" not in value:
@@ -263,16 +266,6 @@ class NodeServer:
         self._send(
             channel, messages.pack_json(Kind.ORDER, {"number": self._core.register(channel.number, order, name, tag)})
         )
-
-    def _note(self, report: dict[str, Any]) -> None:
-        """Put a sample that was replaced on the list."""
-        numbers = [report.get(name) for name in ("index", "by", "chunk")]
-        if not all(isinstance(number, int | None) for number in numbers):
-            raise ProtocolError("a report of what was replaced has numbers for index, by and chunk")
-        if len(self._reports) < MAX_REPORTS:
-            index, by, chunk = numbers
-            reason = str(report.get("reason"))[:MAX_REASON]
-            self._reports.append({"index": index, "by": by, "chunk": chunk, "reason": reason})
 
     def _key(self, channel: Channel, run: int, epoch: int) -> Key:
         """An epoch that a client may ask for."""

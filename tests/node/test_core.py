@@ -1,0 +1,161 @@
+"""What `Core` does in situations that trainings get into every day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.node.world import World
+
+SAMPLES = 240
+SIZE = 96
+"""One page each, row included."""
+ORDER: dict[str, Any] = {"group_chunks": 3, "stripe": 4, "seed": 1}
+
+
+def world(pages: int, *, depth: int = 2) -> World:
+    """Samples of one page each, in chunks of eight."""
+    return World([SIZE] * SAMPLES, 8, pages + 1, depth)
+
+
+def draw(world: World, client: int, run: int, epoch: int, positions: Iterable[int], *, batch: int = 5) -> float:
+    """Draw in batches, letting all happen that can; which share came from memory."""
+    asked, first = list(positions), len(world.answered)
+    for at in range(0, len(asked), batch):
+        assert world.draw(client, run, epoch, asked[at : at + batch])
+        while client in world.asked:
+            assert world.step(0.001) or world.jobs or world.reads
+            if world.jobs:
+                world.finish_job()
+            elif world.reads:
+                world.finish_read()
+        for lease in [number for number, held in world.held.items() if held.answer.client == client]:
+            world.release(lease)
+    given = [state for answer in world.answered[first:] for state in answer.state.tolist()]
+    return float(sum(state > 0 for state in given) / len(given))
+
+
+def test_one_rank_after_the_other() -> None:
+    """A rank begins while reads for the first one are on their way: all samples of both come from memory."""
+    world_ = world(SAMPLES // 2, depth=4)
+    first, second = (world_.register(client, **ORDER) for client in (1, 2))
+    assert first == second
+    world_.begin(1, first, 0, rank=0, replicas=2)
+    world_.step()
+    world_.finish_job()
+    world_.step()
+    assert len(world_.reads) == 4
+    world_.begin(2, first, 0, rank=1, replicas=2)
+    for start in range(0, SAMPLES, 20):
+        for rank in (0, 1):
+            assert draw(world_, 1 + rank, first, 0, range(start + rank, start + 20, 2)) == 1.0
+
+
+def test_what_another_run_has_brought_into_memory_is_given_at_once() -> None:
+    """Two trainings with the same order: the second finds everything there, and nothing that is kept is given up."""
+    world_ = world(SAMPLES // 2 + 40)
+    first = world_.register(1, "one", **ORDER)
+    world_.begin(1, first, 0)
+    world_.quiet()
+    ahead = world_.epochs()[first, 0].held.copy()
+    kept = world_.core._residents.kept_pages
+    assert ahead.any()
+    assert kept
+    second = world_.register(2, "two", **ORDER)
+    world_.begin(2, second, 0)
+    world_.step()
+    world_.finish_job()  # no read can begin, and what is to be kept is not decided anew yet
+    sample_of = world_.plan(world_.runs[second].order, 0).sample_of
+    there = [p for p in range(SAMPLES) if ahead[sample_of[p]]][:5]
+    assert world_.draw(2, second, 0, there)
+    world_.step(1.5)
+    assert 2 not in world_.asked
+    assert (world_.answered[-1].state > 0).all()
+    assert world_.core._residents.kept_pages == kept
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 8])
+def test_the_next_epoch_is_read_ahead_where_other_ranks_draw_elsewhere(replicas: int) -> None:
+    """One rank of several has this server to itself: at the end of its epoch, the next one has begun to be read."""
+    world_ = world(SAMPLES // 3)
+    run = world_.register(1, **ORDER)
+    world_.begin(1, run, 0, rank=0, replicas=replicas)
+    assert draw(world_, 1, run, 0, range(0, SAMPLES, replicas)) == 1.0
+    world_.quiet()
+    assert (run, 1) in world_.epochs()
+    assert world_.epochs()[run, 1].held.any()
+
+
+@pytest.mark.xfail(strict=True, reason="a run that pauses for two seconds makes room for others")
+def test_a_run_that_pauses_goes_on_from_memory() -> None:
+    """A validation takes minutes, another run needs the room meanwhile; after it, reading ahead goes on."""
+    world_ = world(SAMPLES // 3)
+    first, second = world_.register(1, "one", **ORDER), world_.register(2, "two", **{**ORDER, "seed": 2})
+    world_.begin(1, first, 0)
+    draw(world_, 1, first, 0, range(40))
+    world_.now_s += 60
+    world_.begin(2, second, 0)
+    assert draw(world_, 2, second, 0, range(SAMPLES)) > 0.9
+    world_.leave(2)
+    assert draw(world_, 1, first, 0, range(40, SAMPLES)) > 0.5
+
+
+def test_a_run_that_has_just_begun_is_not_idle() -> None:
+    """What is read ahead for a run that will draw at once stays, though another one needs room."""
+    world_ = world(60)
+    first, second = world_.register(1, "one", **ORDER), world_.register(2, "two", **{**ORDER, "seed": 2})
+    world_.begin(2, second, 0)
+    world_.quiet()
+    assert world_.arena.free < 8
+    world_.begin(1, first, 0)
+    draw(world_, 1, first, 0, range(20))
+    assert draw(world_, 2, second, 0, range(SAMPLES)) > 0.5
+
+
+def test_where_everything_fits_each_sample_is_read_once() -> None:
+    """Three epochs, storage slower than training: reads of the first are on their way when the second is planned."""
+    world_ = world(SAMPLES, depth=8)
+    run = world_.register(1, **ORDER)
+    for epoch in range(3):
+        world_.begin(1, run, epoch)
+        assert draw(world_, 1, run, epoch, range(SAMPLES)) == 1.0
+    assert world_.core.counters.read_samples == SAMPLES
+
+
+@pytest.mark.xfail(strict=True, reason="what is kept is decided when a run begins, and not again when another ends")
+def test_what_is_kept_grows_again_when_a_second_run_has_ended() -> None:
+    """A short run beside a long one: afterwards as much is kept as before."""
+    world_ = world(SAMPLES // 2)
+    first = world_.register(1, "one", **ORDER)
+    world_.begin(1, first, 0)
+    draw(world_, 1, first, 0, range(SAMPLES))
+    kept = world_.core._residents.kept_pages
+    assert kept
+    second = world_.register(2, "two", **{**ORDER, "seed": 2})
+    world_.begin(2, second, 0)
+    draw(world_, 2, second, 0, range(SAMPLES))
+    world_.leave(2)
+    for epoch in (1, 2):
+        world_.begin(1, first, epoch)
+        draw(world_, 1, first, epoch, range(SAMPLES))
+    assert world_.core._residents.kept_pages >= kept
+
+
+def test_an_epoch_that_is_begun_again_comes_from_memory() -> None:
+    """An early break, and the same epoch from its beginning: `set_epoch(0)` each time."""
+    world_ = world(SAMPLES // 3)
+    run = world_.register(1, **ORDER)
+    for _ in range(4):
+        world_.begin(1, run, 0)
+        assert draw(world_, 1, run, 0, range(60)) == 1.0
+
+
+def test_a_rewind_and_a_skip_come_from_memory() -> None:
+    """A state from before or after where the run is."""
+    world_ = world(SAMPLES // 3)
+    run = world_.register(1, **ORDER)
+    for start in (0, 100, 40, 200):
+        world_.begin(1, run, 0, start)
+        assert draw(world_, 1, run, 0, range(start, min(SAMPLES, start + 60))) == 1.0

@@ -1,0 +1,193 @@
+"""Trainings as they go, many at once: ranks that draw in step, skip, break off, come late and leave, at random.
+
+What `test_core_machine` leaves to chance happens here all the time: memory that is full, runs that pause, ranks that
+join while reads are on their way. A walk is fixed by its seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from brand.node.core import MAX_LEASES, Core
+from brand.node.epoch import Epoch
+from brand.node.epochs import Epochs
+from brand.node.residents import Residents
+from tests.node.test_core_machine import finish
+from tests.node.world import World
+
+WALKS = 48
+STEPS = 400
+
+
+@dataclass
+class Rank:
+    """A rank of a training: a process that begins epochs, and workers that draw."""
+
+    run: dict[str, Any]
+    rank: int
+    replicas: int
+    main: int
+    workers: list[int]
+    batch: int
+    epoch: int = 0
+    position: int = 0
+    number: int = 0
+    drawn: list[int] = field(default_factory=list)
+
+
+class Walk:
+    """One walk: a world and who is in it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        count = rng.choice([1, 3, rng.randint(8, 30), rng.randint(20, 90), rng.randint(40, 90)])
+        size = rng.choice([50, 96, 150, None, None])
+        sizes = [rng.choice([0, 40, 96, 97, 200, 500]) if size is None else size for _ in range(count)]
+        total = sum(-(-(size + 32) // 128) for size in sizes)
+        pages = max(2, round(total * rng.choice([0.05, 0.2, 0.3, 0.5, 0.8, 1.1])) + 1)
+        self.world = World(sizes, rng.randint(1, 9), pages, rng.randint(1, 4))
+        self.clients = 0
+        self.all_clients: list[int] = []
+        self.ranks: list[Rank] = []
+        orders = [
+            {"seed": seed % 2, "group_chunks": rng.randint(1, 6), "stripe": rng.randint(1, 9)} for seed in range(2)
+        ] + [{"seed": 3, "group_chunks": rng.randint(1, 4), "protocol": "slots"}]
+        for name in range(rng.choice([1, 1, 2, 3])):
+            replicas = rng.choice([1, 2, 2, 3])
+            run = {"name": f"training {name}", **rng.choice(orders)}
+            here = rng.sample(range(replicas), rng.choice([replicas, replicas, 1]))
+            for rank in here:
+                self.come(run, rank, replicas)
+
+    def client(self) -> int:
+        """A client that never was there before."""
+        self.clients += 1
+        self.all_clients.append(self.clients)
+        return self.clients
+
+    def come(self, run: dict[str, Any], rank: int, replicas: int, epoch: int = 0) -> None:
+        """A rank comes; it has not begun yet."""
+        workers = [self.client() for _ in range(self.rng.randint(1, 3))]
+        made = Rank(run, rank, replicas, self.client(), workers, self.rng.randint(1, 6), epoch, -1)
+        self.ranks.append(made)
+        for client in (made.main, *workers):
+            made.number = self.world.register(client, **run)
+
+    def begin(self, rank: Rank, epoch: int, position: int = 0) -> None:
+        """A rank begins an epoch."""
+        self.world.begin(rank.main, rank.number, epoch, position, rank=rank.rank, replicas=rank.replicas)
+        rank.epoch, rank.position = epoch, position + rank.rank
+
+    def draw(self, rank: Rank) -> None:
+        """One of a rank's workers asks for the next batch."""
+        world = self.world
+        if rank.position < 0:
+            self.begin(rank, rank.epoch)
+        free = [client for client in rank.workers if client not in world.asked]
+        end = min(len(world.sizes), rank.position + rank.batch * rank.replicas)
+        positions = list(range(rank.position, end, rank.replicas))
+        if not positions:
+            self.begin(rank, rank.epoch + 1)
+        elif free:
+            leases = Counter(held.answer.client for held in world.held.values())
+            client = self.rng.choice(free)
+            assert leases[client] < MAX_LEASES
+            assert world.draw(client, rank.number, rank.epoch, positions)
+            rank.position = positions[-1] + rank.replicas
+
+    def disturb(self, rank: Rank) -> None:
+        """Something that does not happen every day."""
+        rng, world = self.rng, self.world
+        what = rng.choice(["skip", "skip", "again", "rewind", "break", "pause", "hang", "worker", "leave", "stray"])
+        if what == "skip":
+            rank.position += rank.replicas * rng.randint(1, 40)
+        elif what == "again":
+            self.begin(rank, rank.epoch)
+        elif what == "rewind":
+            self.begin(rank, rank.epoch, rng.randint(0, len(world.sizes)))
+        elif what == "break":
+            self.begin(rank, rank.epoch + 1)
+        elif what == "pause":
+            world.now_s += 2.5
+        elif what == "hang":
+            world.now_s += 31
+        elif what == "worker":
+            world.leave(rank.workers.pop())
+            rank.workers.append(self.client())
+            world.register(rank.workers[-1], **rank.run)
+        elif what == "stray":
+            client = rank.workers[0]
+            if client not in world.asked:
+                world.draw(client, rank.number, rng.randint(0, 4), [rng.randrange(len(world.sizes)) for _ in range(4)])
+        elif what == "leave":
+            for client in (rank.main, *rank.workers):
+                world.leave(client)
+            self.ranks.remove(rank)
+            same = [other for other in self.ranks if other.number == rank.number]
+            self.come(rank.run, rank.rank, rank.replicas, max((other.epoch for other in same), default=0))
+
+    def step(self) -> None:
+        """Something happens."""
+        rng, world = self.rng, self.world
+        what = rng.choices(["draw", "release", "read", "job", "loop", "odd"], [10, 8, 7, 6, 8, 1.5])[0]
+        if what == "draw":
+            self.draw(rng.choice(self.ranks))
+        elif what == "release" and world.held:
+            world.release(rng.choice(list(world.held)), checked=rng.random() < 0.8)
+        elif what == "read" and world.reads:
+            world.finish_read(rng.randrange(len(world.reads)), failed=rng.random() < 0.05)
+        elif what == "job" and world.jobs:
+            world.finish_job(looks=rng.random() < 0.5)
+        elif what == "odd":
+            self.disturb(rng.choice(self.ranks))
+        else:
+            world.step(0.001)
+
+
+def walk(seed: int) -> None:
+    """All of a walk."""
+    walk = Walk(seed)
+    quiet = walk.rng.random() < 0.3
+    for number in range(STEPS):
+        walk.step()
+        if quiet and number % 16 == 0:
+            walk.world.quiet()
+    finish(walk.world, walk.all_clients)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_nothing_is_ever_lost(part: int) -> None:
+    """Each page has one owner, each reference a reason, what is due is still to come, and each draw is answered."""
+    for seed in range(part, WALKS, 4):
+        walk(seed)
+
+
+def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the walks are there for does happen in them."""
+    seen: Counter[str] = Counter()
+
+    def count(cls: type, name: str, happened: Any) -> None:
+        original = getattr(cls, name)
+
+        def counted(self: Any, *args: Any, **more: Any) -> Any:
+            before = bool(happened(self, args, None))
+            result = original(self, *args, **more)
+            seen[name] += bool(before or (result is True and happened(self, args, result)))
+            return result
+
+        monkeypatch.setattr(cls, name, counted)
+
+    count(Epoch, "expect", lambda self, args, _: self.ranks and set(args[0]) - self.ranks and self.coming.any())
+    count(Epochs, "_drop", lambda self, args, _: args[0].coming.any())
+    count(Epochs, "drop_idle", lambda self, args, result: result)
+    count(Core, "_give_up_skipped", lambda self, args, result: result)
+    count(Residents, "keep_less", lambda self, args, result: result)
+    count(Core, "read_done", lambda self, args, _: self._residents.present(args[0].places).any())
+    for seed in range(WALKS):
+        walk(seed)
+    assert min(seen[name] for name in ("expect", "_drop", "drop_idle", "_give_up_skipped", "keep_less", "read_done"))

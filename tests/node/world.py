@@ -1,0 +1,406 @@
+"""A node server without sockets, threads or a clock: `Core` with a data set made of bytes that tell what they are.
+
+`World` does what the server's loop and threads do, when it is told to: so a test decides in which order reads end,
+plans are made and clients speak. After every call it checks what must always hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.formats.constants import ROW
+from brand.node.arena import ROW_BYTES, Arena
+from brand.node.core import LARGEST_SHARE, MAX_LEASES, Answer, Core, Read
+from brand.node.epoch import Epoch
+from brand.node.pages import pages_needed
+from brand.protocol.order import Order
+from brand.protocol.plan import Plan, choose_kept, read_of_sample
+
+PAGE = 128
+DATA_SET = "0" * 32
+Key = tuple[int, int]
+
+
+def content(place: int, size: int) -> NDArray[np.uint8]:
+    """The stored bytes of a sample, which differ from those of every other one."""
+    return ((np.arange(size) + 1) * (2 * place + 1) + (np.arange(size) // 7) * (place + 3) + place).astype(np.uint8)
+
+
+class Index:
+    """The rows of a data set with samples of these sizes, and its chunk files."""
+
+    def __init__(self, sizes: Sequence[int], chunk_size: int) -> None:
+        self.sizes, self.chunk_size = np.array(sizes, np.int64), chunk_size
+        self.table = np.zeros(len(sizes), ROW)
+        self.chunks: list[NDArray[np.uint8]] = []
+        for first in range(0, len(sizes), chunk_size):
+            part = self.sizes[first : first + chunk_size]
+            front = np.full(64 + 32 * len(part), 255, np.uint8)
+            offsets = len(front) + np.cumsum(part) - part
+            self.table["offset"][first : first + chunk_size] = offsets
+            self.chunks.append(
+                np.concatenate([front, *(content(first + k, size) for k, size in enumerate(part.tolist()))])
+            )
+        self.table["size"] = self.table["raw_size"] = sizes
+        self.table["checksum"] = np.arange(len(sizes)) * 1_000_003
+        self.table["index"] = np.arange(len(sizes))[::-1]
+
+    def rows(self, first: int, end: int) -> NDArray[np.void]:
+        """As `Core` asks for them."""
+        return self.table[first:end]
+
+    def release_rows(self) -> None:
+        """As `Core` asks for it now and then."""
+
+
+@dataclass
+class Held:
+    """An answer that a client has not released."""
+
+    answer: Answer
+    contents: dict[int, bytes]
+
+
+@dataclass
+class Asked:
+    """A draw that was not answered yet."""
+
+    key: Key
+    positions: NDArray[np.int64]
+
+
+@dataclass
+class Job:
+    """Work of the planner: a plan, or with `made` what to keep."""
+
+    key: Key
+    order: Order
+    first: bool
+    made: tuple[Plan, NDArray[Any]] | None = None
+    room: int = 0
+
+
+@dataclass
+class Run:
+    """A run, as it should be known."""
+
+    order: Order
+    name: str
+    clients: set[int]
+
+
+@dataclass
+class World:
+    """A core, its arena, and what is on its way."""
+
+    sizes: Sequence[int]
+    chunk_size: int
+    pages: int
+    depth: int = 2
+    now_s: float = 1000.0
+    reads: list[Read] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+    held: dict[int, Held] = field(default_factory=dict)
+    """Leases by number."""
+    asked: dict[int, Asked] = field(default_factory=dict)
+    """What each client has asked for and not got."""
+    answered: list[Answer] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
+    """Clients that left; a number is never used again."""
+    runs: dict[int, Run] = field(default_factory=dict)
+    right: set[int] = field(default_factory=set)
+    """Places whose checksums a client has found right since they came into memory."""
+    unanswered: int = 0
+    """Positions that were asked for by clients who left before the answer."""
+
+    def __post_init__(self) -> None:
+        self.index = Index(self.sizes, self.chunk_size)
+        self.pages_of = pages_needed(self.index.sizes, PAGE)
+        self.arena = Arena(self.pages * PAGE, PAGE)
+        self.core = Core(self.index, self.arena, self.pages_of, self.chunk_size)
+        self.plans: dict[tuple[Order, int], Plan] = {}
+        self._last_run = 0
+
+    # -- what clients do ---------------------------------------------------------------------------------------------
+
+    def register(self, client: int, name: str = "run", *, tag: int | None = None, **order: Any) -> int:
+        """Make a run known; its number."""
+        chunks = -(-len(self.sizes) // self.chunk_size)
+        facts: dict[str, Any] = {"group_chunks": 1, "stripe": 1} | order
+        facts["group_chunks"] = min(facts["group_chunks"], chunks)
+        facts["stripe"] = min(facts["stripe"], self.chunk_size)
+        wanted = Order(DATA_SET, len(self.sizes), self.chunk_size, **facts)
+        number = self.core.register(client, wanted, name, tag)
+        known = [n for n, run in self.runs.items() if (run.order, run.name) == (wanted, name)]
+        if known:
+            assert [number] == known
+        else:
+            assert number > self._last_run, "the number of a run is used again"
+            self._last_run = number
+            self.runs[number] = Run(wanted, name, set())
+        self.runs[number].clients.add(client)
+        if tag is not None:
+            assert self.core.order_by_tag(name, tag) == wanted
+        self.check()
+        return number
+
+    def begin(self, client: int, run: int, epoch: int, position: int = 0, *, rank: int = 0, replicas: int = 1) -> None:
+        """A rank is about to draw."""
+        self.core.begin(client, (run, epoch), position, rank, replicas)
+        self.check()
+
+    def draw(self, client: int, run: int, epoch: int, positions: Sequence[int]) -> bool:
+        """A client asks for samples; whether it may: not before it got what it asked for, nor with too many leases."""
+        asked = np.array(positions, np.int64)
+        leases = sum(held.answer.client == client for held in self.held.values())
+        allowed = client not in self.asked and leases < MAX_LEASES
+        try:
+            self.core.draw(client, (run, epoch), asked, self.now_s)
+        except UsageError:
+            assert not allowed
+            self.check()
+            return False
+        assert allowed
+        self.asked[client] = Asked((run, epoch), asked)
+        self._take_answers()
+        self.check()
+        return True
+
+    def release(self, lease: int, *, checked: bool = True) -> None:
+        """A client has copied; what it was given must still be what it was."""
+        held = self.held.pop(lease)
+        assert self.contents(held.answer) == held.contents, "a sample changed while a client was copying it"
+        self.core.release(held.answer.client, lease, checked=checked)
+        if checked:
+            self.right |= set(held.answer.places[held.answer.state > 0].tolist())
+        self.check()
+
+    def leave(self, client: int) -> None:
+        """A client is gone."""
+        for lease in [number for number, held in self.held.items() if held.answer.client == client]:
+            assert self.contents(self.held[lease].answer) == self.held[lease].contents
+            del self.held[lease]
+        unanswered = self.asked.pop(client, None)
+        self.unanswered += 0 if unanswered is None else len(unanswered.positions)
+        self.gone.add(client)
+        self.core.left(client)
+        for number, run in list(self.runs.items()):
+            run.clients.discard(client)
+            if not run.clients:
+                del self.runs[number]
+        self.check()
+
+    # -- what threads do ---------------------------------------------------------------------------------------------
+
+    def finish_read(self, number: int = 0, *, failed: bool = False) -> None:
+        """A read ends, with the bytes of the file or with an error half-way."""
+        read = self.reads.pop(number)
+        data = self.index.chunks[read.chunk][read.offset : read.offset + read.size]
+        assert len(data) == read.size, "a read beyond the end of the file"
+        assert int(read.vector["length"].sum()) == read.size
+        done, stop = 0, read.size // 2 if failed else read.size
+        for base, length in read.vector.tolist():
+            if length and done < stop:
+                part = np.ascontiguousarray(data[done : done + length])
+                ctypes.memmove(base, part.ctypes.data, length)
+            done += length
+        self.core.read_done(read, self.now_s, failed=failed)
+        if failed:
+            assert not read.epoch.due[read.places].any(), "what could not be read is still waited for"
+        self._take_answers()
+        self.check()
+
+    def finish_job(self, *, looks: bool = True) -> None:
+        """The planner has done the oldest of its jobs, as `NodeServer` would have it do.
+
+        `looks`: it looks whether the plan is still wanted just when it is not any more.
+        """
+        job = self.jobs.pop(0)
+        if job.made is not None:
+            self.core.kept_ready(choose_kept(job.made[0], self.pages_of, job.room, job.order.stripe, 0))
+        elif self.core.plan_wanted(job.key) or not looks:
+            plan = self.plan(job.order, job.key[1])
+            read_of = read_of_sample(plan)
+            self.core.plan_ready(job.key, plan, read_of, self.now_s)
+            if job.first:
+                self.jobs.append(Job(job.key, job.order, False, (plan, read_of), self.core.room_to_keep(job.order)))
+        self._take_answers()
+        self.check()
+
+    def plan(self, order: Order, epoch: int) -> Plan:
+        """The plan of an epoch."""
+        if (order, epoch) not in self.plans:
+            self.plans[order, epoch] = order.plan(epoch)
+        return self.plans[order, epoch]
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def step(self, later_s: float = 0.0) -> bool:
+        """What the loop does after events; whether anything happened."""
+        self.now_s += later_s
+        happened = False
+        for key, order, first in self.core.plans_wanted():
+            self.jobs.append(Job(key, order, first))
+            happened = True
+        while self.core.reading < self.depth:
+            read = self.core.next_read()
+            if read is not None:
+                self.reads.append(read)
+            elif self.core.idle() or not self._unblock():
+                break
+            happened = True
+        self.core.answer_ready(self.now_s)
+        happened = self._take_answers() or happened
+        assert self.reads or not self._ready(), "a draw waits for nothing"
+        self.check()
+        return happened
+
+    def quiet(self) -> None:
+        """Let the threads go on until there is nothing to do for them; nobody draws or releases."""
+        for _ in range(200 * (len(self.sizes) + 10)):
+            happened = self.step()
+            if self.jobs:
+                self.finish_job()
+            elif self.reads:
+                self.finish_read()
+            elif not happened:
+                return
+        raise AssertionError("the loop never comes to rest")
+
+    def settle(self) -> None:
+        """Let everything happen, without errors, until every draw is answered and every lease released."""
+        for _ in range(200 * (len(self.sizes) + 10)):
+            happened = self.step()
+            if self.jobs:
+                self.finish_job()
+            elif self.reads:
+                self.finish_read()
+            elif self.held:
+                self.release(next(iter(self.held)))
+            elif not happened:
+                if self.core.idle():
+                    assert not self.asked
+                    return
+                self.now_s += 0.5
+        raise AssertionError(f"a draw is never answered: {self.core.facts(1.0)}")
+
+    def contents(self, answer: Answer) -> dict[int, bytes]:
+        """What a client would copy: the row and the bytes of each sample that is present, by position in the answer."""
+        at = np.cumsum(answer.counts.astype(np.int64)) - answer.counts
+        found = {}
+        for position, first, count in zip(
+            np.flatnonzero(answer.state).tolist(), at.tolist(), answer.counts.tolist(), strict=True
+        ):
+            found[position] = self.arena.pages[answer.pages[first : first + count]].tobytes()
+        return found
+
+    def epochs(self) -> dict[Key, Epoch]:
+        """Epochs whose plan is made."""
+        return dict(self.core._epochs)
+
+    def _unblock(self) -> bool:
+        """As the core does it; what it gives up must be given up as a whole, and not where a draw can be answered."""
+        before, kept, ready = self.epochs(), self.core._residents.kept_pages, self._ready()
+        starts = {key: epoch.start for key, epoch in before.items()}
+        done = self.core.unblock(self.now_s)
+        if ready:
+            assert self.epochs() == before, "epochs are dropped though a draw can be answered as it stands"
+            assert self.core._residents.kept_pages == kept, "less is kept though a draw can be answered as it stands"
+        for key, epoch in self.epochs().items():
+            if before.get(key) is epoch and epoch.start > starts[key]:
+                skipped = epoch.plan.sample_of[: epoch.start]
+                assert not epoch.held[skipped].any(), "held for positions that were given up"
+                assert not epoch.due[skipped].any(), "to be read for positions that were given up"
+        return done
+
+    def _ready(self) -> bool:
+        """Whether a draw waits though nothing that it asks for is still to come."""
+        waiting = [(self.epochs().get(draw.key), draw.positions) for draw in self.core._draws]
+        return any(e is not None and not e.due[e.plan.sample_of[positions]].any() for e, positions in waiting)
+
+    def _take_answers(self) -> bool:
+        """Clients get their answers; whether there were any."""
+        answers = list(self.core.answers())
+        for answer in answers:
+            if answer.client not in self.gone:
+                self._take(answer)
+        return bool(answers)
+
+    def _take(self, answer: Answer) -> None:
+        """A client gets an answer: it must be the right one to its question."""
+        asked = self.asked.pop(answer.client)
+        plan = self.plan(self.runs[asked.key[0]].order, asked.key[1])
+        assert answer.places.tolist() == plan.sample_of[asked.positions].tolist()
+        assert answer.lease not in self.held
+        here = answer.places[answer.state > 0]
+        assert len(set(here.tolist())) == len(here), "a sample is present twice"
+        assert (answer.counts == self.pages_of[here]).all()
+        assert len(answer.pages) == answer.counts.sum()
+        assert answer.state[answer.state > 0].tolist() == [1 + (place in self.right) for place in here.tolist()]
+        got = self.contents(answer)
+        for position, data in got.items():
+            place = int(answer.places[position])
+            size = int(self.index.sizes[place])
+            assert data[:ROW_BYTES] == self.index.table[place].tobytes(), f"the row of {place} is another's"
+            assert data[ROW_BYTES : ROW_BYTES + size] == content(place, size).tobytes(), f"{place} is not what was read"
+        self.held[answer.lease] = Held(answer, got)
+        self.answered.append(answer)
+
+    # -- what must always hold ---------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Every page has one owner; every reference has a reason; what is due can still come."""
+        core, arena = self.core, self.arena
+        residents, epochs = core._residents, self.epochs()
+        owner = np.zeros(arena.count, np.int64)
+        owner[0] += 1
+        np.add.at(owner, arena._free[: arena.free], 1)
+        present = np.flatnonzero(residents._head >= 0)
+        self.right &= set(present.tolist())
+        np.add.at(owner, residents.chains(present)[1], 1)
+        for read in self.reads:
+            np.add.at(owner, arena.chains(read.heads, self.pages_of[read.places]), 1)
+        assert (owner == 1).all(), f"pages with no owner or several: {np.flatnonzero(owner != 1)}"
+
+        reasons = residents._kept.astype(np.int64)
+        for epoch in epochs.values():
+            reasons += epoch.held
+            assert not (epoch.held & epoch.due).any()
+        for lease in core._leases.values():
+            np.add.at(reasons, lease.places, 1)
+        assert (reasons == residents._references).all(), "a reference without a reason, or the other way round"
+        assert ((reasons > 0) == (residents._head >= 0)).all()
+        assert residents.kept_pages == int(self.pages_of[residents._kept].sum())
+        assert not (residents._kept & ~residents._to_keep).any()
+        giants = self.pages_of > max(1, (arena.count - 1) // LARGEST_SHARE)
+        assert not giants[present].any(), "a sample is held that is too large to be"
+
+        for epoch in epochs.values():
+            coming = np.isin(read_of_sample(epoch.plan), epoch._todo[epoch._at :])
+            on_the_way = np.zeros(len(self.sizes), np.int64)
+            for read in self.reads:
+                if read.epoch is epoch:
+                    on_the_way[read.places] += 1
+            assert (on_the_way <= 1).all(), "a sample is read twice at the same time"
+            coming |= on_the_way > 0
+            assert not (epoch.due & ~coming).any(), "a sample is due that no read will bring"
+            assert not epoch.dropped
+        for draw in core._draws:
+            assert draw.key in epochs or core.plan_wanted(draw.key), "a draw waits for an epoch that nobody makes"
+        assert {draw.client for draw in core._draws} == set(self.asked)
+        assert set(core._leases) == set(self.held)
+        assert core.reading == len(self.reads)
+
+        assert {run for run, _ in epochs} <= set(self.runs)
+        assert {run for run, _ in core._epochs._planned} <= set(self.runs)
+        assert set(core._epochs._begun) <= core._epochs._planned
+        given = core.counters.from_memory + core.counters.exact
+        waiting = sum(len(draw.positions) for draw in core._draws)
+        assert core.counters.draws == given + waiting + self.unanswered
