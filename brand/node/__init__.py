@@ -8,6 +8,7 @@ residents   which samples are in memory, and who needs them
 epoch       how far one epoch is
 epochs      which epochs are under way, and who draws from them
 core        what to do next: all decisions, no I/O
+tasks       what passes between decisions and those who act
 executor    the threads that read and plan
 messages    what clients and server say to each other
 connection  who is at the other end, and where messages begin and end

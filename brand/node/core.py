@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from brand.node.counters import Counters
 from brand.node.epoch import Epoch
 from brand.node.epochs import Epochs, Key
 from brand.node.residents import Residents
+from brand.node.tasks import Answer, Read, Rows
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 
@@ -46,46 +47,6 @@ SKIP_SLACK: Final = 8192
 a slow worker."""
 LONGEST_WAIT_S: Final = 30.0
 """After so long a draw is answered as it stands."""
-
-
-class Rows(Protocol):
-    """Where the rows of the index come from."""
-
-    def rows(self, first: int, end: int) -> NDArray[np.void]:
-        """Rows of the places `first` to `end` - 1."""
-        ...
-
-    def release_rows(self) -> None:
-        """Give up memory that looking at rows took."""
-        ...
-
-
-@dataclass(eq=False, slots=True)
-class Read:
-    """One read to do: `size` bytes at `offset` of a chunk, into the pieces of `vector`."""
-
-    chunk: int
-    offset: int
-    size: int
-    vector: NDArray[np.void]
-    forget: bool
-    places: NDArray[Any]
-    heads: NDArray[np.int32]
-    epoch: Epoch
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a draw gets: for each position its place, whether it is in memory and checked, and its pages."""
-
-    client: int
-    lease: int
-    places: NDArray[np.int64]
-    state: NDArray[np.uint8]
-    """As in `messages`: 0 absent, 1 present, 2 present and checked."""
-    counts: NDArray[np.uint32]
-    """Pages of each sample that is present."""
-    pages: NDArray[np.int32]
 
 
 @dataclass(eq=False, slots=True)

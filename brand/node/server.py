@@ -22,12 +22,13 @@ from brand.errors import BrandError, UsageError
 from brand.node import messages
 from brand.node.arena import Arena
 from brand.node.connection import Channel, listen, peer, same_user
-from brand.node.core import Core, Read
+from brand.node.core import Core
 from brand.node.epochs import Key
 from brand.node.executor import Executor
 from brand.node.memory import Memory, memory_bytes
 from brand.node.messages import Kind, ProtocolError
 from brand.node.pages import arena_bytes, measure_pages
+from brand.node.tasks import Read
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import choose_kept, read_of_sample
 from brand.storage.dataset import StoredDataSet

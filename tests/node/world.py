@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.formats.constants import ROW
 from brand.node.arena import ROW_BYTES, Arena
-from brand.node.core import LARGEST_SHARE, MAX_LEASES, Answer, Core, Read
+from brand.node.core import LARGEST_SHARE, MAX_LEASES, Core
 from brand.node.epoch import Epoch
 from brand.node.pages import pages_needed
+from brand.node.tasks import Answer, Read
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan, choose_kept, read_of_sample
 
