@@ -37,7 +37,7 @@ $(DOCS): $(DEV)
 demo: $(SETUP)
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
 	@$(BIN)/python -m zipfile -e examples/data/fashion-mnist-small.zip $(DEMO)/fashion-mnist
-	$(BIN)/brand convert images $(DEMO)/fashion-mnist/train $(DEMO)/train.brand
+	$(BIN)/brand convert images $(DEMO)/fashion-mnist/train $(DEMO)/train.brand --chunk-size 64
 	$(BIN)/brand convert images $(DEMO)/fashion-mnist/test $(DEMO)/test.brand
 	$(BIN)/brand info $(DEMO)/train.brand
 	$(BIN)/brand verify $(DEMO)/train.brand

@@ -1,10 +1,12 @@
-"""Train a small CNN on Fashion-MNIST from a converted data set, or from the folder of PNG files it was made from.
+"""Train a small CNN on Fashion-MNIST: from draws, from exact reads, or from the folder of PNG files.
 
-    python examples/train_fashion_mnist.py train.brand test.brand
+    python examples/train_fashion_mnist.py train.brand test.brand                      # drawn by a BrandSampler
+    python examples/train_fashion_mnist.py train.brand test.brand --exact              # DataLoader(shuffle=True)
     python examples/train_fashion_mnist.py fashion-mnist/train fashion-mnist/test      # the same, to the bit
 
-Both runs print a checksum over every batch in order. With the same seed it is the same, and so is the accuracy: a
-converted data set has the folder's indices and labels, so `DataLoader(shuffle=True)` draws the same samples.
+Draws come in another order than `shuffle=True`, and train as well (docs/shuffling.md has the figures). Each run prints
+a checksum over every batch in order. The last two print the same one, as a converted data set has the folder's indices
+and labels; and draws print the same one in every run with the same seed, whatever the number of workers.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from rich.progress import track
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from brand import BrandDataset
+from brand import BrandDataset, BrandSampler
 
 Loader = DataLoader[Any]
 
@@ -51,10 +53,10 @@ class PngFolder(Dataset[tuple[torch.Tensor, int]]):
             return to_tensor(image.convert("RGB")), label
 
 
-def open_data(path: Path) -> Dataset[tuple[torch.Tensor, int]]:
-    """A converted data set, or a plain folder of class folders."""
+def open_data(path: Path, memory: float = 1.0) -> BrandDataset | PngFolder:
+    """A converted data set of which memory may hold a share, or a plain folder of class folders."""
     if (path / "brand.json").exists():
-        return BrandDataset(path, fields=("image", "label"), transform={"image": to_tensor})
+        return BrandDataset(path, fields=("image", "label"), transform={"image": to_tensor}, memory=memory)
     return PngFolder(path)
 
 
@@ -97,23 +99,33 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--memory", type=float, default=0.25, help="share of the data that memory may hold")
+    parser.add_argument("--exact", action="store_true", help="read exactly, in the order of DataLoader(shuffle=True)")
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
-    train_data, test_data = open_data(args.train), open_data(args.test)
-    order = torch.Generator().manual_seed(args.seed)
-    loader = DataLoader(train_data, args.batch_size, shuffle=True, num_workers=args.workers, generator=order)
+    train_data, test_data = open_data(args.train, args.memory), open_data(args.test)
+    if isinstance(train_data, BrandDataset) and not args.exact:
+        order: dict[str, Any] = {"sampler": BrandSampler(train_data, seed=args.seed)}
+    else:
+        order = {"shuffle": True, "generator": torch.Generator().manual_seed(args.seed)}
+    loader = DataLoader(train_data, args.batch_size, num_workers=args.workers, **order)
     test_loader = DataLoader(test_data, 256, num_workers=args.workers)
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     print(train_data)
     for epoch in range(args.epochs):
+        if isinstance(loader.sampler, BrandSampler):
+            loader.sampler.set_epoch(epoch)
         started = time.perf_counter()
         batches = train_epoch(model, loader, optimizer, f"epoch {epoch}")
         seconds = time.perf_counter() - started
         read = f"{len(loader.dataset):,} samples in {len(loader):,} batches"  # type: ignore[arg-type]
         print(f"epoch {epoch}: read {read} in {seconds:.1f} s, checksum {batches}")
     print(f"test accuracy {accuracy(model, test_loader):.4f}")
+    if isinstance(train_data, BrandDataset) and (done := train_data.stats()):
+        share = done["amplification"]
+        print(f"{done['draws']:,} draws, {done['reads']:,} large reads, {share:.2f} bytes read for each one delivered")
 
 
 if __name__ == "__main__":

@@ -2,33 +2,40 @@
 
 A page's blocks run from top to bottom in a folder that holds `examples/`:
 
-    ```console   what stands behind `$ ` is run; the lines below it are its output, without the progress
+    ```console   what stands behind `$ ` is run; the lines below it are its output, without the progress; a command that
+                 ends in ` &` is a server, which runs until the page ends: its output up to its address
     ```python    run, in one namespace a page; `<!-- not run -->` above it excepts a block
     ```text      with `<!-- output -->` above it: what the Python block before it prints, or the error it ends with
 
-`<!-- setup` ... `-->` holds commands that are not shown. `python -m tests.test_docs [PAGE...]` writes what is printed
-today into the pages.
+`<!-- setup` ... `-->` holds commands that are not shown; there, `$ fashion-mnist` makes the data sets that training.md
+converts. `python -m tests.test_docs [PAGE...]` writes what is printed today into the pages.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import io
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import traceback
 import warnings
+import zipfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brand import errors
-from tests.support import LIMIT_S, brand
+from brand import BrandDataset, errors
+from brand.chunker import convert_images
+from tests.support import LIMIT_S, brand, options
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -43,10 +50,29 @@ _BLOCK = re.compile(
 _PROGRESS = re.compile(r"^(scan|check|spool|pack|verify|unpack|reindex): [\d,]+( of .*)?\n", re.MULTILINE)
 _VARIES = re.compile(
     r"\d+(\.\d+)? (s|B|kB|MB|%)|\b[0-9a-f]{16,32}\b|0x[0-9A-Fa-f]+|(?<=\"seconds\": )[\d.]+|(?<=_bytes\": )\d+"
-    r"|(?<=decode it: ).*"
+    r"|(?<=decode it: ).*|process \d+|@brand-\d+-|[\d,.]+(?=/s\b)|(?<=_s\": )[\d.]+|(?<=\"process\": )\d+"
+    r"|(?<=\"waited\": )\d+|(?<=amplification x)[\d.]+"
+    r"|(?<=\nclients )\d+"
 )
-"""Durations, sizes, ids, addresses, and what Pillow says: they differ between machines and versions of libraries."""
+"""Durations, rates, sizes, ids, addresses, processes, and what Pillow says: they differ between machines and versions
+of libraries."""
+_ADDRESS = "unix:@fashion"
+"""What pages call the servers that they start; each run of a page has addresses of its own."""
+_FOLDER = "/data"
+"""What pages call the folder that they run in."""
 _SHELL = re.compile(r"[|<>;&*$\"'\\]")
+
+
+@cache
+def fashion_mnist() -> Path:
+    """A folder with `train.brand` and `test.brand`, as training.md makes them: once in this process."""
+    folder = Path(tempfile.mkdtemp(prefix="brand-docs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with zipfile.ZipFile(ROOT / "examples" / "data" / "fashion-mnist-small.zip") as archive:
+        archive.extractall(folder / "pictures")
+    for part in ("train", "test"):
+        convert_images(folder / "pictures" / part, folder / "sets" / f"{part}.brand", options(64))
+    return folder / "sets"
 
 
 class Session:
@@ -57,6 +83,8 @@ class Session:
         self.names: dict[str, Any] = {"__name__": "page"}
         self.printed = ""
         shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+        self.address = f"{_ADDRESS}-{os.getpid()}"
+        self.servers: list[subprocess.Popen[str]] = []
         self.bin = folder.parent / "bin"
         self.bin.mkdir()
         for name, start in {"python": sys.executable, "brand": f"{sys.executable} -m brand"}.items():
@@ -65,7 +93,12 @@ class Session:
 
     def run(self, page: str) -> str:
         """The page with what its blocks print today; a block's text stays where only times and sizes differ."""
-        fresh = _BLOCK.sub(self._block, page)
+        try:
+            fresh = _BLOCK.sub(self._block, page)
+        finally:
+            for server in self.servers:
+                server.terminate()
+                server.communicate(timeout=LIMIT_S)
         self._nothing_left(page)
         return fresh
 
@@ -92,31 +125,47 @@ class Session:
         for part in re.split(r"^(?=\$ )", body, flags=re.MULTILINE)[1:]:
             lines = part.splitlines(keepends=True)
             end = next(n for n, line in enumerate(lines) if not line.endswith("\\\n")) + 1
-            fresh += "".join(lines[:end]) + _tidy(self._command("".join(lines[:end])[2:]))
+            told = self._command("".join(lines[:end])[2:].strip().replace(_ADDRESS, self.address))
+            fresh += "".join(lines[:end]) + self._shown(told)
         return fresh
 
     def _command(self, command: str) -> str:
+        if command == "fashion-mnist":
+            shutil.copytree(fashion_mnist(), self.folder, dirs_exist_ok=True)
+            return ""
         if command.startswith("brand ") and not _SHELL.search(command):
             told = brand(*command.split()[1:])
             return told.out + told.err
-        done = subprocess.run(
-            ["bash", "-c", command],
+        background = command.endswith(" &")
+        started = subprocess.Popen(
+            ["bash", "-c", f"exec {command[:-2]}" if background else command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"},
-            timeout=LIMIT_S,
-            check=False,
+            env=os.environ | {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"},
+            text=True,
         )
-        return done.stdout.decode()
+        if not background:
+            return started.communicate(timeout=LIMIT_S)[0]
+        self.servers.append(started)
+        assert started.stdout is not None
+        seen = ""
+        for line in started.stdout:
+            seen += line
+            if line.startswith(self.address):
+                break
+        return seen
 
     def _python(self, code: str) -> str:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             try:
-                exec(compile(code, "page", "exec"), self.names)
+                exec(compile(code.replace(_ADDRESS, self.address), "page", "exec"), self.names)
             except Exception as error:  # noqa: BLE001 - the page shows whichever error it is
                 out.write(traceback.format_exception_only(error)[-1])
-        return _tidy(out.getvalue())
+        return self._shown(out.getvalue())
+
+    def _shown(self, text: str) -> str:
+        return _tidy(text.replace(self.address, _ADDRESS).replace(str(self.folder), _FOLDER))
 
 
 def _replace(match: re.Match[str], fresh: str) -> str:
@@ -145,8 +194,21 @@ def fresh_page(name: str, folder: Path) -> str:
         warnings.simplefilter("ignore")
         patch.chdir(place)
         patch.setenv("COLUMNS", "100")
+        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))  # no profile of this machine's storage
         patch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
-        return Session(place).run((DOCS / name).read_text(encoding="utf-8"))
+        try:
+            return Session(place).run((DOCS / name).read_text(encoding="utf-8"))
+        finally:
+            _end_servers()
+
+
+def _end_servers() -> None:
+    """End the node servers of all data sets of this process: the next page may use their memory."""
+    for found in gc.get_objects():
+        if isinstance(found, BrandDataset) and found.server is None:
+            with contextlib.suppress(errors.BrandError, ProcessLookupError):
+                if facts := found.stats():
+                    os.kill(facts["process"], signal.SIGTERM)
 
 
 @pytest.mark.slow
@@ -176,7 +238,8 @@ def test_every_error_is_explained() -> None:
 def test_an_example_is_short_and_is_run_on_a_page(name: str) -> None:
     """An example has at most 60 lines, and a page shows what it prints."""
     assert len((ROOT / "examples" / name).read_text().splitlines()) <= 60
-    assert any(f"$ python examples/{name} " in (DOCS / page).read_text(encoding="utf-8") for page in PAGES)
+    shown = re.compile(rf"^\$ .*\bpython .*examples/{re.escape(name)} ", re.MULTILINE)
+    assert any(shown.search((DOCS / page).read_text(encoding="utf-8")) for page in PAGES)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from brand.node.client import look_at
 from brand.node.launch import ServerError
 from brand.storage.dataset import StoredDataSet
 from brand.testing.damage import flip_bit
+from brand.testing.forge import put_together, sign_index, take_apart
 from brand.testing.node import running_server
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
@@ -145,6 +146,30 @@ def test_a_damaged_sample(damaged: Path, order: list[int], position: int, transf
         assert loader.state_dict()["position"] == len(found)
         assert loader_threads("brand-draw") == []
         assert len(found) == begun
+
+
+COLUMNS = pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="columns are made of a request, and what fails takes all of it along"
+)
+
+
+@pytest.mark.parametrize("transform", [pytest.param(None, marks=COLUMNS), {"index": int}], ids=["columns", "samples"])
+def test_a_record_that_does_not_decode(damaged: Path, transform: Any) -> None:
+    """Its bytes are as they were written: named, and raised where its batch is due."""
+    with served(damaged, memory=1.0) as data_set:
+        order = planned(damaged, BrandSampler(data_set).order, 0)
+    data, position = StoredDataSet(damaged), 45
+    chunk = data.chunk_path(data.chunk_of(order[position]))
+    parts = take_apart(chunk)
+    (broken,) = (sample for sample in parts.samples if sample.index == order[position])
+    broken.data, broken.raw_size = bytes([255] * len(broken.data)), len(broken.data)
+    put_together(chunk, parts)
+    sign_index(damaged)
+    with served(damaged, memory=1.0, transform=transform) as data_set:
+        found, error = until_it_fails(BrandLoader(data_set, BATCH))
+        assert isinstance(error, DecodeError)
+        assert error.sample == broken.index
+        assert found == order[: position // BATCH * BATCH]
 
 
 def test_a_picture_that_does_not_decode(photos: Path, tmp_path: Path) -> None:

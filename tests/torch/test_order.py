@@ -62,17 +62,12 @@ def test_epochs_differ_and_so_do_seeds(numbers: Path, protocol: ProtocolChoice) 
 @MANY_WORKERS
 @pytest.mark.parametrize("workers", [0, 1, 4, -1, -3])
 def test_workers_and_threads(numbers: Path, expected: list[list[int]], workers: int) -> None:
-    """`DataLoader` with 0, 1 and 4 workers, `BrandLoader` with 1 and 3 threads."""
+    """`DataLoader` with 0, 1 and 4 workers, `BrandLoader` with 1 and 3 threads.
+
+    Workers here are forked; those that are spawned give the same order in `test_exactly_once.test_workers`.
+    """
     with served(numbers) as data_set:
         assert delivered(data_set, workers) == expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_ways_to_start_a_worker(numbers: Path, expected: list[list[int]], context: str) -> None:
-    """Fork is the case above."""
-    with served(numbers) as data_set:
-        assert delivered(data_set, 1, multiprocessing_context=context, persistent_workers=True) == expected
 
 
 @pytest.mark.parametrize("workers", [0, -2])
@@ -84,6 +79,20 @@ def test_memory(numbers: Path, expected: list[list[int]], memory: Any, workers: 
     assert BrandSampler(BrandDataset(numbers, memory=memory), seed=SEED).order == (
         BrandSampler(BrandDataset(numbers, memory=0.3), seed=SEED).order
     )
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="what fits is reckoned from whole files, dictionaries included",
+)
+@pytest.mark.parametrize("memory", [0.08, 0.3])
+def test_a_server_that_was_started_by_hand(tmp_path: Path, memory: float) -> None:
+    """With the same memory, the same order as from one that starts by itself."""
+    rows = [{"text": f"the sample with number {number} says what the one before it said"} for number in range(2000)]
+    pack(rows, tmp_path / "set", {"text": "str"}, chunk_size=16, jobs=1)
+    with served(tmp_path / "set", memory=memory, fields=("text",)) as data_set:
+        assert BrandSampler(data_set).order == BrandSampler(BrandDataset(tmp_path / "set", memory=memory)).order
 
 
 @MANY_WORKERS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,14 @@ def test_a_copy_of_a_sampler_goes_on_by_itself(small: Path) -> None:
         assert indices_of(running) == expected[8:]
 
 
+@pytest.mark.xfail(strict=True, raises=TypeError, reason="it holds locks")
+def test_a_loader_that_is_not_used_yet_travels_by_pickle(small: Path) -> None:
+    """As a `DataLoader` does, for `torch.multiprocessing.spawn`."""
+    with served(small) as data_set:
+        loader = pickle.loads(pickle.dumps(BrandLoader(data_set, 5)))
+        assert len(indices_of(loader)) == 75
+
+
 def test_a_used_loader_may_be_dropped_and_its_sampler_used_again(small: Path) -> None:
     """The sampler knows which epoch is next."""
     with served(small) as data_set:
@@ -348,6 +357,20 @@ def test_a_fork_while_a_loader_runs(small: Path) -> None:
         children = [in_child(draw) for _ in range(2)]
         assert begun + indices_of(running) == planned(small, BrandSampler(data_set).order, 0)
         assert ended_well(*children)
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the child waits for threads that only its parent has")
+def test_a_child_may_use_a_loader_that_its_parent_has_used(small: Path) -> None:
+    """As a program has it that looks at a batch before it forks its ranks."""
+    with served(small, transform={"index": int}) as data_set:
+        loader = BrandLoader(data_set, 5, threads=2)
+        assert len(indices_of(loader)) == 75
+
+        def draw() -> bool:
+            signal.alarm(3)
+            return len(indices_of(loader)) == 75
+
+        assert ended_well(in_child(draw))
 
 
 @pytest.mark.slow

@@ -158,24 +158,22 @@ def test_a_group_of_which_nothing_is_left(tmp_path: Path) -> None:
 @pytest.mark.xfail(
     strict=True, raises=ChecksumError, reason="steps of a chunk and a sample do not reach all places of every group"
 )
-@pytest.mark.parametrize(("count", "chunk_size", "place"), [(75, 8, 74), (27, 8, 25), (6, 1, 2), (30, 3, 1)])
-def test_the_only_whole_samples_of_a_group_are_found(tmp_path: Path, count: int, chunk_size: int, place: int) -> None:
-    """A short last group, chunks of one sample, and groups of as many chunks as a chunk has samples, and one more."""
+@pytest.mark.parametrize(("count", "chunk_size", "group", "place"), [(75, 8, 3, 74), (27, 8, 3, 25), (6, 1, 2, 2)])
+def test_a_whole_sample_of_a_small_group_is_found(
+    tmp_path: Path, count: int, chunk_size: int, group: int, place: int
+) -> None:
+    """The last group has three samples, or each has two, in chunks of one."""
     path = make_set(tmp_path / "set", make_samples(count, 900), chunk_size)
     data = StoredDataSet(path)
     row = data.rows(place, place + 1)[0]
     flip_bit(data.chunk_path(place // chunk_size), 8 * int(row["offset"]))
     with served(path, memory=1.0, on_error="skip") as data_set:
-        order = Order(data.id, count, chunk_size, GROUP_CHUNKS[count])
+        order = Order(data.id, count, chunk_size, group)
         sampler = BrandSampler(data_set)
         sampler.load_state_dict(sampler.state_dict() | {"order": order.to_json()})
         found = [int(index) for batch in BrandLoader(data_set, 4, sampler=sampler) for index in batch[0]]
         assert len(found) == count
         assert int(row["index"]) not in found
-
-
-GROUP_CHUNKS = {75: 3, 27: 3, 6: 2, 30: 4}
-"""Of so many samples."""
 
 
 # -- missing chunks --------------------------------------------------------------------------------------------------

@@ -1,0 +1,312 @@
+"""`brand serve` and `brand top`: what they print, who may attach, how they end, and what they say of wrong use."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brand import BrandDataset, BrandLoader
+from brand.cli import top
+from brand.cli.serve import _share
+from brand.node.client import look_at
+from brand.node.connection import own_addresses
+from brand.testing.node import RunningServer, random_address, running_server
+from tests.cli.test_terminal import on_terminal, plain
+from tests.support import LIMIT_S, brand, running_brand, wait_until
+
+KEYS = {
+    *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
+    *("exact", "waited", "wait_s", "reads", "read_bytes", "read_samples", "held_samples", "failed_reads", "hit_ratio"),
+    *("fill_rate", "amplification", "memory", "reading", "waiting", "epochs"),
+}
+
+
+@contextmanager
+def serving(*args: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """`brand serve ...` in a process of its own: its address, and the process."""
+    with running_brand("serve", *args) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().decode().strip(), process
+
+
+def told(process: subprocess.Popen[bytes]) -> str:
+    """What it wrote to standard error, once it has ended."""
+    assert process.stderr is not None
+    return process.stderr.read().decode()
+
+
+def drawn(address: str, path: Path) -> list[int]:
+    """Indices of an epoch that is drawn from a server, sorted."""
+    data = BrandDataset(path, fields=("index",), server=address)
+    return sorted(index for (indices,) in BrandLoader(data, 8) for index in indices.tolist())
+
+
+@pytest.fixture
+def server(photos_set: Path) -> Iterator[RunningServer]:
+    """A server of the photos in this process, which has served one epoch to a client that is still there."""
+    with running_server(photos_set, memory=1.0) as running:
+        loader = BrandLoader(BrandDataset(photos_set, fields=("index",), server=running.address), 8)
+        assert sum(len(indices) for (indices,) in loader) == 31
+        yield running
+
+
+# -- serve -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_stopped(photos_set: Path, how: signal.Signals) -> None:
+    """The address alone goes to stdout, the rest to stderr; Ctrl-C and SIGTERM end it with 0 and free the address."""
+    address = random_address()
+    with serving(photos_set, "--address", address) as (where, process):
+        assert where == address
+        assert drawn(where, photos_set) == list(range(31))
+        assert look_at(where)["process"] == process.pid
+        process.send_signal(how)
+        assert process.wait(LIMIT_S) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
+        lines = told(process).splitlines()
+    assert re.fullmatch(rf"serving {photos_set} with [\d.]+ kB for samples, process {process.pid}", lines[0])
+    assert lines[1:] == [f'attach with: BrandDataset("{photos_set}", server="{address}")']
+    with serving(photos_set, "--address", address) as (where, _):
+        assert look_at(where)["draws"] == 0
+
+
+@pytest.mark.slow
+def test_the_address_follows_from_the_data_set(photos_set: Path, tmp_path: Path) -> None:
+    """A copy of the set has the same; a second server there is refused and says what to do."""
+    shutil.copytree(photos_set, tmp_path / "copy.brand")
+    with serving(tmp_path / "copy.brand") as (where, _):
+        assert where in own_addresses()
+        again = brand("serve", photos_set)
+        assert again.code == 2
+        assert again.err == f"brand: somebody listens at {where} already: attach to it, or give another --address\n"
+
+
+@pytest.mark.slow
+def test_its_memory_is_the_limit(photos_set: Path) -> None:
+    """A share of the data, of which no more is ever taken, whatever the attached data set asks for."""
+    with serving(photos_set, "--memory", "0.5", "--address", random_address()) as (where, _):
+        limit = look_at(where)["memory"]["limit"]
+        data = BrandDataset(photos_set, fields=("index",), server=where, memory=1.0)
+        for _ in BrandLoader(data, 4):
+            assert data.stats()["memory"]["used"] <= limit
+        assert 0.4 < limit / look_at(where)["data_bytes"] < 0.6
+
+
+@pytest.mark.parametrize(
+    ("memory", "meant"),
+    [(None, None), ("0.25", 0.25), ("1", 1.0), ("1.0", 1.0), ("2GB", "2GB"), ("1.5 GiB", "1.5 GiB"), ("4096", "4096")],
+)
+def test_a_number_up_to_1_is_a_share(memory: str | None, meant: object) -> None:
+    """Other numbers are bytes, and texts sizes."""
+    assert _share(memory) == meant
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("nowhere.brand",), 1, "nowhere.brand: there is no such folder"),
+        (("SET", "--memory", "lots"), 2, "'lots' is no size; write it like 2GB, 500MB or 1.5GiB"),
+        (("SET", "--memory", "0"), 2, "above 0 and at most 1.0"),
+        (("SET", "--memory", "-1"), 2, "above 0 and at most 1.0"),
+        (("SET", "--memory", "100"), 2, "memory of 100 bytes is too small"),
+        (("SET", "--address", "here"), 2, "an address looks like 'unix:@name'"),
+        (("SET", "--address", "unix:/tmp/socket"), 2, "an address looks like 'unix:@name'"),
+        ((), 2, "Missing argument 'DST'"),
+    ],
+)
+def test_what_cannot_be_served(photos_set: Path, args: tuple[str, ...], code: int, says: str) -> None:
+    """One line, and the exit code of wrong use or of what was found wrong."""
+    answer = brand("serve", *(photos_set if arg == "SET" else arg for arg in args))
+    assert (answer.code, answer.out) == (code, "")
+    assert says in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.slow
+def test_it_outlives_those_that_attach(photos_set: Path) -> None:
+    """A data set that attaches does not own it."""
+    with serving(photos_set, "--address", random_address()) as (where, process):
+        for _ in range(2):
+            assert drawn(where, photos_set) == list(range(31))
+        assert process.poll() is None
+        assert look_at(where)["draws"] == 62
+
+
+@pytest.mark.slow
+def test_another_data_set_is_refused(photos_set: Path, clips_set: Path) -> None:
+    """The message names both."""
+    with serving(photos_set, "--address", random_address()) as (where, process):
+        with pytest.raises(Exception, match="serves data set"):
+            drawn(where, clips_set)
+        assert drawn(where, photos_set) == list(range(31))
+        assert process.poll() is None
+
+
+# -- top ---------------------------------------------------------------------------------------------------------------
+
+
+def test_one_look(server: RunningServer) -> None:
+    """Everything that is known, in lines, without colours where there is no terminal."""
+    answer = brand("top", server.address, "--once")
+    assert (answer.code, answer.err) == (0, "")
+    lines = {line.split("  ")[0]: " ".join(line.split()) for line in answer.out.splitlines()}
+    assert lines["data set"].startswith(f"data set {server.path}")
+    assert f"{server.address}, process" in answer.out
+    assert re.search(r"draws [\d,]+/s, 31 in all, hit ratio 100.0 %", lines["draws"])
+    assert "0 in flight, fill rate 100.0 %, amplification x" in " ".join(answer.out.split())
+    assert "exact reads 0, 0 samples replaced, 0 reads failed" in " ".join(answer.out.split())
+    assert re.search(r"memory [\d.]+ kB █+", lines["memory"])
+    assert [kind for kind in ("kept", "samples of this epoch", "being copied", "free") if kind not in answer.out] == []
+    assert "\x1b" not in answer.out
+
+
+def test_no_terminal_means_one_look(server: RunningServer) -> None:
+    """So that a pipe does not wait for ever."""
+    now, once = brand("top", server.address), brand("top", server.address, "--once")
+    assert now.code == 0
+    assert len(now.out.splitlines()) == len(once.out.splitlines())
+
+
+def test_all_counters_as_json(server: RunningServer) -> None:
+    """One document with what `ds.stats()` returns; a page of the documentation explains each key."""
+    answer = brand("top", server.address, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    facts = answer.json
+    assert set(facts) == set(server.facts()) == KEYS
+    assert (facts["draws"], facts["from_memory"], facts["exact"]) == (31, 31, 0)
+    assert facts["address"] == server.address
+    page = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding="utf-8")
+    assert [key for key in KEYS if f"`{key}`" not in page] == []
+
+
+def test_a_look_disturbs_nothing(server: RunningServer) -> None:
+    """Who only looks is no owner and no reader."""
+    before = server.facts()
+    for _ in range(3):
+        assert brand("top", server.address, "--once").code == 0
+    after = server.facts()
+    assert {key for key in KEYS if before[key] != after[key]} <= {"uptime_s", "clients"}
+
+
+def test_before_the_first_draw(photos_set: Path) -> None:
+    """Ratios of nothing are dashes, and null as JSON."""
+    with running_server(photos_set, memory=1.0) as running:
+        shown = brand("top", running.address, "--once")
+        assert "hit ratio -" in shown.out
+        assert "fill rate -, amplification -" in " ".join(shown.out.split())
+        assert brand("top", running.address, "--json").json["hit_ratio"] is None
+
+
+def test_without_an_address_the_only_server_is_shown(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the system lists those of this user."""
+    monkeypatch.setattr(top, "own_addresses", lambda: [server.address])
+    assert f"{server.address}, process" in brand("top").out
+
+
+def test_several_servers_are_listed(photos_set: Path, clips_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their data sets, so that one can be named."""
+    with running_server(photos_set) as one, running_server(clips_set) as two:
+        monkeypatch.setattr(top, "own_addresses", lambda: [one.address, two.address])
+        answer = brand("top")
+    assert answer.code == 2
+    assert answer.err.splitlines()[0] == "brand: several servers run here; name one of"
+    assert answer.err.splitlines()[1:] == [f"  {one.address}  {photos_set}", f"  {two.address}  {clips_set}"]
+
+
+def test_no_server_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says when there is one."""
+    monkeypatch.setattr(top, "own_addresses", list)
+    answer = brand("top")
+    assert answer.code == 2
+    assert "one starts with the first draw, or with `brand serve`" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("unix:@brand-nobody-listens-here",), 1, "no node server at unix:@brand-nobody-listens-here"),
+        (("elsewhere",), 2, "an address looks like 'unix:@name'"),
+        (("unix:@x", "--interval", "0"), 2, "0.1<=x<=3600"),
+    ],
+)
+def test_what_cannot_be_looked_at(args: tuple[str, ...], code: int, says: str) -> None:
+    """One line, for people and as JSON."""
+    answer = brand("top", *args)
+    assert answer.code == code
+    assert says in answer.err
+    assert "Traceback" not in answer.err
+    document = brand("top", *args, "--json")
+    assert document.code == code
+    assert says in document.json["error"]["message"]
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_it_live_until_the_server_ends(photos_set: Path) -> None:
+    """The view is drawn again and again; then it says why it stops, with exit code 0."""
+    with ThreadPoolExecutor(1) as pool:
+        with running_server(photos_set, memory=1.0) as running:
+            watched = pool.submit(on_terminal, "top", running.address, "--interval", "0.1")
+            wait_until(lambda: watched.done() or running.facts()["clients"] > 1, "brand top looks")
+            for _ in range(3):
+                assert drawn(running.address, photos_set) == list(range(31))
+            wait_until(lambda: watched.done() or running.facts()["clients"] > 1, "brand top looks again")
+        code, seen = watched.result(LIMIT_S)
+    assert code == 0
+    assert plain(seen).count("hit ratio") > 1
+    assert "the server has ended" in plain(seen)
+
+
+def facts_of(**more: Any) -> dict[str, Any]:
+    """Counters of a server that has run for ten seconds."""
+    memory = {"limit": 1000, "used": 700, "kept": 300, "leased": 100, "free": 300}
+    return {
+        **dict.fromkeys(KEYS, 0),
+        **{"data_set": "/a[b]/set.brand", "address": "unix:@x", "uptime_s": 10.0, "draws": 5000, "reads": 100},
+        **{"replaced": [], "hit_ratio": 0.5, "fill_rate": 1.0, "amplification": 1.25, "memory": memory},
+        **{"epochs": [{"run": 1, "epoch": 3, "drawn": 250, "samples": 1000, "start": 250}], "wait_s": 5.0},
+        **more,
+    }
+
+
+def view(before: dict[str, Any] | None, **more: Any) -> str:
+    """What is drawn, without styles and with single blanks."""
+    from rich.console import Console
+
+    console = Console(width=120, highlight=False)
+    with console.capture() as capture:
+        console.print(top._view(facts_of(**more), before, 1.0))
+    return re.sub(" +", " ", capture.get())
+
+
+def test_rates_are_those_since_the_last_look() -> None:
+    """And since the server started, in the first one."""
+    assert "draws 500/s, 5,000 in all" in view(None)
+    assert "50 % of a client's time waited" in view(None)
+    later = view(facts_of(), uptime_s=12.0, draws=9000, wait_s=5.5)
+    assert "draws 2,000/s, 9,000 in all" in later
+    assert "25 % of a client's time waited" in later
+
+
+def test_the_view_shows_progress_and_memory() -> None:
+    """An epoch that began at a position counts from there; what is held is what is neither kept nor copied."""
+    shown = view(None)
+    assert re.search(r"epoch 3 █{20}░{20} 50 %", shown)
+    assert "samples of this epoch 300 B" in shown
+    assert "amplification x1.25" in shown
+
+
+def test_names_with_brackets_are_shown_as_they_are() -> None:
+    """Rich takes them for styles otherwise."""
+    assert "/a[b]/set.brand" in view(None)
