@@ -118,7 +118,7 @@ class BrandDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples with these indices, in this order: what DataLoader calls once for each batch."""
         fetched = self.fetch(indices)
-        if self.plain and self.fields is not None:  # without a dict for each sample
+        if self.plain and self.fields:  # without a dict for each sample
             columns = fetched.columns(0, len(fetched))
             return list(rows(columns[name] for name in self.fields))
         return self.finish(fetched.samples(0, len(fetched)))
