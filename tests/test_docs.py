@@ -52,7 +52,7 @@ _VARIES = re.compile(
     r"\d+(\.\d+)? (s|B|kB|MB|%)|\b[0-9a-f]{16,32}\b|0x[0-9A-Fa-f]+|(?<=\"seconds\": )[\d.]+|(?<=_bytes\": )\d+"
     r"|(?<=decode it: ).*|process \d+|@brand-\d+-|[\d,.]+(?=/s\b)|(?<=_s\": )[\d.]+|(?<=\"process\": )\d+"
     r"|(?<=\"waited\": )\d+|(?<=amplification x)[\d.]+"
-    r"|(?<=\nclients )\d+"
+    r"|(?<=\nclients )\d+|(?<=\"clients\": )\d+|\d+(?= in flight)|(?<=B )█+(?=\n)"
 )
 """Durations, rates, sizes, ids, addresses, processes, and what Pillow says: they differ between machines and versions
 of libraries."""
@@ -183,7 +183,7 @@ def _tidy(text: str) -> str:
 
 def _settled(text: str) -> str:
     """What is the same on every machine."""
-    return re.sub(r" +", " ", _VARIES.sub("#", text))
+    return _VARIES.sub("#", re.sub(r" +", " ", text))
 
 
 def fresh_page(name: str, folder: Path) -> str:

@@ -42,7 +42,7 @@ def top(address: str | None, interval: float, once: bool, as_json: bool) -> None
 
     console = Console(highlight=False)
     if once or not console.is_terminal:
-        console.print(_view(facts, None, interval))
+        console.print(_view(facts, None, interval), soft_wrap=True)
         return
     with Live(console=console, auto_refresh=False, screen=False) as live:
         before = None

@@ -33,9 +33,10 @@ def socket_name(address: str) -> bytes:
 
 def listen(address: str) -> socket.socket:
     """A listening socket. Raises OSError (EADDRINUSE: somebody listens there already)."""
+    name = socket_name(address)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        listener.bind(socket_name(address))
+        listener.bind(name)
         listener.listen(128)
     except OSError:
         listener.close()
