@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import difflib
 import gc
 import io
 import os
@@ -215,7 +216,8 @@ def _end_servers() -> None:
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "statistics.md"])  # its counters depend on timing
 def test_a_page_shows_what_happens(name: str, tmp_path: Path) -> None:
     """Every block of the page prints what the page says it prints."""
-    assert fresh_page(name, tmp_path) == (DOCS / name).read_text(encoding="utf-8")
+    shown, fresh = (DOCS / name).read_text(encoding="utf-8"), fresh_page(name, tmp_path)
+    assert fresh == shown, "\n".join(difflib.unified_diff(shown.splitlines(), fresh.splitlines(), lineterm="", n=0))
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in DOCS.glob("*.md"))])

@@ -1,7 +1,11 @@
-"""Which order do a data set, its memory and its storage ask for? The numbers that users rarely give."""
+"""Which order, and which way of reading, do a data set, its memory and its storage ask for?
+
+The numbers that users rarely give.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -10,15 +14,19 @@ import numpy as np
 from brand.errors import UsageError
 from brand.node.arena import ROW_BYTES
 from brand.node.core import AHEAD_SHARE
-from brand.node.memory import Memory, memory_bytes
+from brand.node.memory import Memory, available_bytes, memory_bytes
 from brand.node.pages import page_bytes
 from brand.protocol.mapping import chunks_per_group
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import load_profile, stripe_bytes, stripe_length
+from brand.storage.profile import best_depth, load_profile, stripe_bytes, stripe_length
+from brand.storage.vectored import DirectFiles, LocalFiles, Storage
 
 MIXING_SHARE: Final = 16
 """One part in so many of the samples mixes; memory beyond that keeps samples instead."""
+
+DEFAULT_DEPTH: Final = 8
+"""Reads in flight where nothing is known about the storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +53,10 @@ class Slots:
 ProtocolChoice = Literal["stripes", "slots"] | Stripes | Slots
 
 
-def choose_order(data: StoredDataSet, seed: int, protocol: ProtocolChoice, limit: int | None, memory: Memory) -> Order:
-    """The order of a run. `limit` is the size of a running server's arena in bytes, None where `memory` says it.
+def choose_order(
+    data: StoredDataSet, seed: int, protocol: ProtocolChoice, share: float | None, memory: Memory
+) -> Order:
+    """The order of a run. `share` of the data fits into a running server's memory; None where `memory` says it.
 
     Raises `UsageError`.
     """
@@ -57,14 +67,14 @@ def choose_order(data: StoredDataSet, seed: int, protocol: ProtocolChoice, limit
     stored = data.mean_bytes
     sample = stored + ROW_BYTES + page_bytes(stored) / 2  # a sample ends in the middle of a page, on average
     every = int(header.samples * sample)
-    samples = (memory_bytes(memory, every) if limit is None else min(limit, every)) / sample
+    samples = memory_bytes(memory, every) / sample if share is None else min(share, 1.0) * header.samples
     common = Order(data.id, header.samples, header.chunk_size, _group_chunks(data, samples), seed)
     if isinstance(chosen, Slots):
         return replace(common, protocol="slots", refill=chosen.refill)
     mixing = min(samples, header.samples / MIXING_SHARE)
     if chosen.mixing is not None:
         mixing = min(samples, memory_bytes(chosen.mixing, every) / sample)
-    elif memory is None and limit is None and mixing < header.samples / MIXING_SHARE:
+    elif memory is None and share is None and mixing < header.samples / MIXING_SHARE:
         # What is available differs a little from run to run; the order should not.
         mixing = header.samples / 2.0 ** np.ceil(np.log2(header.samples / mixing))
     length = chosen.length
@@ -74,6 +84,18 @@ def choose_order(data: StoredDataSet, seed: int, protocol: ProtocolChoice, limit
         raise UsageError(f"Stripes(length={length}): a stripe has 1 to {header.chunk_size} samples, a chunk's size")
     n = max(_group_chunks(data, samples), chunks_per_group(header.samples, header.chunk_size, mixing))
     return replace(common, group_chunks=n, stripe=length)
+
+
+def choose_depth(data: StoredDataSet) -> int:
+    """Reads in flight: as many as the storage rewards."""
+    profile = load_profile(data.path)
+    return DEFAULT_DEPTH if profile is None else best_depth(profile)
+
+
+def choose_storage(data: StoredDataSet, arena_bytes: int) -> Callable[[], Storage]:
+    """The page cache is of use where it can hold all the data, beside the arena; else it only costs time."""
+    data_bytes = int(data.chunk_rows["file_size"].sum())
+    return LocalFiles if data_bytes + arena_bytes <= available_bytes() else DirectFiles
 
 
 def _group_chunks(data: StoredDataSet, memory: float) -> int:

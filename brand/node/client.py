@@ -41,6 +41,7 @@ LEAST_PART: Final = 8
 
 _T = TypeVar("_T")
 _open: weakref.WeakSet[_Connection] = weakref.WeakSet()
+_nodes: weakref.WeakSet[Node] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,11 @@ class Node:
     ) -> None:
         self.path, self.data_set, self.mean_bytes = path, data_set, mean_bytes
         self.address, self.memory, self.run, self.attach = address, memory, run, attach
+        self._begin_anew()
+        _nodes.add(self)
+
+    def _begin_anew(self) -> None:
+        """Without connections: a forked child has its own."""
         self._idle: list[_Connection] = []
         """Connections for draws that no thread uses just now; to map the arena anew for each would cost too much."""
         self._lock = threading.Lock()
@@ -139,9 +145,9 @@ class Node:
         """Put a fact on the server's list of samples that were replaced."""
         self._with_control(lambda c: c.send(messages.pack_json(Kind.REPORT, fact)))
 
-    def limit(self) -> int:
-        """Bytes of the server's arena. Raises `ServerError`."""
-        return self._with_control(lambda c: c.arena_bytes)
+    def share(self) -> float:
+        """How much of the data fits into the server's memory; 1 and more is all. Raises `ServerError`."""
+        return self._with_control(lambda c: c.share)
 
     @property
     def running(self) -> bool:
@@ -159,12 +165,10 @@ class Node:
 
     def _idle_connection(self) -> _Connection | None:
         """A connection of this process that no thread uses."""
-        while self._idle:
-            with suppress(IndexError):  # another thread was faster
-                connection = self._idle.pop()
-                if connection.process == os.getpid():
-                    return connection
-        return None
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _with_control(self, act: Callable[[_Connection], _T]) -> _T:
         """Act on this process's connection for everything but draws."""
@@ -172,7 +176,7 @@ class Node:
             for attempt in range(ATTEMPTS):
                 control, self._control = self._control, None  # as for draws
                 try:
-                    if control is None or control.process != os.getpid():
+                    if control is None:
                         control = self._connect(os.getpid())
                     result = act(control)
                     self._control = control
@@ -212,7 +216,6 @@ class _Connection:
     """One connection of this process to a server, used by one thread at a time."""
 
     def __init__(self, address: str, data_set: str | None, owner: int | None) -> None:
-        self.process = os.getpid()
         self._address = address
         self._numbers: dict[Order, int] = {}
         self._buffers = Buffers()
@@ -224,7 +227,8 @@ class _Connection:
             if not same_user(self._socket):
                 raise ServerError(f"the server at {address} belongs to another user")
             hello = {"data_set": data_set, "owner": owner}
-            self._pages, self.arena_bytes = self._greet(messages.pack_json(Kind.HELLO, hello))
+            self._pages, self.share = self._greet(messages.pack_json(Kind.HELLO, hello))
+            self.arena_bytes = self._pages.size
         except BaseException:
             self._socket.close()
             raise
@@ -286,8 +290,8 @@ class _Connection:
             raise ProtocolError("a sample is larger than its pages")
         return Stored(memory, starts + ROW_BYTES, rows)
 
-    def _greet(self, hello: bytes) -> tuple[NDArray[np.uint8], int]:
-        """Say hello; the server's pages, read-only."""
+    def _greet(self, hello: bytes) -> tuple[NDArray[np.uint8], float]:
+        """Say hello; the server's pages, read-only, and how much of the data fits into them."""
         self._socket.sendall(hello)
         head, descriptors, _, _ = socket.recv_fds(self._socket, HEAD.size, 1)
         try:
@@ -299,12 +303,14 @@ class _Connection:
             welcome = messages.unpack_json(self._body(head, Kind.HELLO))
             if len(descriptors) != 1:
                 raise ProtocolError("the server sent no memory")
-            page, count = welcome.get("page"), welcome.get("pages")
+            page, count, every = welcome.get("page"), welcome.get("pages"), welcome.get("all_pages")
             size = os.fstat(descriptors[0]).st_size
-            if not isinstance(page, int) or not isinstance(count, int) or page < ROW_BYTES or page * count != size:
+            if not (isinstance(page, int) and isinstance(count, int) and isinstance(every, int)):
+                raise ProtocolError("the server does not say how large its memory is")
+            if page < ROW_BYTES or every < 1 or page * count != size:
                 raise ProtocolError("the server's memory is not as it says")
             mapping = mmap.mmap(descriptors[0], size, prot=mmap.PROT_READ)
-            return np.frombuffer(mapping, np.uint8).reshape(count, page), size
+            return np.frombuffer(mapping, np.uint8).reshape(count, page), count / every
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -348,11 +354,13 @@ def _connect(connection: socket.socket, address: str) -> None:
             time.sleep(0.01)
 
 
-def _hang_up_in_child() -> None:
-    """A forked child must not keep its parent's connections open."""
+def _begin_anew_in_child() -> None:
+    """A forked child must not keep its parent's connections open, nor wait for a lock that a thread of it holds."""
     for connection in list(_open):
         with suppress(OSError):
             connection.close()
+    for node in list(_nodes):
+        node._begin_anew()
 
 
-os.register_at_fork(after_in_child=_hang_up_in_child)
+os.register_at_fork(after_in_child=_begin_anew_in_child)

@@ -2,7 +2,7 @@
 
     begin, draw, release, left          what clients want
     plan_ready, kept_ready, read_done   what the planner and the I/O threads have finished
-    plans_wanted, next_read, answers    what is to be done now
+    plans_wanted, choice_wanted, next_read, answers    what is to be done now
 
 A draw waits as long as a read that will bring its samples is still to come. Reads are started in the plan's order as
 far ahead as memory allows; at the end of an epoch into what the drain frees, for the next one. Where that cannot go on
@@ -26,7 +26,7 @@ from brand.node.counters import Counters
 from brand.node.epoch import Epoch
 from brand.node.epochs import Epochs, Key
 from brand.node.residents import Residents
-from brand.node.tasks import Answer, Read, Rows
+from brand.node.tasks import Answer, Choice, Read, Rows
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 
@@ -71,11 +71,13 @@ class Core:
         self._index, self._arena = index, arena
         self._samples, self._chunk_size = len(pages_of), chunk_size
         self._residents = Residents(arena, pages_of)
-        self._epochs = Epochs(self._residents, pages_of > max(1, (arena.count - 1) // LARGEST_SHARE), chunk_size)
+        self._epochs = Epochs(self._residents, max(1, (arena.count - 1) // LARGEST_SHARE), chunk_size)
         self._draws: list[_Draw] = []
         self._leases: dict[int, _Lease] = {}
         self._answers: deque[Answer] = deque()
         self._last_lease = 0
+        self._kept_for: set[int] = set()
+        """Runs that were under way when it was decided what is kept."""
         self.reading = 0
         """Reads on their way."""
         self.counters = Counters()
@@ -106,7 +108,7 @@ class Core:
             raise UsageError("a second draw before the first is answered")
         if sum(lease.client == client for lease in self._leases.values()) >= MAX_LEASES:
             raise UsageError(f"more than {MAX_LEASES} leases that were not released")
-        self._epochs.expect(key, int(positions.min()))
+        self._epochs.expect(key, int(positions.min()), self._busy())
         draw = _Draw(client, key, positions, now_s)
         self.counters.draws += len(positions)
         if not self._settle(draw, now_s):
@@ -161,25 +163,25 @@ class Core:
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
-    def plans_wanted(self) -> Iterator[tuple[Key, Order, bool]]:
-        """Plans to make: the epoch, its order, and whether to decide from it what is kept, too."""
-        for key, order in self._epochs.plans_wanted():
-            first = not any(run == key[0] for (run, _), _ in self._epochs)
-            yield key, order, first and order.protocol == "stripes"
+    def plans_wanted(self) -> Iterator[tuple[Key, Order]]:
+        """Plans to make: the epoch and its order."""
+        return self._epochs.plans_wanted()
+
+    def choice_wanted(self) -> Choice | None:
+        """What is to be kept must be chosen anew: a run has begun, or has ended and left its memory."""
+        runs = {run for (run, _), _ in self._epochs}
+        if runs == self._kept_for:
+            return None
+        self._kept_for = runs
+        for (run, _), epoch in self._epochs:
+            order = self._epochs.order(run)
+            if order.protocol == "stripes":
+                return Choice(epoch.plan, order.stripe, self._room_to_keep(order))
+        return None
 
     def plan_wanted(self, key: Key) -> bool:
         """Whether a plan that was to be made is still wanted."""
         return self._epochs.planned(key)
-
-    def room_to_keep(self, order: Order) -> int:
-        """Pages that kept samples and an epoch's samples of this order may take together."""
-        pages = self._arena.count - 1
-        if int(self._residents.pages_of.sum(dtype=np.int64)) <= pages:
-            return pages  # all fits, and nothing will ever have to be read ahead
-        pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._arena.page)
-        mean = float(self._residents.pages_of.mean())
-        others = self._epochs.orders() - {order}
-        return pages - round(sum(other.mapping.groups * self._chunk_size * mean for other in others))
 
     def answers(self) -> Iterator[Answer]:
         """Answers to draws."""
@@ -270,6 +272,16 @@ class Core:
         }
 
     # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _room_to_keep(self, order: Order) -> int:
+        """Pages that kept samples and an epoch's samples of this order may take together."""
+        pages = self._arena.count - 1
+        if int(self._residents.pages_of.sum(dtype=np.int64)) <= pages:
+            return pages  # all fits, and nothing will ever have to be read ahead
+        pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._arena.page)
+        mean = float(self._residents.pages_of.mean())
+        others = self._epochs.orders() - {order}
+        return pages - round(sum(other.mapping.groups * self._chunk_size * mean for other in others))
 
     def _busy(self) -> set[Key]:
         """Epochs with draws that wait."""

@@ -8,7 +8,7 @@ to storage.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from brand.protocol.random import blocks
 class Epoch:
     """The progress of one epoch.
 
-    `read_of` is the read that brings each place in (None: found here), `without` the places that need none, shape
+    `read_of` is the read that brings each place in (None: found here), `without()` the places that need none, shape
     (samples,). Rank `k` of `replicas` draws the positions `start + k`, `start + k + replicas`, ...; `ranks` are those
     that draw here.
     """
@@ -30,7 +30,7 @@ class Epoch:
         self,
         plan: Plan,
         read_of: NDArray[Any] | None,
-        without: NDArray[np.bool_],
+        without: Callable[[], NDArray[np.bool_]],
         start: int = 0,
         replicas: int = 1,
         ranks: Iterable[int] = (0,),
@@ -82,9 +82,10 @@ class Epoch:
         if not new:
             return
         self.ranks |= new
+        without = self._without()
         for rank in new:
             places = self.plan.sample_of[self._origin + rank :: self.replicas]
-            self.due[places] |= ~self._without[places] & ~self.held[places]
+            self.due[places] |= ~without[places] & ~self.held[places]
         read_of = read_of_sample(self.plan) if read_of is None else read_of
         wanted = np.zeros(len(self.plan.reads), np.bool_)
         for part in blocks(len(self.due)):

@@ -32,6 +32,7 @@ class _Reader:
     """A rank's training process, as far as it said what it is about to draw."""
 
     epoch: int
+    start: int
     times: int
     """How often in a row it has begun this epoch."""
     rank: int
@@ -61,11 +62,11 @@ class _Beginning:
 
 
 class Epochs:
-    """Runs and their epochs; `giants` are places that are never held, shape (samples,)."""
+    """Runs and their epochs; samples of more than `largest` pages are never held."""
 
-    def __init__(self, residents: Residents, giants: NDArray[np.bool_], chunk_size: int) -> None:
-        self._residents, self._giants = residents, giants
-        self._samples, self._chunk_size = len(giants), chunk_size
+    def __init__(self, residents: Residents, largest: int, chunk_size: int) -> None:
+        self._residents, self._largest = residents, largest
+        self._samples, self._chunk_size = len(residents.pages_of), chunk_size
         self._runs: dict[int, _Run] = {}
         self._last_run = 0
         self._epochs: dict[Key, Epoch] = {}
@@ -83,6 +84,10 @@ class Epochs:
     def planned(self, key: Key) -> bool:
         """Whether its plan is being made."""
         return key in self._planned
+
+    def order(self, run: int) -> Order:
+        """The order of a run."""
+        return self._runs[run].order
 
     def orders(self) -> set[Order]:
         """Orders of the runs that have epochs."""
@@ -119,7 +124,7 @@ class Epochs:
         run, epoch = self._runs[key[0]], key[1]
         before = run.readers.get(client)
         times = before.times + 1 if before is not None and before.epoch == epoch else 1
-        run.readers[client] = _Reader(epoch, times, rank, replicas)
+        run.readers[client] = _Reader(epoch, start, times, rank, replicas)
         ranks = self._ranks(run, replicas)
         state = self._epochs.get(key)
         if state is None:
@@ -132,15 +137,24 @@ class Epochs:
             state.expect(ranks)
         self._retire(key[0], busy)
 
-    def expect(self, key: Key, first: int) -> None:
-        """A draw from position `first` on has come for an epoch that nobody has begun.
+    def expect(self, key: Key, first: int, busy: set[Key]) -> None:
+        """A draw from position `first` on has come; where its epoch is not there, it is begun anew.
 
-        Either the server was replaced, or a straggler is in an epoch that is over: for that, nothing is read ahead.
+        It has made room for another run, or the server was replaced, or a straggler is in an epoch that is over: for
+        that, nothing is read ahead.
         """
-        if key not in self._epochs and key not in self._planned:
-            start = self._samples if self._runs[key[0]].readers else first
-            self._begun[key] = _Beginning(start, 1, {0}, 0)
-            self.want(key)
+        if key in self._epochs or key in self._planned:
+            return
+        run, epoch = self._runs[key[0]], key[1]
+        reader = next((reader for reader in run.readers.values() if reader.epoch == epoch), None)
+        if reader is not None:
+            start = first - (first - reader.start) % reader.replicas
+            ranks = self._ranks(run, reader.replicas)
+            self._begun[key] = _Beginning(start, reader.replicas, ranks, reader.times)
+        else:
+            self._begun[key] = _Beginning(self._samples if run.readers else first, 1, {0}, 0)
+        self.want(key)
+        self._retire(key[0], busy | {(key[0], epoch + more) for more in (-1, 0, 1)})
 
     def want(self, key: Key) -> None:
         """Have a plan made, where there is none yet."""
@@ -187,14 +201,17 @@ class Epochs:
             self._drop(self._epochs.pop(key))
         return bool(idle)
 
+    def _need_none(self) -> NDArray[np.bool_]:
+        """Places that need no read: those that are here for good, and those that are never held."""
+        return (self._residents.pages_of > self._largest) | self._residents.kept()
+
     @staticmethod
     def _ranks(run: _Run, replicas: int) -> set[int]:
         """Ranks that draw here, as far as they have said so."""
         return {reader.rank for reader in run.readers.values() if reader.replicas == replicas}
 
     def _made(self, plan: Plan, read_of: NDArray[Any] | None, begin: _Beginning) -> Epoch:
-        without = self._giants | self._residents.kept()
-        epoch = Epoch(plan, read_of, without, begin.start, begin.replicas, begin.ranks)
+        epoch = Epoch(plan, read_of, self._need_none, begin.start, begin.replicas, begin.ranks)
         epoch.begun = begin.times
         return epoch
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 from brand.errors import BrandError, UsageError
 from brand.node import messages
 from brand.node.arena import Arena
+from brand.node.choose import choose_depth, choose_storage
 from brand.node.connection import Channel, listen, peer, same_user
 from brand.node.core import Core
 from brand.node.epochs import Key
@@ -28,19 +29,16 @@ from brand.node.executor import Executor
 from brand.node.memory import Memory, memory_bytes
 from brand.node.messages import Kind, ProtocolError
 from brand.node.pages import arena_bytes, measure_pages
-from brand.node.tasks import Read
+from brand.node.tasks import Choice, Read
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import choose_kept, read_of_sample
 from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import best_depth, load_profile
-from brand.storage.vectored import LocalFiles, Storage
+from brand.storage.vectored import Storage
 
-DEFAULT_DEPTH: Final = 8
-"""Reads in flight where nothing is known about the storage."""
 MAX_CLIENTS: Final = 1024
 MAX_REPORTS: Final = 1000
 MAX_NAME: Final = 100
-MAX_UNSENT: Final = 8 << 20
+MAX_UNSENT: Final = 1 << 20
 """A client with more than this to take is not listened to."""
 HALF_MESSAGE_S: Final = 30.0
 """How long a client may take to finish a message, or to say hello."""
@@ -67,23 +65,23 @@ class NodeServer:
         memory: Memory = None,
         owners: tuple[int, ...] = (),
         depth: int | None = None,
-        storage: Callable[[], Storage] = LocalFiles,
+        storage: Callable[[], Storage] | None = None,
     ) -> None:
         self._data = StoredDataSet(os.fspath(path))
         self.address, self._listener = address, listen(address)
         try:
             page, self._pages_of = measure_pages(self._data)
-            limit = memory_bytes(memory, arena_bytes(self._pages_of, page))
+            every = arena_bytes(self._pages_of, page)
+            limit = memory_bytes(memory, every)
             # A number of bytes is a hard limit; a share of very little data still means that something fits.
             self._arena = Arena(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
         except BaseException:
             self._listener.close()
             raise
+        self._all_pages = every // page
         self._core = Core(self._data, self._arena, self._pages_of, self._data.header.chunk_size)
-        if depth is None:
-            profile = load_profile(self._data.path)
-            depth = DEFAULT_DEPTH if profile is None else best_depth(profile)
-        self._executor = Executor(depth, storage)
+        storage = storage or choose_storage(self._data, self._arena.bytes)
+        self._executor = Executor(depth or choose_depth(self._data), storage)
         self._selector = selectors.DefaultSelector()
         self._channels: dict[int, Channel] = {}
         self._numbers = 0
@@ -138,8 +136,11 @@ class NodeServer:
 
     def _step(self) -> None:
         """Start what can be started, answer what can be answered."""
-        for key, order, first in self._core.plans_wanted():
-            self._start_plan(key, order, first=first)
+        for key, order in self._core.plans_wanted():
+            self._start_plan(key, order)
+        choice = self._core.choice_wanted()
+        if choice is not None:
+            self._start_choice(choice)
         while self._core.reading < self._executor.depth:
             read = self._core.next_read()
             if read is not None:
@@ -159,7 +160,7 @@ class NodeServer:
             else:
                 self._refuse(channel, ProtocolError(f"no whole message within {HALF_MESSAGE_S:.0f} s"))
 
-    def _start_plan(self, key: Key, order: Order, *, first: bool) -> None:
+    def _start_plan(self, key: Key, order: Order) -> None:
         def make(_: object) -> Any:
             if not self._core.plan_wanted(key):
                 return None
@@ -169,21 +170,19 @@ class NodeServer:
         def made(result: Any, error: BaseException | None) -> None:
             if error is not None:
                 raise error  # plans are pure: a bug, and no server is better than a wrong one
-            if result is None:
-                return
-            plan, read_of = result
-            self._core.plan_ready(key, plan, read_of, time.monotonic())
-            if first:
-                room = self._core.room_to_keep(order)
-                stripe = order.stripe
-                self._executor.plan(lambda _: choose_kept(plan, self._pages_of, room, stripe, 0, read_of), chosen)
+            if result is not None:
+                plan, read_of = result
+                self._core.plan_ready(key, plan, read_of, time.monotonic())
 
+        self._executor.plan(make, made)
+
+    def _start_choice(self, choice: Choice) -> None:
         def chosen(mask: Any, error: BaseException | None) -> None:
             if error is not None:
                 raise error
             self._core.kept_ready(mask)
 
-        self._executor.plan(make, made)
+        self._executor.plan(lambda _: choose_kept(choice.plan, self._pages_of, choice.room, choice.stripe, 0), chosen)
 
     def _start_read(self, read: Read) -> None:
         path = self._data.chunk_path(read.chunk)
@@ -244,7 +243,8 @@ class NodeServer:
                 raise ProtocolError(f"process {owner} cannot own a server")
             self._own(owner)
         channel.greeted = True
-        welcome = {"data_set": mine, "page": self._arena.page, "pages": self._arena.count, "process": os.getpid()}
+        pages = {"page": self._arena.page, "pages": self._arena.count, "all_pages": self._all_pages}
+        welcome = {"data_set": mine, "process": os.getpid(), **pages}
         if not channel.send(messages.pack_json(Kind.HELLO, welcome), self._arena.descriptor):
             self._drop(channel)
 
@@ -313,13 +313,15 @@ class NodeServer:
         if events & selectors.EVENT_WRITE and not channel.flush():
             self._drop(channel)
             return
-        if events & selectors.EVENT_READ and channel.unsent <= MAX_UNSENT and not channel.closing:
-            alive = channel.receive()
+        if channel.unsent <= MAX_UNSENT and not channel.closing:
+            alive = channel.receive() if events & selectors.EVENT_READ else True
             try:
                 for kind, body in channel.messages():
                     self._handle(channel, kind, body)
                     if channel.number not in self._channels:
                         return
+                    if channel.unsent > MAX_UNSENT:
+                        break  # the rest when it has taken its answers
             except BrandError as error:
                 self._refuse(channel, error)
                 return

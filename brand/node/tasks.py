@@ -1,4 +1,4 @@
-"""What passes between the server's decisions and those who act on them: rows of the index, reads, answers."""
+"""What passes between the server's decisions and those who act on them: rows of the index, choices, reads, answers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.epoch import Epoch
+from brand.protocol.plan import Plan
 
 
 class Rows(Protocol):
@@ -21,6 +22,15 @@ class Rows(Protocol):
     def release_rows(self) -> None:
         """Give up memory that looking at rows took."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What `choose_kept` is asked: which samples are kept while this plan's epoch goes on, in `room` pages."""
+
+    plan: Plan
+    stripe: int
+    room: int
 
 
 @dataclass(eq=False, slots=True)

@@ -31,7 +31,7 @@ class Plan:
     """Of dtype `READ`, by deadline."""
     held: NDArray[Any] | None = None
     """Places that the reads hold in memory, one read after the other, shape (samples,); None: each read holds all."""
-    held_ends: NDArray[np.int64] | None = None
+    held_ends: NDArray[np.integer[Any]] | None = None
     """Where the places of each read end in `held`, shape (reads,)."""
 
     def places_read(self, number: int) -> tuple[int, int]:
@@ -52,7 +52,7 @@ def read_of_sample(plan: Plan) -> NDArray[Any]:
     """The number of the read that brings each place into memory, shape (samples,)."""
     reads, result = plan.reads, np.empty(len(plan.sample_of), np.int32)
     if plan.held is not None and plan.held_ends is not None:
-        result[plan.held] = np.repeat(np.arange(len(reads)), np.diff(plan.held_ends, prepend=0))
+        result[plan.held] = np.repeat(np.arange(len(reads), dtype=np.int32), np.diff(plan.held_ends, prepend=0))
         return result
     first = reads["chunk"].astype(np.int64) * plan.mapping.chunk_size + reads["first"]
     order = np.argsort(first)

@@ -12,7 +12,7 @@ group, not one sample.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import READ, Plan
 from brand.protocol.random import Stream, bits, blocks, group_positions, index_dtype, permutation
-
-_READS_AT_A_TIME: Final = 1 << 13
 
 Refill = Literal["fill_rate", "random"]
 
@@ -56,14 +54,16 @@ class _Groups:
         location = mapping.group_of(access)
         location *= slots
         location += access % slots
-        draws = np.zeros(groups * slots, np.int64)
+        positions = group_positions(location)
+        draws = np.zeros(groups * slots, np.int32)
         for part in blocks(mapping.samples):
             np.add.at(draws, location[part], 1)
+        del location
         kind = index_dtype(mapping.samples)
         self._never = np.iinfo(kind).max
         """Later than every position."""
         draw = np.full((groups * slots, n + 1), self._never, kind)
-        draw[np.arange(n + 1) < draws[:, None]] = group_positions(location)
+        draw[np.arange(n + 1) < draws[:, None]] = positions
         self._draw = draw.reshape(groups, slots, n + 1)
         self._drawn = np.zeros((groups, slots), np.int32)
         self._chunk = np.full((groups, slots), -1, np.int32)
@@ -108,24 +108,25 @@ class _Groups:
         self._chunk[group[which], where] = chosen[which]
         chunk = group * self.mapping.group_chunks + chosen
         held = (chunk[which] * self.mapping.chunk_size + where).astype(self._sample_of.dtype)
-        self._refills.append((self._next[group], chunk, held, np.count_nonzero(fills, axis=1)))
+        counts = np.count_nonzero(fills, axis=1).astype(np.int32)
+        self._refills.append((self._next[group], chunk.astype(np.int32), held, counts))
 
     def plan(self) -> Plan:
-        """The finished plan."""
-        deadline, chunk, held, counts = (np.concatenate(column) for column in zip(*self._refills, strict=True))
-        self._refills.clear()
-        order = np.argsort(deadline)  # a position is one draw, so no two are equal
-        ends = np.cumsum(counts)
-        starts = ends - counts
-        sorted_ends = np.cumsum(counts[order])
-        in_order = np.empty_like(held)
+        """The finished plan. The groups are of no use after it."""
+        del self._draw, self._unfilled, self._chunk
+        deadline, chunk, counts = (np.concatenate([step[k] for step in self._refills]) for k in (0, 1, 3))
+        order = np.argsort(deadline).astype(np.int32)  # a position is one draw, so no two are equal
+        kind = self._sample_of.dtype
+        sorted_ends = np.cumsum(counts[order], dtype=kind)
+        starts = np.empty_like(sorted_ends)
+        starts[order] = sorted_ends - counts[order]
+        in_order = np.empty(self.mapping.samples, kind)
         first = 0
-        for some in np.array_split(order, -(-len(order) // _READS_AT_A_TIME)):
-            size = counts[some]
-            ends_here = np.cumsum(size)
-            take = np.repeat(starts[some] - (ends_here - size), size) + np.arange(int(ends_here[-1]))
-            in_order[first : first + len(take)] = held[take]
-            first += len(take)
+        for step, (_, _, held, count) in enumerate(self._refills):
+            goes_to = starts[first : first + len(count)]
+            in_order[np.repeat(goes_to - (np.cumsum(count) - count), count) + np.arange(len(held))] = held
+            first += len(count)
+            self._refills[step] = ()  # together they are as large as what is made of them
         reads = np.zeros(len(deadline), READ)
         reads["deadline"], reads["chunk"] = deadline[order], chunk[order]
         reads["count"] = self.mapping.chunk_samples()[chunk[order]]

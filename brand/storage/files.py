@@ -24,18 +24,19 @@ _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
 
 
 class OpenFiles:
-    """Descriptors of files that are read, the least recently used closed first."""
+    """Descriptors of files that are read, at most `most`, the least recently used closed first."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = OPEN_FILES, flags: int = 0) -> None:
+        self._most, self._flags = most, os.O_RDONLY | os.O_CLOEXEC | flags
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def descriptor(self, path: str) -> int:
         """A descriptor of a file, valid until other files are asked for. Raises OSError."""
         descriptor = self._open.get(path)
         if descriptor is None:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, self._flags)
             self._open[path] = descriptor
-            if len(self._open) > OPEN_FILES:
+            if len(self._open) > self._most:
                 os.close(self._open.popitem(last=False)[1])
         else:
             self._open.move_to_end(path)

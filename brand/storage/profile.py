@@ -22,8 +22,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
+
+import numpy as np
 
 from brand.errors import BrandError, StorageError
 from brand.formats.publish import publish_bytes, storage_errors
@@ -152,7 +153,7 @@ def sequential_of(sizes: Sequence[int], depths: Sequence[int], table: Sequence[S
     ]
     large = [row for row in measured if 4 * row[0] >= max(measured)[0]]
     most = max(in_flight for _, in_flight, _ in large)
-    return median(speed for _, in_flight, speed in large if 2 * in_flight >= most)
+    return float(np.median([speed for _, in_flight, speed in large if 2 * in_flight >= most]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from brand.node.choose import DEFAULT_DEPTH
 from brand.node.client import Node
 from brand.node.memory import Memory
-from brand.node.server import DEFAULT_DEPTH, NodeServer
+from brand.node.server import NodeServer
 from brand.storage.dataset import StoredDataSet
 from brand.storage.vectored import LocalFiles, Storage
 

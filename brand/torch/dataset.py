@@ -162,8 +162,8 @@ class BrandDataset(Dataset[Any]):
 
     def order(self, seed: int) -> Order:
         """What fixes the order of all epochs of a run with this seed, from the data, the memory and the storage."""
-        limit = self._node.limit() if self.server is not None else None
-        return choose_order(self._stored, seed, self.protocol, limit, self.memory)
+        share = self._node.share() if self.server is not None else None
+        return choose_order(self._stored, seed, self.protocol, share, self.memory)
 
     def announce(self, order: Order, epoch: int, position: int, ranks: tuple[int, int]) -> None:
         """A sampler, rank so many of so many, is about to draw: the node server begins to read.

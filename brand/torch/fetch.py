@@ -14,6 +14,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from math import gcd
 from typing import Any, Final
 
 import numpy as np
@@ -133,10 +134,9 @@ class Fetcher:
         place = self.data.place(index)
         first = place // order.mapping.group_size * order.mapping.group_size
         size = min(order.mapping.group_size, order.samples - first)
-        for step in range(1, _TRIES):
-            instead = first + (place - first + step * (order.chunk_size + 1)) % size
-            if instead == place:
-                continue
+        step = next(step for step in range(order.chunk_size + 1, order.chunk_size + size + 2) if gcd(step, size) == 1)
+        for number in range(1, min(size, _TRIES)):  # all of a small group
+            instead = first + (place - first + number * step) % size
             other = int(self.data.indices(np.array([instead]))[0])
             try:
                 sample = self.data.samples(np.array([other]), self.decoder)[0]

@@ -4,7 +4,7 @@
     pool of threads      slices of a batch: decode, transform; the last slice of a batch puts it together
     training loop        takes batches in order
 
-Where nothing is decoded or transformed, the producer makes batches out of columns, and the pool has nothing to do.
+Where nothing is decoded or transformed, one thread of the pool makes all batches of a request out of columns.
 
 Pillow, libsndfile and zstandard let other threads run while they decode, so threads are enough, start at once, and hand
 over a batch without pickling it. At most `ahead` batches are on their way. An error travels with its batch and is
@@ -17,6 +17,7 @@ import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -81,17 +82,30 @@ class BrandLoader:
         ahead: int | None = None,
     ) -> None:
         for name, value in (("batch_size", batch_size), ("threads", threads), ("ahead", ahead)):
-            if value is not None and value < 1:
-                raise UsageError(f"{name}={value}: at least 1")
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UsageError(f"{name}={value}: give a whole number, at least 1")
         self.dataset, self.batch_size, self.drop_last, self.pin_memory = data_set, batch_size, drop_last, pin_memory
         self.sampler = BrandSampler(data_set) if sampler is None else sampler
         self.collate_fn = collate_fn
         self.threads = threads or _processors()
         self.ahead = ahead or min(MOST_AHEAD, max(2, int(AHEAD_BYTES / (batch_size * data_set.mean_bytes))))
-        self.stages = Stages(self.threads)
-        """Where the time goes."""
         self.iterations = 0
         """How many were begun."""
+        self._begin_anew()
+        _loaders.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("stages", "_epoch", "_pool")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin_anew()
+        _loaders.add(self)
+
+    def _begin_anew(self) -> None:
+        """Without threads: those of another process are not here."""
+        self.stages = Stages(self.threads)
+        """Where the time goes."""
         self._epoch: _Epoch | None = None
         self._pool: ThreadPoolExecutor | None = None
 
@@ -244,28 +258,43 @@ class _Epoch:
                 raise
             parts = range(0, len(indices), self._size)  # what is damaged is a matter of its own batch
             return all(self._request(indices[first : first + self._size]) for first in parts)
-        before = self._requested
-        self._requested += len(indices)
         self._stages.add("storage", fetched.waited_s)
         self._stages.add("gather", time.perf_counter() - start_s - fetched.waited_s)
+        before = self._requested
+        self._requested += len(indices)
+        spans = [range(first, min(first + self._size, len(indices))) for first in range(0, len(indices), self._size)]
+        batches = [_Batch(len(span)) for span in spans]
         if self._whole:
-            with self._stages.measure("decode"):
-                columns = fetched.columns(0, len(indices), views=True)
-        for first in range(0, len(indices), self._size):
-            end = min(first + self._size, len(indices))
-            batch = _Batch(end - first)
-            if self._whole:
-                self._finish(batch, partial(assemble, columns, self._data.fields, self._data.files, first, end))
+            self._pool.submit(self._make_whole, batches, fetched, spans)
+        for batch, span in zip(batches, spans, strict=True):
             with self._stages.measure("full"):
                 if not self._put(batch):
                     return False
             if not self._whole:
-                for number, low in enumerate(range(first, end, SLICE)):
-                    span = slice(low, min(low + SLICE, end))
-                    self._pool.submit(self._make_slice, batch, number, fetched, span, before + low)
+                for number, low in enumerate(span[::SLICE]):
+                    part = slice(low, min(low + SLICE, span.stop))
+                    self._pool.submit(self._make_slice, batch, number, fetched, part, before + low)
         return True
 
     # -- the pool ----------------------------------------------------------------------------------------------------
+
+    def _make_whole(self, batches: Sequence[_Batch], fetched: Fetched, spans: Sequence[range]) -> None:
+        """Make batches of columns."""
+        if self._stop.is_set():
+            return
+        first, end = spans[0].start, spans[-1].stop
+        try:
+            with self._stages.measure("decode"):
+                columns = fetched.columns(first, end, views=True)
+            for batch, span in zip(batches, spans, strict=True):
+                low, high = span.start - first, span.stop - first
+                self._finish(batch, partial(assemble, columns, self._data.fields, self._data.files, low, high))
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
+            if len(batches) == 1:
+                _fail(batches[0], error)
+            else:  # what is damaged is a matter of its own batch
+                for batch, span in zip(batches, spans, strict=True):
+                    self._make_whole([batch], fetched, [span])
 
     def _make_slice(self, batch: _Batch, number: int, fetched: Fetched, span: slice, turn: int) -> None:
         if self._stop.is_set() or batch.done():
@@ -311,6 +340,18 @@ class _Epoch:
                 value = pinned(value)
         with suppress(Exception):  # cancelled: nobody wants it
             batch.set_result(value)
+
+
+_loaders: weakref.WeakSet[BrandLoader] = weakref.WeakSet()
+
+
+def _begin_anew_in_child() -> None:
+    """A forked child has none of its parent's threads, and perhaps locks that they hold."""
+    for loader in list(_loaders):
+        loader._begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
 def _fail(batch: _Batch, error: BaseException) -> None:

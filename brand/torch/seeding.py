@@ -4,6 +4,9 @@ Each sample has a seed of its own, from the seed of the run, the epoch and the i
 random functions of this thread (torchvision's transforms use no others) take their numbers from a generator with that
 seed instead of the process's one. The `random` module and numpy's global generator are shared by all threads and left
 alone.
+
+Most of these functions take a generator. The others get one where they come down to an operator that does, which is
+ten times as dear, so only they are looked into.
 """
 
 from __future__ import annotations
@@ -14,16 +17,36 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
+from torch.nn import functional, init
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-_RANDOM: Final[frozenset[Callable[..., Any]]] = frozenset(
-    function
-    for name in (
-        *("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson"),
-        *("Tensor.uniform_", "Tensor.normal_", "Tensor.random_", "Tensor.bernoulli_", "Tensor.exponential_"),
-        *("Tensor.geometric_", "Tensor.cauchy_", "Tensor.log_normal_", "Tensor.bernoulli", "Tensor.multinomial"),
-    )
-    if (function := getattr(torch.Tensor, name[7:], None) if name.startswith("Tensor.") else getattr(torch, name, None))
+_SELF: Final = (
+    *("uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"),
+    *("bernoulli", "multinomial"),
+)
+_DROPOUT: Final = ("dropout", "alpha_dropout", "feature_alpha_dropout")
+
+
+def _functions(home: object, *names: str) -> list[Callable[..., Any]]:
+    """Those that this version of torch has."""
+    return [getattr(home, name) for name in names if hasattr(home, name)]
+
+
+_TAKE_A_GENERATOR: Final = frozenset(
+    [
+        *_functions(torch, "rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson"),
+        *_functions(torch.Tensor, *_SELF),
+    ]
+)
+_TAKE_NONE: Final = frozenset(
+    [
+        *_functions(torch, "rand_like", "randn_like", "randint_like", "binomial", "_standard_gamma"),
+        *_functions(torch, "_sample_dirichlet", "rrelu", "rrelu_", "native_dropout", "feature_dropout", *_DROPOUT),
+        *_functions(torch, *(f"{name}_" for name in (*_DROPOUT, "feature_dropout"))),
+        *_functions(functional, "dropout1d", "dropout2d", "dropout3d", "rrelu", "gumbel_softmax", *_DROPOUT),
+        *_functions(init, "uniform_", "normal_", "kaiming_uniform_"),
+    ]
 )
 
 
@@ -33,6 +56,7 @@ class SampleSeeds(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.generator = torch.Generator()
+        self._operators = _Operators(self.generator)
 
     def __torch_function__(
         self,
@@ -43,8 +67,28 @@ class SampleSeeds(TorchFunctionMode):
     ) -> Any:
         """Call `func`, with the generator where it is random and none was given."""
         kwargs = kwargs or {}
-        if func in _RANDOM and kwargs.get("generator") is None:
+        if func in _TAKE_A_GENERATOR and kwargs.get("generator") is None:
             kwargs = {**kwargs, "generator": self.generator}
+        elif func in _TAKE_NONE:
+            with self._operators:
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+class _Operators(TorchDispatchMode):
+    """While it is entered, torch's random operators draw from a generator."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = generator
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call `func`, or what takes a generator of the same name."""
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+            return func.overloadpacket(*args, **{**kwargs, "generator": self._generator})
         return func(*args, **kwargs)
 
 

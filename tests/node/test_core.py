@@ -88,7 +88,6 @@ def test_the_next_epoch_is_read_ahead_where_other_ranks_draw_elsewhere(replicas:
     assert world_.epochs()[run, 1].held.any()
 
 
-@pytest.mark.xfail(strict=True, reason="a run that pauses for two seconds makes room for others")
 def test_a_run_that_pauses_goes_on_from_memory() -> None:
     """A validation takes minutes, another run needs the room meanwhile; after it, reading ahead goes on."""
     world_ = world(SAMPLES // 3)
@@ -124,7 +123,6 @@ def test_where_everything_fits_each_sample_is_read_once() -> None:
     assert world_.core.counters.read_samples == SAMPLES
 
 
-@pytest.mark.xfail(strict=True, reason="what is kept is decided when a run begins, and not again when another ends")
 def test_what_is_kept_grows_again_when_a_second_run_has_ended() -> None:
     """A short run beside a long one: afterwards as much is kept as before."""
     world_ = world(SAMPLES // 2)

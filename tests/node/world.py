@@ -20,7 +20,7 @@ from brand.node.arena import ROW_BYTES, Arena
 from brand.node.core import LARGEST_SHARE, MAX_LEASES, Core
 from brand.node.epoch import Epoch
 from brand.node.pages import pages_needed
-from brand.node.tasks import Answer, Read
+from brand.node.tasks import Answer, Choice, Read
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan, choose_kept, read_of_sample
 
@@ -78,17 +78,6 @@ class Asked:
 
 
 @dataclass
-class Job:
-    """Work of the planner: a plan, or with `made` what to keep."""
-
-    key: Key
-    order: Order
-    first: bool
-    made: tuple[Plan, NDArray[Any]] | None = None
-    room: int = 0
-
-
-@dataclass
 class Run:
     """A run, as it should be known."""
 
@@ -107,7 +96,7 @@ class World:
     depth: int = 2
     now_s: float = 1000.0
     reads: list[Read] = field(default_factory=list)
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[tuple[Key, Order] | Choice] = field(default_factory=list)
     held: dict[int, Held] = field(default_factory=dict)
     """Leases by number."""
     asked: dict[int, Asked] = field(default_factory=dict)
@@ -224,14 +213,13 @@ class World:
         `looks`: it looks whether the plan is still wanted just when it is not any more.
         """
         job = self.jobs.pop(0)
-        if job.made is not None:
-            self.core.kept_ready(choose_kept(job.made[0], self.pages_of, job.room, job.order.stripe, 0))
-        elif self.core.plan_wanted(job.key) or not looks:
-            plan = self.plan(job.order, job.key[1])
-            read_of = read_of_sample(plan)
-            self.core.plan_ready(job.key, plan, read_of, self.now_s)
-            if job.first:
-                self.jobs.append(Job(job.key, job.order, False, (plan, read_of), self.core.room_to_keep(job.order)))
+        if isinstance(job, Choice):
+            self.core.kept_ready(choose_kept(job.plan, self.pages_of, job.room, job.stripe, 0))
+        else:
+            key, order = job
+            if self.core.plan_wanted(key) or not looks:
+                plan = self.plan(order, key[1])
+                self.core.plan_ready(key, plan, read_of_sample(plan), self.now_s)
         self._take_answers()
         self.check()
 
@@ -247,8 +235,12 @@ class World:
         """What the loop does after events; whether anything happened."""
         self.now_s += later_s
         happened = False
-        for key, order, first in self.core.plans_wanted():
-            self.jobs.append(Job(key, order, first))
+        for key, order in self.core.plans_wanted():
+            self.jobs.append((key, order))
+            happened = True
+        choice = self.core.choice_wanted()
+        if choice is not None:
+            self.jobs.append(choice)
             happened = True
         while self.core.reading < self.depth:
             read = self.core.next_read()

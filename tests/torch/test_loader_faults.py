@@ -148,12 +148,7 @@ def test_a_damaged_sample(damaged: Path, order: list[int], position: int, transf
         assert len(found) == begun
 
 
-COLUMNS = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="columns are made of a request, and what fails takes all of it along"
-)
-
-
-@pytest.mark.parametrize("transform", [pytest.param(None, marks=COLUMNS), {"index": int}], ids=["columns", "samples"])
+@pytest.mark.parametrize("transform", [None, {"index": int}], ids=["columns", "samples"])
 def test_a_record_that_does_not_decode(damaged: Path, transform: Any) -> None:
     """Its bytes are as they were written: named, and raised where its batch is due."""
     with served(damaged, memory=1.0) as data_set:

@@ -81,11 +81,6 @@ def test_memory(numbers: Path, expected: list[list[int]], memory: Any, workers: 
     )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="what fits is reckoned from whole files, dictionaries included",
-)
 @pytest.mark.parametrize("memory", [0.08, 0.3])
 def test_a_server_that_was_started_by_hand(tmp_path: Path, memory: float) -> None:
     """With the same memory, the same order as from one that starts by itself."""

@@ -200,7 +200,6 @@ def test_a_copy_of_a_sampler_goes_on_by_itself(small: Path) -> None:
         assert indices_of(running) == expected[8:]
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="it holds locks")
 def test_a_loader_that_is_not_used_yet_travels_by_pickle(small: Path) -> None:
     """As a `DataLoader` does, for `torch.multiprocessing.spawn`."""
     with served(small) as data_set:
@@ -359,7 +358,6 @@ def test_a_fork_while_a_loader_runs(small: Path) -> None:
         assert ended_well(*children)
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the child waits for threads that only its parent has")
 def test_a_child_may_use_a_loader_that_its_parent_has_used(small: Path) -> None:
     """As a program has it that looks at a batch before it forks its ranks."""
     with served(small, transform={"index": int}) as data_set:

@@ -1,0 +1,180 @@
+"""Messages: each is what was packed, and whatever else comes is a `ProtocolError`, never another one."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+
+from brand.node import messages
+from brand.node.messages import HEAD, MAX_DRAW, MAX_REPLICAS, Kind, ProtocolError
+
+U32 = st.integers(0, (1 << 32) - 1)
+
+
+def body_of(message: bytes, kind: Kind) -> bytes:
+    """The body of a message of this kind, which it must be."""
+    found, length = messages.parse_head(message[: HEAD.size], 1 << 30)
+    assert found == kind
+    assert len(message) == HEAD.size + length
+    return message[HEAD.size :]
+
+
+@given(U32, U32, st.integers(0, (1 << 64) - 1), st.integers(1, MAX_REPLICAS), st.data())
+def test_begin(run: int, epoch: int, position: int, replicas: int, data: Any) -> None:
+    """`BEGIN` there and back; a rank is below the number of ranks."""
+    rank = data.draw(st.integers(0, replicas - 1))
+    message = messages.pack_begin(run, epoch, position, rank, replicas)
+    assert messages.unpack_begin(body_of(message, Kind.BEGIN)) == (run, epoch, position, rank, replicas)
+    for wrong in ((replicas, replicas), (0, 0), (rank, MAX_REPLICAS + 1)):
+        with pytest.raises(ProtocolError, match="rank"):
+            messages.unpack_begin(body_of(messages.pack_begin(run, epoch, position, *wrong), Kind.BEGIN))
+
+
+@given(U32, U32, st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=50))
+def test_draw(run: int, epoch: int, positions: list[int]) -> None:
+    """`DRAW` there and back, whatever the positions are."""
+    message = messages.pack_draw(run, epoch, np.array(positions, np.int64))
+    found_run, found_epoch, found = messages.unpack_draw(body_of(message, Kind.DRAW))
+    assert (found_run, found_epoch, found.tolist()) == (run, epoch, positions)
+
+
+def test_a_draw_has_so_many_positions() -> None:
+    """From one up to a limit, and fits into a message."""
+    longest = messages.pack_draw(0, 0, np.arange(MAX_DRAW))
+    assert len(longest) - HEAD.size <= messages.MAX_REQUEST
+    messages.unpack_draw(body_of(longest, Kind.DRAW))
+    for count in (0, MAX_DRAW + 1):
+        with pytest.raises(ProtocolError):
+            messages.unpack_draw(body_of(messages.pack_draw(0, 0, np.arange(count)), Kind.DRAW))
+
+
+@st.composite
+def leases(draw: Any) -> tuple[Any, ...]:
+    """Number, places, state, counts, pages that belong together."""
+    state = draw(st.lists(st.integers(0, 2), max_size=20))
+    places = draw(st.lists(st.integers(0, 1 << 40), min_size=len(state), max_size=len(state)))
+    here = sum(s > 0 for s in state)
+    counts = draw(st.lists(st.integers(1, 5), min_size=here, max_size=here))
+    pages = draw(st.lists(st.integers(0, 1 << 30), min_size=sum(counts), max_size=sum(counts)))
+    kinds = (np.int64, np.uint8, np.uint32, np.int32)
+    columns = (np.array(c, k) for c, k in zip((places, state, counts, pages), kinds, strict=True))
+    return draw(st.integers(0, (1 << 64) - 1)), *columns
+
+
+@given(leases())
+def test_lease(lease: tuple[Any, ...]) -> None:
+    """`LEASE` there and back."""
+    found = messages.unpack_lease(body_of(messages.pack_lease(*lease), Kind.LEASE))
+    assert found.number == lease[0]
+    for name, column in zip(("places", "state", "counts", "pages"), lease[1:], strict=True):
+        assert getattr(found, name).tolist() == column.tolist()
+
+
+@given(leases(), st.data())
+def test_a_lease_that_was_changed(lease: tuple[Any, ...], data: Any) -> None:
+    """Cut, longer, or with other bytes: refused, or its parts still add up."""
+    body = bytearray(body_of(messages.pack_lease(*lease), Kind.LEASE))
+    what = data.draw(st.sampled_from(["cut", "longer", "byte"]))
+    if what == "cut":
+        del body[data.draw(st.integers(0, max(0, len(body) - 1))) :]
+    elif what == "longer":
+        body += data.draw(st.binary(min_size=1, max_size=9))
+    else:
+        at = data.draw(st.integers(0, min(40, len(body)) - 1))
+        body[at] ^= data.draw(st.integers(1, 255))
+    check_lease(bytes(body))
+
+
+@given(st.binary(max_size=120))
+@example(b"")
+@example(bytes(16))
+@example(struct.pack("<QII", 1, (1 << 32) - 1, (1 << 32) - 1))
+@example(struct.pack("<QII", 1, 0, 1 << 31))
+def test_any_bytes_as_a_lease(body: bytes) -> None:
+    """Refused, or its parts add up."""
+    check_lease(body)
+
+
+def check_lease(body: bytes) -> None:
+    """What a client may take for granted."""
+    try:
+        lease = messages.unpack_lease(body)
+    except ProtocolError:
+        return
+    assert len(lease.places) == len(lease.state)
+    assert len(lease.counts) == np.count_nonzero(lease.state)
+    assert len(lease.pages) == lease.counts.sum(dtype=np.int64)
+    assert (lease.counts > 0).all()
+    arrays = (lease.places, lease.state, lease.counts, lease.pages)
+    assert 16 + sum(array.nbytes for array in arrays) == len(body)
+
+
+@given(st.integers(0, (1 << 64) - 1), st.booleans())
+def test_release(number: int, checked: bool) -> None:
+    """`RELEASE` there and back."""
+    message = messages.pack_release(number, checked=checked)
+    assert messages.unpack_release(body_of(message, Kind.RELEASE)) == (number, checked)
+
+
+@pytest.mark.parametrize("unpack", [messages.unpack_begin, messages.unpack_draw, messages.unpack_release])
+@given(body=st.binary(max_size=60))
+@settings(max_examples=60)
+def test_any_bytes_as_a_request(unpack: Callable[[bytes], Any], body: bytes) -> None:
+    """Refused or taken; no other error."""
+    with suppress(ProtocolError):
+        unpack(body)
+
+
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4))
+def test_json(value: dict[str, Any]) -> None:
+    """Objects there and back."""
+    assert messages.unpack_json(body_of(messages.pack_json(Kind.STATS, value), Kind.STATS)) == value
+
+
+@given(st.one_of(st.binary(max_size=40), VALUES.map(lambda value: json.dumps(value).encode())))
+@example(b"[]")
+@example(b'"x"')
+@example(b"{")
+@example(b"\xff\xfe{}")
+@example(b'{"a":' * 100_000)
+@example(b'{"a":' + b"1" * 5000 + b"}")
+@example("{}".encode("utf-16"))
+def test_any_bytes_as_json(body: bytes) -> None:
+    """An object, or refused."""
+    with suppress(ProtocolError):
+        assert isinstance(messages.unpack_json(body), dict)
+
+
+@given(U32, st.integers(0, 65535), st.integers(0, 65535), st.integers(0, 1 << 32))
+@example(5, Kind.DRAW, messages.VERSION, 5)
+@example(6, Kind.DRAW, messages.VERSION, 5)
+def test_heads(length: int, kind: int, version: int, limit: int) -> None:
+    """A kind that there is, of this version, not too long; or refused."""
+    good = version == messages.VERSION and kind in list(Kind) and length <= limit
+    head = HEAD.pack(length, kind, version)
+    if good:
+        assert messages.parse_head(head, limit) == (kind, length)
+    else:
+        with pytest.raises(ProtocolError):
+            messages.parse_head(head, limit)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=4))
+def test_a_frame_is_its_parts(parts: list[bytes]) -> None:
+    """Head, then the parts side by side."""
+    assert body_of(messages.frame(Kind.STATS, *parts), Kind.STATS) == b"".join(parts)

@@ -1,0 +1,114 @@
+"""`Residents` against a dictionary of who refers to what."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from brand.node.arena import Arena
+from brand.node.residents import Residents
+
+SAMPLES = 24
+PAGE = 64
+PLACES = st.sets(st.integers(0, SAMPLES - 1), max_size=6)
+
+
+class ResidentsMachine(RuleBasedStateMachine):
+    """Samples come, are referred to, kept and let go."""
+
+    @initialize(pages_of=st.lists(st.integers(1, 4), min_size=SAMPLES, max_size=SAMPLES), pages=st.integers(5, 100))
+    def start(self, pages_of: list[int], pages: int) -> None:
+        self.pages_of = np.array(pages_of, np.uint32)
+        self.arena = Arena((pages + 1) * PAGE, PAGE)
+        self.residents = Residents(self.arena, self.pages_of)
+        self.references = Counter[int]()
+        """References but the one of being kept."""
+        self.to_keep, self.kept, self.checked = set[int](), set[int](), set[int]()
+
+    def here(self) -> set[int]:
+        return {place for place, count in self.references.items() if count} | self.kept
+
+    def forget(self) -> None:
+        """What nobody refers to has gone."""
+        self.checked &= self.here()
+
+    @rule(places=PLACES)
+    def put(self, places: set[int]) -> None:
+        new = np.array(sorted(places - self.here()), np.int64)
+        if len(new) and int(self.pages_of[new].sum()) <= self.arena.free:
+            heads, _ = self.arena.take(self.pages_of[new])
+            self.residents.put(new, heads)
+            self.references.update(new.tolist())
+            self.kept |= set(new.tolist()) & self.to_keep
+
+    @rule(places=PLACES)
+    def refer(self, places: set[int]) -> None:
+        known = sorted(places & self.here())
+        self.residents.refer(np.array(known, np.int64))
+        self.references.update(known)
+
+    @rule(places=PLACES)
+    def let_go(self, places: set[int]) -> None:
+        known = sorted(place for place in places if self.references[place])
+        self.residents.let_go(np.array(known, np.int64))
+        self.references.subtract(known)
+        self.forget()
+
+    @rule(places=PLACES)
+    def mark_checked(self, places: set[int]) -> None:
+        known = sorted(places & self.here())
+        self.residents.mark_checked(np.array(known, np.int64))
+        self.checked |= set(known)
+
+    @rule(places=st.sets(st.integers(0, SAMPLES - 1)))
+    def keep(self, places: set[int]) -> None:
+        mask = np.zeros(SAMPLES, np.bool_)
+        mask[sorted(places)] = True
+        before = self.here()
+        self.residents.keep(mask)
+        self.to_keep, self.kept = places, places & before
+        self.forget()
+
+    @rule(chunk_size=st.integers(1, 9), pages=st.integers(1, 12))
+    def keep_less(self, chunk_size: int, pages: int) -> None:
+        before = self.kept
+        assert self.residents.keep_less(chunk_size, pages) == bool(before)
+        if not before:
+            return
+        self.kept = {place for place in before if self.residents.kept()[place]}
+        gone = before - self.kept
+        freed = int(self.pages_of[sorted(gone)].sum())
+        assert freed >= pages or not self.kept
+        chunks = {place // chunk_size for place in gone}
+        assert not chunks & {place // chunk_size for place in self.kept}, "half of a chunk is kept"
+        sizes = [sum(int(self.pages_of[p]) for p in gone if p // chunk_size == chunk) for chunk in chunks]
+        assert freed - min(sizes) < pages, "more is let go of than is asked for"
+        self.to_keep = {place for place in self.to_keep if place // chunk_size not in chunks}
+        self.forget()
+
+    @precondition(lambda self: hasattr(self, "arena"))
+    @invariant()
+    def agrees(self) -> None:
+        residents, every = self.residents, np.arange(SAMPLES)
+        here = self.here()
+        assert set(np.flatnonzero(residents.present(every)).tolist()) == here
+        assert set(np.flatnonzero(residents.checked(every)).tolist()) == self.checked
+        assert set(np.flatnonzero(residents.kept()).tolist()) == self.kept
+        assert set(np.flatnonzero(residents.to_keep(every)).tolist()) == self.to_keep
+        assert residents.kept_pages == int(self.pages_of[sorted(self.kept)].sum())
+        places = np.array(sorted(here), np.int64)
+        counts, pages = residents.chains(places)
+        assert counts.tolist() == self.pages_of[places].tolist()
+        assert len(set(pages.tolist())) == len(pages) == self.arena.count - 1 - self.arena.free
+
+    def teardown(self) -> None:
+        if hasattr(self, "arena"):
+            self.arena.close()
+
+
+ResidentsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestResidents = ResidentsMachine.TestCase

@@ -1,0 +1,208 @@
+"""One range of a file into many pieces of memory, against a plain copy."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from numpy.typing import NDArray
+
+from brand.storage import vectored
+from brand.storage.pagecache import CachedFile
+from brand.storage.vectored import OPEN_FILES, DirectFiles, LocalFiles
+from tests.node.support import open_files
+
+IOVEC = np.dtype([("base", "<u8"), ("length", "<u8")])
+Make = type[LocalFiles] | type[DirectFiles]
+LENGTHS = st.lists(st.one_of(st.integers(0, 40), st.sampled_from([0, 0, 0, 128])), min_size=1, max_size=40)
+
+
+def pieces(memory: NDArray[np.uint8], lengths: list[int], gap: int = 3) -> tuple[NDArray[np.void], list[int]]:
+    """A vector of pieces of `memory` in falling order, with gaps between them; and where each begins."""
+    starts, at = [], len(memory)
+    for length in lengths:
+        at -= length + gap
+        starts.append(at)
+    vector = np.empty(len(lengths), IOVEC)
+    vector["base"] = memory.ctypes.data + np.array(starts, np.uint64)
+    vector["length"] = lengths
+    return vector, starts
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 6,000 random bytes."""
+    path = tmp_path_factory.mktemp("vectored") / "file"
+    path.write_bytes(np.random.default_rng(0).bytes(6000))
+    return path
+
+
+@pytest.fixture(params=[LocalFiles, DirectFiles])
+def make(request: pytest.FixtureRequest) -> Make:
+    """Either way of reading."""
+    way: Make = request.param
+    return way
+
+
+@given(
+    lengths=LENGTHS, offset=st.integers(0, 500), most=st.integers(1, 8), forget=st.booleans(), cut=st.integers(1, 90)
+)
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_each_piece_gets_its_bytes(
+    make: Make, file: Path, lengths: list[int], offset: int, most: int, forget: bool, cut: int
+) -> None:
+    """Any pieces, empty ones among them, few at a call, from a kernel that gives no more than `cut` bytes at a time."""
+    data, size = file.read_bytes(), sum(lengths)
+    empty = max(len(run) for run in "".join("0" if length == 0 else " " for length in lengths).split(" "))
+    most = max(most, empty + 1)  # a call with empty pieces only would look like the end of the file
+    memory = np.full(size + 3 * len(lengths) + 5, 0xEE, np.uint8)
+    vector, starts = pieces(memory, lengths)
+    storage = make()
+    scatterer = storage._scatterer
+    real = scatterer._preadv
+
+    def short(descriptor: int, address: int, count: int, at: int) -> int:
+        """preadv(2), interrupted early."""
+        part = np.ctypeslib.as_array((ctypes.c_uint64 * (2 * count)).from_address(address)).copy().view(IOVEC)
+        ends = np.cumsum(part["length"].astype(np.int64))
+        keep = int(np.searchsorted(ends, cut)) + 1
+        if keep <= count and int(ends[keep - 1]) > cut:
+            part["length"][keep - 1] -= np.uint64(int(ends[keep - 1]) - cut)
+        part = part[:keep]
+        return int(real(descriptor, part.ctypes.data, len(part), at))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vectored, "_PIECES", most)
+        scatterer._preadv = short
+        storage.scatter(str(file), offset, size, vector, forget=forget)
+    storage.close()
+    want = np.full_like(memory, 0xEE)
+    for start, length in zip(starts, lengths, strict=True):
+        want[start : start + length] = np.frombuffer(data[offset : offset + length], np.uint8)
+        offset += length
+    assert (memory == want).all()
+
+
+def test_more_pieces_than_the_kernel_takes_at_once(make: Make, file: Path) -> None:
+    """5,000 of one byte, which is more than IOV_MAX."""
+    memory = np.zeros(5000, np.uint8)
+    vector, _ = pieces(memory, [1] * 5000, gap=0)
+    storage = make()
+    storage.scatter(str(file), 700, 5000, vector, forget=False)
+    assert memory[::-1].tobytes() == file.read_bytes()[700:5700]
+    storage.close()
+
+
+def test_nothing_to_read(make: Make, file: Path) -> None:
+    """A range of no bytes, with pieces or without."""
+    storage = make()
+    for lengths in ([], [0], [0, 0]):
+        vector, _ = pieces(np.zeros(10, np.uint8), lengths)
+        storage.scatter(str(file), 6000, 0, vector, forget=True)
+    storage.close()
+
+
+@pytest.mark.parametrize(("offset", "size"), [(5990, 11), (6000, 1), (9000, 5), (0, 6001)])
+def test_a_file_that_is_too_short(make: Make, file: Path, offset: int, size: int) -> None:
+    """EOFError names it; pieces beyond its end are not written to."""
+    memory = np.full(size + 20, 0xEE, np.uint8)
+    vector, _ = pieces(memory, [size], gap=0)
+    storage = make()
+    with pytest.raises(EOFError, match=file.name):
+        storage.scatter(str(file), offset, size, vector, forget=False)
+    assert (memory[:20] == 0xEE).all()
+    storage.close()
+
+
+def test_a_file_that_cannot_be_read(make: Make, tmp_path: Path) -> None:
+    """OSError names it and says why."""
+    vector, _ = pieces(np.zeros(20, np.uint8), [10])
+    storage = make()
+    with pytest.raises(FileNotFoundError, match="gone"):
+        storage.scatter(str(tmp_path / "gone"), 0, 10, vector, forget=False)
+    with pytest.raises(IsADirectoryError, match=tmp_path.name):
+        storage.scatter(str(tmp_path), 0, 10, vector, forget=False)
+    storage.close()
+
+
+def test_memory_that_is_not_there(make: Make, file: Path) -> None:
+    """EFAULT, not a crash."""
+    vector = np.zeros(1, IOVEC)
+    vector["base"], vector["length"] = 4096, 10
+    storage = make()
+    with pytest.raises(OSError, match="Bad address"):
+        storage.scatter(str(file), 0, 10, vector, forget=False)
+    storage.close()
+
+
+def test_the_caller_has_its_vector_again(make: Make, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that was done can be done once more with the same vector."""
+    monkeypatch.setattr(vectored, "_PIECES", 2)
+    memory: NDArray[Any] = np.zeros(100, np.uint8)
+    vector, _ = pieces(memory, [10, 20, 30])
+    storage = make()
+    storage.scatter(str(file), 0, 60, vector, forget=False)
+    first = memory.copy()
+    memory[:] = 0
+    storage.scatter(str(file), 0, 60, vector, forget=False)
+    assert (memory == first).all()
+    storage.close()
+
+
+def test_files_stay_open_up_to_a_limit(make: Make, tmp_path: Path) -> None:
+    """And none is left when the storage is closed."""
+    memory = np.zeros(20, np.uint8)
+    before, storage = open_files(), make()
+    for number in range(OPEN_FILES + 40):
+        path = tmp_path / f"{number}"
+        path.write_bytes(bytes([number % 256]) * 10)
+        vector, _ = pieces(memory, [10], gap=0)
+        storage.scatter(str(path), 0, 10, vector, forget=number % 2 == 0)
+        assert (memory[10:] == number % 256).all()
+        assert open_files() <= before + OPEN_FILES + 2  # and the memory that direct reads go through
+    storage.close()
+    assert open_files() == before
+
+
+def test_a_range_larger_than_the_memory_of_direct_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes in several reads, whose edges are anywhere in the pieces."""
+    monkeypatch.setattr(vectored, "_BOUNCE_BYTES", 8192)
+    data = np.random.default_rng(1).bytes(70_000)
+    (tmp_path / "file").write_bytes(data)
+    storage = DirectFiles()
+    for offset, lengths in ((0, [70_000]), (4095, [1, 30_000, 5, 20_000]), (12_345, [100] * 500)):
+        memory = np.zeros(sum(lengths), np.uint8)
+        vector, _ = pieces(memory, lengths[::-1], gap=0)
+        storage.scatter(str(tmp_path / "file"), offset, len(memory), vector[::-1].copy(), forget=False)
+        assert memory.tobytes() == data[offset : offset + len(memory)]
+    storage.close()
+
+
+def test_direct_reads_leave_the_page_cache_alone(tmp_path: Path) -> None:
+    """What no cache can hold shall not drive out what others need."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1 << 20))
+    storage, memory = DirectFiles(), np.zeros(1 << 19, np.uint8)
+    with path.open("rb") as opened:
+        cached = CachedFile(opened.fileno())
+        cached.drop_written()
+        storage.scatter(str(path), 1000, len(memory), pieces(memory, [len(memory)], gap=0)[0], forget=False)
+        assert not storage._able or not cached.holds(0, 1 << 20)
+    storage.close()
+
+
+def test_a_file_system_that_cannot_read_directly() -> None:
+    """Then it reads through the page cache."""
+    path = Path("/proc/version")
+    data = path.read_bytes()
+    storage, memory = DirectFiles(), np.zeros(len(data), np.uint8)
+    for _ in range(2):
+        storage.scatter(str(path), 0, len(data), pieces(memory, [len(data)], gap=0)[0], forget=False)
+        assert memory.tobytes() == data
+    assert not storage._able
+    storage.close()
