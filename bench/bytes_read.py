@@ -2,26 +2,22 @@
 
     python -m bench.bytes_read --data photos.brand --out bench/results/bytes_read.json
 
-For each memory limit and protocol: a node server in this process, whose storage drops from the page cache what it has
-read, the data dropped from it before, four epochs through `BrandLoader`, and `read_bytes` of /proc/self/io, which
-counts what was fetched from the block device. An epoch is counted from the end of the one before: what the server reads
-ahead for the next epoch belongs to that one. "delivered" are the stored bytes of all samples.
+For each memory limit and protocol: a node server in this process, which reads past the page cache, four epochs through
+`BrandLoader`, and `read_bytes` of /proc/self/io, which counts what was fetched from the block device. An epoch is
+counted from the end of the one before: what the server reads ahead for the next epoch belongs to that one. "delivered"
+are the stored bytes of all samples.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from brand import BrandDataset, BrandLoader, BrandSampler, Slots, Stripes
-from brand.storage.vectored import LocalFiles
+from brand.storage.vectored import DirectFiles
 from brand.testing.node import running_server
 
 EPOCHS = 4
@@ -41,27 +37,10 @@ def read_bytes() -> int:
     return int(re.findall(r"^read_bytes: (\d+)", Path("/proc/self/io").read_text(), re.MULTILINE)[0])
 
 
-def drop(folder: Path) -> None:
-    """Take the chunks out of the page cache."""
-    for path in (folder / "chunks").iterdir():
-        descriptor = os.open(path, os.O_RDONLY)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
-
-
-class Forgetful(LocalFiles):
-    """Files of which nothing stays in the page cache."""
-
-    def scatter(self, path: str, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:  # noqa: ARG002
-        """Read, and drop what was read."""
-        super().scatter(path, offset, size, vector, forget=True)
-
-
 def run(folder: Path, name: str) -> dict[str, Any]:
     """One case: bytes read by epoch over bytes delivered."""
     memory, protocol = CASES[name]
-    drop(folder)
-    with running_server(folder, memory=memory, storage=Forgetful) as server:
+    with running_server(folder, memory=memory, storage=DirectFiles) as server:
         data = BrandDataset(folder, server=server.address, protocol=protocol, decode=False)
         sampler = BrandSampler(data)
         loader = BrandLoader(data, 256, sampler=sampler)

@@ -329,7 +329,9 @@ def _brand_torch(job: Job) -> Feed:
 
 LIMIT: Final = Way(Rival("sequential limit"), "sequential", _sequential, (), yardstick=True, whole=True, pixels=False)
 NO_IO: Final = Way(Rival("no I/O"), "plain", _no_io, yardstick=True, exact=False)
-BRAND: Final = Way(Rival("brand", "brand", "brand-data"), "brand", _brand, ("torch", "brand"), whole=True, buffer=True)
+BRAND: Final = Way(
+    Rival("brand", "brand", "brand-data"), "brand", _brand, ("torch", "brand.torch"), whole=True, buffer=True
+)
 _BRAND_TORCH: Final = Rival("brand, DataLoader", "brand", "brand-data")
 _BRAND_SLOTS: Final = Rival("brand, slots", "brand", "brand-data")
 WEBDATASET: Final = Way(
@@ -354,6 +356,6 @@ WAYS: Final = (
     WEBDATASET,
     FFCV,
     BRAND,
-    Way(_BRAND_TORCH, "brand", _brand_torch, ("torch", "brand"), whole=True, buffer=True),
-    Way(_BRAND_SLOTS, "brand", partial(_brand, protocol="slots"), ("torch", "brand"), buffer=True),
+    Way(_BRAND_TORCH, "brand", _brand_torch, ("torch", "brand.torch"), whole=True, buffer=True),
+    Way(_BRAND_SLOTS, "brand", partial(_brand, protocol="slots"), ("torch", "brand.torch"), buffer=True),
 )

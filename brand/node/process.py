@@ -16,6 +16,8 @@ from brand.errors import BrandError
 from brand.node.launch import Spec, detach
 from brand.node.server import NodeServer
 
+_SWITCH_S: Final = 0.0005
+"""A thread whose read has ended waits no longer than this for the loop to let it go on; by default it is ten times."""
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
 """Numbers of options of mallopt(3)."""
@@ -30,6 +32,7 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     logging.basicConfig(format="brand server: %(message)s")
     _return_freed_memory()
+    sys.setswitchinterval(_SWITCH_S)
     try:
         server = NodeServer(spec.path, spec.address, memory=spec.memory, owners=spec.owners)
     except OSError as error:

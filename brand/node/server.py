@@ -185,11 +185,11 @@ class NodeServer:
         self._executor.plan(lambda _: choose_kept(choice.plan, self._pages_of, choice.room, choice.stripe, 0), chosen)
 
     def _start_read(self, read: Read) -> None:
-        path = self._data.chunk_path(read.chunk)
+        path = self._data.chunk_file(read.chunk)
 
         def job(storage: Storage | None) -> None:
             assert storage is not None
-            storage.scatter(str(path), read.offset, read.size, read.vector, forget=read.forget)
+            storage.scatter(path, read.offset, read.size, read.vector, forget=read.forget)
 
         def done(_: object, error: BaseException | None) -> None:
             if error is not None:

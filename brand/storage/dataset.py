@@ -86,7 +86,7 @@ class StoredDataSet:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()  # stays right when the working folder changes
         self.manifest: Manifest = read_manifest(self.path)
-        self._chunk_base = f"{self.path}/chunks/"
+        self._base = f"{self.path}/"
         self._rows = open_array(self.path, SAMPLES_NAME, self.header)
         self._place = open_array(self.path, PLACE_NAME, self.header)
         self._local = threading.local()
@@ -135,7 +135,11 @@ class StoredDataSet:
 
     def chunk_path(self, number: int) -> Path:
         """Where a chunk lies."""
-        return self.path / chunk_name(number)
+        return Path(self.chunk_file(number))
+
+    def chunk_file(self, number: int) -> str:
+        """The same as text, at a tenth of the price."""
+        return f"{self._base}{chunk_name(number)}"
 
     def column(self, name: str) -> NDArray[Any]:
         """An `int` or `float` field of all samples by index, shape (len,), memory-mapped.
@@ -239,9 +243,9 @@ class StoredDataSet:
         ends = np.cumsum(cut.sizes, dtype=np.int64)
         begins = ends - cut.sizes
         scratch = self._tools.scratch(int(ends[-1]))
-        base, ranges = self._chunk_base, []
+        ranges = []
         for chunk, offset, begin, end in zip(cut.chunks, cut.offsets, begins.tolist(), ends.tolist(), strict=True):
-            ranges.append((f"{base}{chunk:08d}.brand", offset, scratch[begin:end]))
+            ranges.append((self.chunk_file(chunk), offset, scratch[begin:end]))
         try:
             self._tools.reader.read_into(ranges)
         except FileNotFoundError as error:

@@ -1,6 +1,6 @@
 """How fast does a storage answer reads of each size, so many at a time? Measured on the files that lie there.
 
-    files below a path -> visits (`ranges`) -> out of the page cache -> read as the runtime reads -> bandwidth
+    files below a path -> visits (`ranges`) -> out of the page cache -> read -> bandwidth
 
 A read is announced (POSIX_FADV_WILLNEED), done into memory that is there, and dropped from the page cache; so many
 threads do so many at a time. The clock of a visit starts when all its threads do. What a storage with a limit lets

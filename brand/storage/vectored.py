@@ -58,7 +58,7 @@ class LocalFiles:
         """See `Storage`."""
         descriptor = self._files.descriptor(path)
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
-        self._scatterer.fill(path, descriptor, offset, size, np.ascontiguousarray(vector), 0)
+        self._scatterer.fill(path, descriptor, offset, size, np.array(vector, order="C"), 0)
         if forget:
             os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
@@ -85,7 +85,7 @@ class DirectFiles:
         """See `Storage`."""
         if self._able:
             try:
-                self._directly(path, offset, size, np.ascontiguousarray(vector))
+                self._directly(path, offset, size, np.array(vector, order="C"))
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise

@@ -4,7 +4,7 @@
     pool of threads      slices of a batch: decode, transform; the last slice of a batch puts it together
     training loop        takes batches in order
 
-Where nothing is decoded or transformed, one thread of the pool makes all batches of a request out of columns.
+Where nothing is decoded or transformed, the producer makes batches out of columns, and the pool has nothing to do.
 
 Pillow, libsndfile and zstandard let other threads run while they decode, so threads are enough, start at once, and hand
 over a batch without pickling it. At most `ahead` batches are on their way. An error travels with its batch and is
@@ -253,48 +253,33 @@ class _Epoch:
         start_s = time.perf_counter()
         try:
             fetched = self._data.fetch(indices)
+            self._stages.add("storage", fetched.waited_s)
+            self._stages.add("gather", time.perf_counter() - start_s - fetched.waited_s)
+            if self._whole:
+                with self._stages.measure("decode"):
+                    columns = fetched.columns(0, len(indices), views=True)
         except FormatError:
             if len(indices) <= self._size:
                 raise
             parts = range(0, len(indices), self._size)  # what is damaged is a matter of its own batch
             return all(self._request(indices[first : first + self._size]) for first in parts)
-        self._stages.add("storage", fetched.waited_s)
-        self._stages.add("gather", time.perf_counter() - start_s - fetched.waited_s)
         before = self._requested
         self._requested += len(indices)
-        spans = [range(first, min(first + self._size, len(indices))) for first in range(0, len(indices), self._size)]
-        batches = [_Batch(len(span)) for span in spans]
-        if self._whole:
-            self._pool.submit(self._make_whole, batches, fetched, spans)
-        for batch, span in zip(batches, spans, strict=True):
+        for first in range(0, len(indices), self._size):
+            end = min(first + self._size, len(indices))
+            batch = _Batch(end - first)
+            if self._whole:
+                self._finish(batch, partial(assemble, columns, self._data.fields, self._data.files, first, end))
             with self._stages.measure("full"):
                 if not self._put(batch):
                     return False
             if not self._whole:
-                for number, low in enumerate(span[::SLICE]):
-                    part = slice(low, min(low + SLICE, span.stop))
-                    self._pool.submit(self._make_slice, batch, number, fetched, part, before + low)
+                for number, low in enumerate(range(first, end, SLICE)):
+                    span = slice(low, min(low + SLICE, end))
+                    self._pool.submit(self._make_slice, batch, number, fetched, span, before + low)
         return True
 
     # -- the pool ----------------------------------------------------------------------------------------------------
-
-    def _make_whole(self, batches: Sequence[_Batch], fetched: Fetched, spans: Sequence[range]) -> None:
-        """Make batches of columns."""
-        if self._stop.is_set():
-            return
-        first, end = spans[0].start, spans[-1].stop
-        try:
-            with self._stages.measure("decode"):
-                columns = fetched.columns(first, end, views=True)
-            for batch, span in zip(batches, spans, strict=True):
-                low, high = span.start - first, span.stop - first
-                self._finish(batch, partial(assemble, columns, self._data.fields, self._data.files, low, high))
-        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
-            if len(batches) == 1:
-                _fail(batches[0], error)
-            else:  # what is damaged is a matter of its own batch
-                for batch, span in zip(batches, spans, strict=True):
-                    self._make_whole([batch], fetched, [span])
 
     def _make_slice(self, batch: _Batch, number: int, fetched: Fetched, span: slice, turn: int) -> None:
         if self._stop.is_set() or batch.done():
