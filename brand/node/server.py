@@ -277,16 +277,15 @@ class NodeServer:
         return run, epoch
 
     def _facts(self) -> dict[str, Any]:
-        data_bytes = int(self._data.chunk_rows["file_size"].sum())
         return {
             "data_set": str(self._data.path),
             "address": self.address,
             "process": os.getpid(),
             "uptime_s": time.monotonic() - self._started_s,
-            "data_bytes": data_bytes,
+            "data_bytes": int(self._data.chunk_rows["file_size"].sum()),
             "clients": len(self._channels),
             "replaced": self._reports,
-            **self._core.facts(data_bytes / len(self._data)),
+            **self._core.facts(self._data.mean_bytes),
         }
 
     # -- connections -------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
 class OpenFiles:
     """Descriptors of files that are read, at most `most`, the least recently used closed first."""
 
-    def __init__(self, most: int = OPEN_FILES, flags: int = 0) -> None:
+    def __init__(self, most: int, flags: int = 0) -> None:
         self._most, self._flags = most, os.O_RDONLY | os.O_CLOEXEC | flags
         self._open: OrderedDict[str, int] = OrderedDict()
 
@@ -55,7 +55,7 @@ class RangeReader:
     """Fills buffers from ranges of files; past the end of a file with zeros, which is the caller's to judge."""
 
     def __init__(self) -> None:
-        self._files = OpenFiles()
+        self._files = OpenFiles(OPEN_FILES)
         self._nowait = _NOWAIT
 
     def read_into(self, ranges: Sequence[Range]) -> None:
