@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 from typing import Any
 
@@ -205,4 +206,18 @@ def test_a_file_system_that_cannot_read_directly() -> None:
         storage.scatter(str(path), 0, len(data), pieces(memory, [len(data)], gap=0)[0], forget=False)
         assert memory.tobytes() == data
     assert not storage._able
+    storage.close()
+
+
+def test_direct_reads_that_the_kernel_cuts_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of what was asked for at a time: what lies behind it in the buffer is of an earlier read."""
+    data = np.random.default_rng(2).bytes(50_000)
+    (tmp_path / "file").write_bytes(data)
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda descriptor, views, offset: real(descriptor, [views[0][:8192]], offset))
+    storage, memory = DirectFiles(), np.zeros(40_000, np.uint8)
+    for offset in (5000, 100):
+        vector, _ = pieces(memory, [15_000, 20_000, 5000][::-1], gap=0)
+        storage.scatter(str(tmp_path / "file"), offset, 40_000, vector[::-1].copy(), forget=False)
+        assert memory.tobytes() == data[offset : offset + 40_000]
     storage.close()
