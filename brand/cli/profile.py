@@ -68,7 +68,7 @@ def _samples(path: Path) -> _Samples | None:
     if not (path / MANIFEST_NAME).is_file():
         return None
     manifest = read_manifest(path)
-    return _Samples(manifest.stored_bytes / max(1, manifest.header.samples), manifest.header.chunk_size)
+    return _Samples(manifest.mean_bytes, manifest.header.chunk_size)
 
 
 def _seconds(show: Meter) -> Report:

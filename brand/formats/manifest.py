@@ -48,6 +48,11 @@ class Manifest:
     companions: Files
     """`extras.zip` and `skipped.tsv`, where they exist."""
 
+    @property
+    def mean_bytes(self) -> float:
+        """Mean size of a stored sample; 1 at least, as sizes are divided by it."""
+        return max(1.0, self.stored_bytes / max(1, self.header.samples))
+
 
 def pack_manifest(manifest: Manifest) -> bytes:
     """Bytes of `brand.json`, indented for people; the checksum is over the compact form."""

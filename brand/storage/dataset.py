@@ -112,13 +112,8 @@ class StoredDataSet:
 
     @property
     def mean_bytes(self) -> float:
-        """Mean size of a stored sample: of all that is behind the fronts of the chunks, which are of one size.
-
-        The last chunk may be shorter.
-        """
-        last = self.header.chunks - 1
-        fronts = last * int(self._rows["offset"][0]) + int(self._rows["offset"][last * self.header.chunk_size])
-        return (float(self.chunk_rows["file_size"].sum()) - fronts) / len(self)
+        """Mean size of a stored sample."""
+        return self.manifest.mean_bytes
 
     @cached_property
     def chunk_rows(self) -> NDArray[np.void]:

@@ -22,6 +22,7 @@ import os
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ class _Wrapped:
         self._inner.close()
 
 
-class _Factory:
+class _Factory(ABC):
     """What the factories share; a subclass says in `_read` what a read does."""
 
     def __init__(self, inner: MakeStorage) -> None:
@@ -105,8 +106,9 @@ class _Factory:
     def __call__(self) -> Storage:
         return _Wrapped(self._inner(), self._read)
 
+    @abstractmethod
     def _read(self, pending: _Pending) -> None:
-        raise NotImplementedError
+        """Do a read, or what is wrong with it, in the thread that reads."""
 
 
 class SlowStorage(_Factory):

@@ -259,11 +259,7 @@ class World:
         """Let the threads go on until there is nothing to do for them; nobody draws or releases."""
         for _ in range(200 * (len(self.sizes) + 10)):
             happened = self.step()
-            if self.jobs:
-                self.finish_job()
-            elif self.reads:
-                self.finish_read()
-            elif not happened:
+            if not self._finish_one() and not happened:
                 return
         raise AssertionError("the loop never comes to rest")
 
@@ -271,11 +267,9 @@ class World:
         """Let everything happen, without errors, until every draw is answered and every lease released."""
         for _ in range(200 * (len(self.sizes) + 10)):
             happened = self.step()
-            if self.jobs:
-                self.finish_job()
-            elif self.reads:
-                self.finish_read()
-            elif self.held:
+            if self._finish_one():
+                continue
+            if self.held:
                 self.release(next(iter(self.held)))
             elif not happened:
                 if self.core.idle():
@@ -283,6 +277,16 @@ class World:
                     return
                 self.now_s += 0.5
         raise AssertionError(f"a draw is never answered: {self.core.facts(1.0)}")
+
+    def _finish_one(self) -> bool:
+        """The planner or a reader has done the oldest of its work; whether there was any."""
+        if self.jobs:
+            self.finish_job()
+        elif self.reads:
+            self.finish_read()
+        else:
+            return False
+        return True
 
     def contents(self, answer: Answer) -> dict[int, bytes]:
         """What a client would copy: the row and the bytes of each sample that is present, by position in the answer."""
