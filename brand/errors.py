@@ -8,6 +8,7 @@
     ├── SourceError                a file of the source cannot be used
     ├── StorageError               the storage said no: full, read-only, I/O error   (also OSError)
     ├── InterruptedConversionError stopped half-way; the same command continues
+    ├── ElsewhereError             the sample is in the share of another node
     └── FormatError                a stored file is not what it should be
         ├── NotADataSetError       no manifest: not a data set, or a conversion that never finished
         ├── VersionError           written by a newer, incompatible version
@@ -77,6 +78,32 @@ class InterruptedConversionError(BrandError):
     """A conversion stopped half-way. What is finished is kept; the same command continues."""
 
 
+class ElsewhereError(BrandError):
+    """A sample is in the share of another node. Nothing is damaged, so it is no `FormatError`.
+
+    Attributes: `path` (this share), `chunk` (its number), `sample` (public index), `node` (who has it): each None where
+        unknown. A DataLoader makes an error that a worker raised anew, from its text alone.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        path: str | Path | None = None,
+        chunk: int | None = None,
+        sample: int | None = None,
+        node: int | None = None,
+        hint: str = "",
+    ) -> None:
+        self.what, self.chunk, self.sample, self.node, self.hint = what, chunk, sample, node, hint
+        self.path = None if path is None else Path(path)
+        super().__init__(_placed(what, self.path, chunk, sample) + (f". {hint}" if hint else ""))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        facts = {"path": self.path, "chunk": self.chunk, "sample": self.sample, "node": self.node, "hint": self.hint}
+        return _rebuild_placed_error, (type(self), self.what, facts)
+
+
 class FormatError(BrandError):
     """A stored file is not what it should be.
 
@@ -98,10 +125,7 @@ class FormatError(BrandError):
         self.what, self.chunk, self.sample = what, chunk, sample
         self.path = None if path is None else Path(path)
         self.expected, self.found, self.hint = expected, found, hint
-        where = [] if self.path is None else [_shown(self.path)]
-        where += [f"chunk {chunk}"] if chunk is not None else []
-        where += [f"sample {sample}"] if sample is not None else []
-        text = f"{', '.join(where)}: {what}" if where else what
+        text = _placed(what, self.path, chunk, sample)
         if expected is not None or found is not None:
             text += f" (expected {expected}, found {found})"
         super().__init__(text + (f". {hint}" if hint else ""))
@@ -115,7 +139,15 @@ class FormatError(BrandError):
             "found": self.found,
             "hint": self.hint,
         }
-        return _rebuild_format_error, (type(self), self.what, state)
+        return _rebuild_placed_error, (type(self), self.what, state)
+
+
+def _placed(what: str, path: Path | None, chunk: int | None, sample: int | None) -> str:
+    """What is wrong, behind where it is, as far as that is known."""
+    where = [] if path is None else [_shown(path)]
+    where += [f"chunk {chunk}"] if chunk is not None else []
+    where += [f"sample {sample}"] if sample is not None else []
+    return f"{', '.join(where)}: {what}" if where else what
 
 
 def _shown(path: Path) -> str:
@@ -126,8 +158,8 @@ def _shown(path: Path) -> str:
         return str(path)
 
 
-def _rebuild_format_error(cls: type[FormatError], what: str, state: dict[str, object]) -> FormatError:
-    return cls(what, **state)  # type: ignore[arg-type]
+def _rebuild_placed_error(cls: type[BrandError], what: str, state: dict[str, object]) -> BrandError:
+    return cls(what, **state)
 
 
 class NotADataSetError(FormatError):

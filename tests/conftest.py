@@ -1,16 +1,18 @@
-"""The small real sets that ship with the repository, as folders and converted, and Hypothesis without deadlines."""
+"""The small real sets that ship with the repository, as folders and converted; a disk; Hypothesis without deadlines."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from brand.chunker import convert_audio, convert_images
-from tests.support import options
+from tests.support import Disk, options
 
 settings.register_profile(
     "brand", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -76,3 +78,17 @@ def png(fashion: Path) -> bytes:
     """A small real PNG file."""
     folder = fashion / "test" / "8_bag"
     return (folder / sorted(os.listdir(folder))[0]).read_bytes()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A mount point; what is mounted there is gone after the test."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("this test mounts a small file system, which needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    disk = Disk(folder)
+    try:
+        yield disk
+    finally:
+        disk.unmount()

@@ -1,4 +1,4 @@
-"""What several test files need: the command in this process and in others, digests, and waiting with a limit."""
+"""What several test files need: the command in this process and in others, digests, waiting with a limit, a disk."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from brand.chunker import Options
 from brand.chunker.plan import Layout
@@ -137,3 +139,21 @@ def tree_digest(folder: Path) -> dict[str, str]:
 def options(chunk_size: int | None = None, chunk_bytes: int | None = None, **more: Any) -> Options:
     """Options of a conversion, in one process unless said otherwise."""
     return Options(layout=Layout(chunk_size, chunk_bytes), **({"jobs": 1} | more))
+
+
+class Disk:
+    """A small file system in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def mount(self, *flags: str) -> None:
+        """Mount or remount with these options."""
+        command = ["mount", "-t", "tmpfs", "-o", ",".join(flags), "tmpfs", str(self.folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"this test mounts a small file system, which is not permitted here: {done.stderr.strip()}")
+
+    def unmount(self) -> None:
+        """Give it back."""
+        subprocess.run(["umount", str(self.folder)], capture_output=True, check=False)

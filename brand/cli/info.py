@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from brand.cli.output import print_json, size
+from brand.cli.output import chunk_run, print_json, size
+from brand.errors import counted
 from brand.storage.dataset import StoredDataSet
 from brand.storage.summary import Summary, summarise
 
@@ -54,8 +55,11 @@ def _facts(summary: Summary) -> Table:
         else f", {100 * summary.stored_bytes / max(1, summary.raw_bytes):.0f} % of the raw size"
     )
     dictionary = f" with a dictionary of {size(summary.dictionary_bytes)}" if summary.dictionary_bytes else ""
-    rows = {
-        "data set": f"{summary.path}  (id {summary.id})",
+    rows = {"data set": f"{summary.path}  (id {summary.id})"}
+    if (share := summary.share) is not None:
+        held = f"{chunk_run(share['first_chunk'], share['last_chunk'])}, {counted(share['samples'], 'sample')}"
+        rows["share"] = f"{share['node']} of {share['nodes']}, counted from 0: {held}"
+    rows |= {
         "samples": f"{summary.samples:,}, {size(mean)} on average, the largest {size(summary.largest_sample)}",
         "fields": ", ".join(f"{name}: {codec}" for name, codec in summary.schema.items()),
         "chunks": f"{summary.chunks:,} of {summary.chunk_size:,} samples, {chunk} on average",

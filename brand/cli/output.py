@@ -60,6 +60,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def chunk_run(first: int, last: int) -> str:
+    """Consecutive chunks for people: `chunks 313 to 625`."""
+    return f"chunk {first:,}" if first == last else f"chunks {first:,} to {last:,}"
+
+
 @contextmanager
 def meter(*, quiet: bool) -> Iterator[Meter]:
     """A bar on a terminal, lines every ten seconds elsewhere, nothing where `quiet`."""

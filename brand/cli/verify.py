@@ -9,6 +9,7 @@ import click
 from brand.cli.output import meter, print_json, size
 from brand.errors import FormatError, counted
 from brand.formats.manifest import read_manifest
+from brand.formats.share import read_share
 from brand.storage.verify import verify as run
 
 _SHOWN = 100
@@ -22,14 +23,16 @@ def verify(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes opti
 
     Exit code 1 where something is wrong, with chunk and sample named.
     """
-    header = read_manifest(dst).header
+    manifest = read_manifest(dst)
+    header, share = manifest.header, read_share(dst, manifest)
+    whole = header.samples if share is None else share.samples(header)
     samples = total = 0
     errors: list[FormatError] = []
     with meter(quiet=as_json) as show:
         for step in run(dst):
             samples, total = samples + step.samples, total + step.bytes
             errors += step.errors
-            show("verify", samples, header.samples, total, None)
+            show("verify", samples, whole, total, None)
     if as_json:
         listed = [
             {"type": type(e).__name__, "file": str(e.path), "chunk": e.chunk, "sample": e.sample, "message": str(e)}
@@ -37,8 +40,10 @@ def verify(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes opti
         ]
         print_json({"path": str(dst), "samples": samples, "bytes": total, "errors": listed})
     elif not errors:
+        part = "" if share is None else f"share {share.node} of {share.nodes} and "
+        chunks = header.chunks if share is None else len(share.chunks)
         click.echo(
-            f"{dst} is whole: {counted(samples, 'sample')} in {counted(header.chunks, 'chunk')}, {size(total)},"
+            f"{dst} is {part}whole: {counted(samples, 'sample')} in {counted(chunks, 'chunk')}, {size(total)},"
             " every checksum right"
         )
     else:

@@ -8,7 +8,9 @@ compression   is it worth it, and one record <-> stored bytes
 header        what every chunk and the manifest say about the data set
 chunk         preamble, header and table of a chunk file
 contents      the samples of a chunk file, one after the other
+signed        the frame of brand.json and share.json: version and checksum
 manifest      brand.json
+share         share.json
 index         the .npy files that follow from the tables
 mapped        arrays in files, touched a window at a time
 publish       how a file appears whole or not at all

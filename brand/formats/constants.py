@@ -17,10 +17,12 @@ MAX_HEADER: Final = 16 << 20
 MAX_HEADER_UNPACKED: Final = 64 << 20
 MAX_DICTIONARY: Final = 1 << 20
 MAX_MANIFEST: Final = 64 << 20
+MAX_SHARE: Final = 1 << 20
 MAX_SAMPLE: Final = (1 << 32) - 1
 MAX_CHUNK_SAMPLES: Final = 1 << 24
 MAX_SAMPLES: Final = 1 << 48
 MAX_CHUNKS: Final = 10**8
+MAX_NODES: Final = 1 << 16
 MAX_FIELDS: Final = 64
 MAX_DIMENSIONS: Final = 32
 
@@ -49,7 +51,9 @@ ARRAY_DTYPES: Final[dict[int, np.dtype[np.generic]]] = {
 """dtype numbers of `ndarray` payloads."""
 
 MANIFEST_NAME: Final = "brand.json"
+SHARE_NAME: Final = "share.json"
 WORK_NAME: Final = ".brand-work"
+SHARE_WORK_NAME: Final = ".brand-partition"
 EXTRAS_NAME: Final = "extras.zip"
 SKIPPED_NAME: Final = "skipped.tsv"
 SAMPLES_NAME: Final = "index/samples.npy"

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import xxhash
-
-from brand.errors import ChecksumError, LayoutError, NotADataSetError, OversizedError, VersionError
+from brand.errors import LayoutError, NotADataSetError, OversizedError
 from brand.formats.constants import (
     CHUNKS_NAME,
     MANIFEST_NAME,
     MAX_MANIFEST,
     PLACE_NAME,
     SAMPLES_NAME,
-    VERSION_MAJOR,
-    VERSION_MINOR,
+    SHARE_NAME,
     WORK_NAME,
     column_name,
 )
-from brand.formats.header import Header, canonical_json
+from brand.formats.header import Header
+from brand.formats.signed import identity, natural, pack_signed, parse_signed
+
+_MARKER: Final = "brand"
 
 # A newer minor version may add files, so unknown names pass; paths that lead elsewhere do not.
 _FILE: Final = re.compile(r"(index|columns)/[A-Za-z0-9_]+\.npy")
@@ -55,10 +54,8 @@ class Manifest:
 
 
 def pack_manifest(manifest: Manifest) -> bytes:
-    """Bytes of `brand.json`, indented for people; the checksum is over the compact form."""
-    value: dict[str, Any] = {
-        "format": "brand",
-        "version": [VERSION_MAJOR, VERSION_MINOR],
+    """Bytes of `brand.json`."""
+    facts = {
         "id": manifest.data_set_id.hex(),
         "header": manifest.header.to_json(),
         "chunks": manifest.header.chunks,
@@ -69,8 +66,7 @@ def pack_manifest(manifest: Manifest) -> bytes:
         "files": {name: list(facts) for name, facts in manifest.files.items()},
         "companions": {name: list(facts) for name, facts in manifest.companions.items()},
     }
-    value["checksum"] = xxhash.xxh3_64_hexdigest(canonical_json(value))
-    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+    return pack_signed(_MARKER, facts)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -93,36 +89,15 @@ def read_manifest(folder: Path) -> Manifest:
 def parse_manifest(data: bytes, path: Path) -> Manifest:
     """Check the bytes of a manifest."""
     hint = "`brand reindex` makes it again from the chunks"
-    try:
-        value = json.loads(data)
-        version = value["version"]
-        if value["format"] != "brand" or not isinstance(version[0], int):
-            raise ValueError("not a Brand manifest")
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise LayoutError(f"the manifest is not readable: {error}", path=path, hint=hint) from error
-    if version[0] != VERSION_MAJOR:
-        raise VersionError(
-            "format version",
-            path=path,
-            expected=VERSION_MAJOR,
-            found=version[0],
-            hint="Install the newest brand-data to read it",
-        )
-    found = value.pop("checksum", None)
-    try:
-        expected = xxhash.xxh3_64_hexdigest(canonical_json(value))
-    except (ValueError, RecursionError) as error:
-        raise LayoutError(f"the manifest is not readable: {error}", path=path, hint=hint) from error
-    if found != expected:
-        raise ChecksumError("checksum of the manifest", path=path, expected=expected, found=found, hint=hint)
+    value = parse_signed(data, path, marker=_MARKER, name="manifest", hint=hint)
     try:
         manifest = Manifest(
-            data_set_id=_identity(value["id"]),
+            data_set_id=identity(value["id"]),
             header=Header.from_json(value["header"], path),
-            dictionary_size=_natural(value, "dictionary_size"),
-            stored_bytes=_natural(value, "stored_bytes"),
-            raw_bytes=_natural(value, "raw_bytes"),
-            largest_sample=_natural(value, "largest_sample"),
+            dictionary_size=natural(value["dictionary_size"], "dictionary_size"),
+            stored_bytes=natural(value["stored_bytes"], "stored_bytes"),
+            raw_bytes=natural(value["raw_bytes"], "raw_bytes"),
+            largest_sample=natural(value["largest_sample"], "largest_sample"),
             files=_files(value["files"]),
             companions=_files(value["companions"]),
         )
@@ -151,23 +126,11 @@ def _why_not(folder: Path) -> str:
         return (
             "this conversion is not finished: run the same `brand convert` command again, it goes on where it stopped"
         )
+    if (folder / SHARE_NAME).exists():
+        return "this share is not finished: run the same `brand partition` command again, it goes on where it stopped"
     if (folder / "chunks").is_dir():
         return "the manifest brand.json is missing: `brand reindex` makes it again from the chunks"
     return "not a data set: there is no brand.json in it. Make one with `brand convert images` or `brand convert audio`"
-
-
-def _identity(text: str) -> bytes:
-    identity = bytes.fromhex(text)
-    if len(identity) != 16:
-        raise ValueError(f"id {text!r} is not 32 hexadecimal digits")
-    return identity
-
-
-def _natural(value: Mapping[str, Any], key: str) -> int:
-    number = value[key]
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise ValueError(f"{key} is {number!r}, not a whole number")
-    return number
 
 
 def _files(value: Mapping[str, Any]) -> dict[str, tuple[int, str]]:

@@ -8,4 +8,6 @@ progress   how far a pass over all chunks is
 summary    sizes and classes in numbers
 reindex    manifest and index again from the chunks alone
 unpack     a converted folder back as it was
+partition  a data set divided over the disks of several nodes
+copies     a file into another folder: a hard link or a copy
 """

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from brand.errors import (
     ChecksumError,
     DecodeError,
+    ElsewhereError,
     FormatError,
     LayoutError,
     OversizedError,
@@ -37,6 +38,7 @@ from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.mapped import release
 from brand.formats.record import RecordDecoder
+from brand.formats.share import Share, read_share
 from brand.formats.stored import Stored
 from brand.storage.files import RangeReader
 from brand.storage.fronts import missing_chunk, open_chunk
@@ -46,6 +48,7 @@ SCRATCH_BYTES: Final = 32 << 20
 
 _DICTIONARY_TRIES: Final = 8
 _DAMAGED: Final = "Run `brand verify` to see all that is damaged"
+_ELSEWHERE: Final = "Train over all nodes, where each serves its share to the others, or read the undivided data set"
 
 
 class Cut(NamedTuple):
@@ -86,6 +89,7 @@ class StoredDataSet:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()  # stays right when the working folder changes
         self.manifest: Manifest = read_manifest(self.path)
+        self.share: Share | None = read_share(self.path, self.manifest)  # None: this is the whole data set
         self._base = f"{self.path}/"
         self._rows = open_array(self.path, SAMPLES_NAME, self.header)
         self._place = open_array(self.path, PLACE_NAME, self.header)
@@ -124,6 +128,11 @@ class StoredDataSet:
         """Where a sample is stored."""
         return int(self._place[index])
 
+    def places(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Where samples are stored."""
+        found: NDArray[np.int64] = self._place[indices].astype(np.int64)
+        return found
+
     def chunk_of(self, index: int) -> int:
         """Number of the chunk that holds a sample."""
         return self.place(index) // self.header.chunk_size
@@ -135,6 +144,15 @@ class StoredDataSet:
     def chunk_file(self, number: int) -> str:
         """The same as text, at a tenth of the price."""
         return f"{self._base}{chunk_name(number)}"
+
+    @property
+    def chunks_here(self) -> range:
+        """Numbers of the chunks that are in this folder: all of them, unless it is a share."""
+        return range(self.header.chunks) if self.share is None else self.share.chunks
+
+    def here(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Which of these chunks are in this folder. Looks at no file."""
+        return np.ones(len(chunks), np.bool_) if self.share is None else self.share.here(chunks)
 
     def column(self, name: str) -> NDArray[Any]:
         """An `int` or `float` field of all samples by index, shape (len,), memory-mapped.
@@ -151,6 +169,10 @@ class StoredDataSet:
         """Rows of the index for the places `first` to `end` - 1."""
         return np.asarray(self._rows[first:end])
 
+    def rows_at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
+        """Rows of the index for these places."""
+        return np.asarray(self._rows[places])
+
     def release_rows(self) -> None:
         """Give the index's pages that were touched back to the page cache."""
         release(self._rows)
@@ -158,11 +180,13 @@ class StoredDataSet:
     def samples(self, indices: NDArray[np.integer[Any]], decode: RecordDecoder) -> list[dict[str, Any]]:
         """The samples with these indices (each 0 <= i < len), in that order, as `decode` makes them.
 
-        Raises `FormatError`.
+        Raises `FormatError`, and `ElsewhereError` where one is in the share of another node.
         """
-        if not len(indices):
-            return []
-        columns = self.columns(self._stored(indices), decode)
+        return self.decoded(self._stored(indices), decode) if len(indices) else []
+
+    def decoded(self, stored: Stored, decode: RecordDecoder) -> list[dict[str, Any]]:
+        """Samples that were checked, as `decode` makes them. Raises `FormatError`."""
+        columns = self.columns(stored, decode)
         lists = [column if isinstance(column, list) else column.tolist() for column in columns]
         return [dict(zip(decode.names, values, strict=True)) for values in zip(*lists, strict=True)]
 
@@ -187,8 +211,18 @@ class StoredDataSet:
         found: NDArray[np.int64] = self._rows["index"][places].astype(np.int64)
         return found
 
+    def stored_bytes(self, places: NDArray[np.integer[Any]]) -> list[bytes | None]:
+        """The samples at these places as they are stored, checked; None for each that cannot be read."""
+        try:
+            stored = self._stored(self.indices(places))
+            return [bytes(stored.view(number)) for number in range(len(places))]
+        except (FormatError, ElsewhereError):
+            if len(places) == 1:
+                return [None]
+        return [found for place in places for found in self.stored_bytes(np.array([place]))]
+
     def sample(self, index: int) -> dict[str, Any]:
-        """All fields of one sample, images and audio as bytes. Raises `FormatError`, IndexError."""
+        """All fields of one sample, images and audio as bytes. Raises `FormatError`, `ElsewhereError`, IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index}: this data set has samples 0 to {len(self) - 1}")
         return self.samples(np.array([index]), RecordDecoder(self.header.schema))[0]
@@ -202,9 +236,21 @@ class StoredDataSet:
         """Read and check a chunk's front, and that it is the one that the index knows. Raises `FormatError`."""
         return open_chunk(self.chunk_path(number), number, self.manifest, self.chunk_rows[number])
 
+    def check_file_size(self, number: int) -> None:
+        """Has a chunk's file the size that the index says? Looks at the folder only. Raises `FormatError`."""
+        try:
+            actual = self.chunk_path(number).stat().st_size
+        except FileNotFoundError:
+            raise missing_chunk(self.chunk_path(number), number) from None
+        except OSError as error:
+            what, path = f"cannot be read: {error.strerror}", self.chunk_path(number)
+            raise UnreadableError(what, path=path, chunk=number) from error
+        if actual != int(self.chunk_rows["file_size"][number]):
+            self.open_chunk(number)  # raises the error that tells which of the two is wrong
+
     def _stored(self, indices: NDArray[np.integer[Any]]) -> Stored:
         """Checked samples, which lie in this thread's scratch memory until its next read."""
-        places = self._place[indices].astype(np.int64)
+        places = self.places(indices)
         if int(places.max()) >= len(self):
             raise LayoutError(
                 "a place out of range",
@@ -226,6 +272,8 @@ class StoredDataSet:
                 hint="Run `brand reindex`",
             )
         chunks = places // self.header.chunk_size
+        if self.share is not None:
+            self._check_here(self.share, chunks, indices)
         self._check_sizes(chunks, rows)
         stored = Stored(*self._read(chunks, rows), rows)
         for position in np.flatnonzero(~stored.right()).tolist():
@@ -250,11 +298,29 @@ class StoredDataSet:
             raise UnreadableError(f"cannot be read: {error.strerror}", path=error.filename or self.path) from error
         return np.frombuffer(scratch, np.uint8), begins[cut.range_of] + cut.starts
 
+    def _check_here(self, share: Share, chunks: NDArray[np.int64], indices: NDArray[np.integer[Any]]) -> None:
+        """A sample of another node's chunk cannot be read from this folder, and nothing is wrong with it."""
+        here = share.here(chunks)
+        if here.all():
+            return
+        position = int(np.flatnonzero(~here)[0])
+        node = int(share.owners(chunks[[position]])[0])
+        raise ElsewhereError(
+            f"it is in the share of node {node}, and this is the share of node {share.node}",
+            path=self.path,
+            chunk=int(chunks[position]),
+            sample=int(indices[position]),
+            node=node,
+            hint=_ELSEWHERE,
+        )
+
     def _check_sizes(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> None:
-        """No allocation by an unchecked length: each range must lie inside its chunk as the index knows it."""
+        """No allocation by an unchecked length: each range must lie inside its chunk as the index knows it, and a chunk
+        have the size that the index says where much is about to be allocated.
+        """
         if rows["size"].sum(dtype=np.uint64) > SCRATCH_BYTES:
             for number in np.unique(chunks).tolist():
-                self._check_file_size(number)
+                self.check_file_size(number)
         room = self.chunk_rows["file_size"][chunks]
         faults = (rows["offset"] > room) | (rows["size"] > room - rows["offset"]) | (rows["size"] > rows["raw_size"])
         if faults.any():
@@ -268,15 +334,6 @@ class StoredDataSet:
                 found=int(rows["offset"][position]) + int(rows["size"][position]),
                 hint="Run `brand reindex`",
             )
-
-    def _check_file_size(self, number: int) -> None:
-        """The index is about to have much memory allocated: does the file have the size that it says?"""
-        try:
-            actual = self.chunk_path(number).stat().st_size
-        except FileNotFoundError:
-            raise missing_chunk(self.chunk_path(number), number) from None
-        if actual != int(self.chunk_rows["file_size"][number]):
-            self.open_chunk(number)  # raises the error that tells which of the two is wrong
 
     def _explain(self, number: int, row: np.void, stored: memoryview) -> None:
         """A sample's checksum failed: raise the error that says why, looking closer at its chunk first."""
@@ -298,8 +355,8 @@ class StoredDataSet:
 
     def _dictionary(self) -> bytes:
         """The compression dictionary: every chunk has it, so a damaged one is no reason to go without."""
-        last = min(self.header.chunks, _DICTIONARY_TRIES) - 1
-        for number in range(last):
+        *others, last = self.chunks_here[:_DICTIONARY_TRIES]
+        for number in others:
             try:
                 return self.open_chunk(number).dictionary
             except FormatError:
@@ -314,7 +371,8 @@ class StoredDataSet:
             try:
                 self._local.tools = _Tools(RangeReader(), Decompressor(dictionary))
             except ValueError as error:
-                raise LayoutError(str(error), path=self.chunk_path(0), chunk=0) from error
+                first = self.chunks_here[0]
+                raise LayoutError(str(error), path=self.chunk_path(first), chunk=first) from error
         tools: _Tools = self._local.tools
         return tools
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from brand.errors import ForeignFileError, MissingFileError, NotADataSetError
+from brand.errors import ForeignFileError, MissingFileError, NotADataSetError, UsageError
 from brand.formats.chunk import Front
-from brand.formats.constants import WORK_NAME, chunk_name
+from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, WORK_NAME, chunk_name
 from brand.formats.contents import read_fixed
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.manifest import Manifest
@@ -21,6 +21,7 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
     tells progress.
 
     Raises:
+        UsageError: This is a share: its index is of all chunks, and it has some of them.
         NotADataSetError: There are no chunks here, or their conversion is not finished.
         FormatError: A chunk is missing, damaged or foreign; nothing has been changed then.
         StorageError: The storage refused.
@@ -29,6 +30,11 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
         raise NotADataSetError("its conversion is not finished: run the same `brand convert` command again", path=path)
     if not path.is_dir():
         raise NotADataSetError("there is no such folder", path=path)
+    if (path / SHARE_NAME).exists():
+        raise UsageError(
+            f"{path} is a share, and its chunks alone do not make its index. Copy {MANIFEST_NAME}, index and columns"
+            " from another share or from the undivided data set: they are the same in all"
+        )
     first = path / chunk_name(0)
     if not first.exists():
         raise NotADataSetError("there is no first chunk", path=path, expected=chunk_name(0), found="nothing")

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from brand.formats.header import Header
+from brand.formats.share import Share
 from brand.storage.dataset import StoredDataSet
 
 _BLOCK = 1 << 20
@@ -29,7 +31,7 @@ class Summary:
     stored_bytes: int
     raw_bytes: int
     disk_bytes: int
-    """Chunks and index together."""
+    """The chunks that are here and the index together."""
     largest_sample: int
     size_histogram: dict[int, int]
     """Raw size, rounded down to a power of two -> number of samples."""
@@ -37,6 +39,9 @@ class Summary:
     """Samples of each class, in label order."""
     companions: dict[str, int]
     """Size of each companion file."""
+    share: dict[str, int] | None
+    """Where this is one node's share: whose, of how many nodes, and what is in it. All other facts but `disk_bytes` are
+    of the whole data set."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -46,6 +51,7 @@ class Summary:
 def summarise(data_set: StoredDataSet) -> Summary:
     """Count over the memory-mapped index, a block at a time."""
     manifest, header = data_set.manifest, data_set.header
+    here = data_set.chunks_here
     return Summary(
         path=str(data_set.path),
         id=manifest.data_set_id.hex(),
@@ -59,12 +65,25 @@ def summarise(data_set: StoredDataSet) -> Summary:
         dictionary_bytes=manifest.dictionary_size,
         stored_bytes=manifest.stored_bytes,
         raw_bytes=manifest.raw_bytes,
-        disk_bytes=int(data_set.chunk_rows["file_size"].sum()) + sum(size for size, _ in manifest.files.values()),
+        disk_bytes=int(data_set.chunk_rows["file_size"][here.start : here.stop].sum())
+        + sum(size for size, _ in manifest.files.values()),
         largest_sample=manifest.largest_sample,
         size_histogram=_sizes(data_set),
         class_counts=_classes(data_set),
         companions={name: size for name, (size, _) in manifest.companions.items()},
+        share=None if data_set.share is None else _share(data_set.share, header),
     )
+
+
+def _share(share: Share, header: Header) -> dict[str, int]:
+    return {
+        "node": share.node,
+        "nodes": share.nodes,
+        "group_chunks": share.group_chunks,
+        "first_chunk": share.chunks[0],
+        "last_chunk": share.chunks[-1],
+        "samples": share.samples(header),
+    }
 
 
 def _sizes(data_set: StoredDataSet) -> dict[int, int]:

@@ -31,10 +31,15 @@ from brand.storage.progress import OnChunk, silent
 def unpack(path: Path, out: Path, on_chunk: OnChunk = silent) -> int:
     """Write the source folder of a data set to `out`, which must be new or empty; returns how many files were written.
 
-    Raises `UsageError` for a data set that was not made from a folder, `TargetExistsError`, `FormatError` where a
-    sample is damaged (what was written before stays), `StorageError`.
+    Raises `UsageError` for a data set that was not made from a folder and for a share, `TargetExistsError`,
+    `FormatError` where a sample is damaged (what was written before stays), `StorageError`.
     """
     data_set = StoredDataSet(path)
+    if (share := data_set.share) is not None:
+        raise UsageError(
+            f"{path} is share {share.node} of {share.nodes} of a data set and holds only some of its files."
+            " Unpack the undivided data set"
+        )
     field = data_set.header.source.get("file_field")
     if not field:
         raise UsageError(

@@ -1,7 +1,7 @@
 """Is everything as it was written? Every byte of a data set is read and checked; what is wrong is told, not raised.
 
 Companions, index and columns are compared with the manifest's checksums; each chunk's front with the index; each sample
-with its checksum, its row in the index, its record's structure and its columns.
+with its checksum, its row in the index, its record's structure and its columns. Of a share, the chunks that are its.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, index_names, read_manifest
 from brand.formats.publish import file_digest
 from brand.formats.record import RecordDecoder
+from brand.formats.share import read_share
 from brand.storage.fronts import open_chunk
 
 _REINDEX: Final = "`brand reindex` makes it again from the chunks"
@@ -45,11 +46,12 @@ class Checked:
 def verify(path: Path) -> Iterator[Checked]:
     """Check a data set, one chunk a step.
 
-    Raises a `FormatError` only where there is no readable manifest to check against.
+    Raises a `FormatError` only where there is no readable manifest to check against, or `share.json` is damaged.
     """
     manifest = read_manifest(path)
+    share = read_share(path, manifest)
     files = {**manifest.files, **manifest.companions}
-    wrong = [error for name, facts in files.items() if (error := _file(path, name, facts))]
+    wrong = [error for name, facts in files.items() if (error := check_file(path, name, facts))]
     yield Checked(0, sum(size for size, _ in files.values()), tuple(wrong))
     arrays: dict[str, NDArray[Any]] = {}
     for name in index_names(manifest.header):
@@ -57,17 +59,18 @@ def verify(path: Path) -> Iterator[Checked]:
             arrays[name] = open_array(path, name, manifest.header)
     totals = dict.fromkeys(("stored_bytes", "raw_bytes", "largest_sample"), 0)
     missing = 0
-    for number in range(manifest.header.chunks):
+    for number in range(manifest.header.chunks) if share is None else share.chunks:
         checked = _chunk(path / chunk_name(number), number, manifest, arrays, totals)
         yield checked
         missing += not checked.samples
         if missing > _GIVE_UP:
             return
-    if not missing:
+    if not missing and share is None:  # the manifest's totals are of all chunks
         yield Checked(0, 0, tuple(_compare_totals(path / MANIFEST_NAME, manifest, totals)))
 
 
-def _file(path: Path, name: str, facts: tuple[int, str]) -> FormatError | None:
+def check_file(path: Path, name: str, facts: tuple[int, str]) -> FormatError | None:
+    """What is wrong with a file of the data set at `path` of which the manifest tells size and checksum, or None."""
     hint = _REINDEX if name.endswith(".npy") else ""
     try:
         found = file_digest(path / name)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,39 +13,7 @@ import pytest
 from brand.chunker import convert_images
 from brand.errors import NotADataSetError, TargetExistsError, UsageError
 from brand.storage.dataset import StoredDataSet
-from tests.support import Outcome, brand, brand_process, files_below, options, tree_digest
-
-
-class Disk:
-    """A small file system in memory."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def mount(self, *flags: str) -> None:
-        """Mount or remount with these options."""
-        command = ["mount", "-t", "tmpfs", "-o", ",".join(flags), "tmpfs", str(self.folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"this test mounts a small file system, which is not permitted here: {done.stderr.strip()}")
-
-    def unmount(self) -> None:
-        """Give it back."""
-        subprocess.run(["umount", str(self.folder)], capture_output=True, check=False)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A mount point; what is mounted there is gone after the test."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("this test mounts a small file system, which needs root")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    disk = Disk(folder)
-    try:
-        yield disk
-    finally:
-        disk.unmount()
+from tests.support import Disk, Outcome, brand, brand_process, files_below, options, tree_digest
 
 
 def assert_refused(told: Outcome, target: Path, *words: str) -> None:

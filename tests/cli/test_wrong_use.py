@@ -110,6 +110,13 @@ def test_an_error_as_json_is_json(verb: str, tmp_path: Path) -> None:
         (("cat", "a"), "INDEX"),
         (("cat", "a", "one"), "one"),
         (("unpack", "a"), "OUT"),
+        (("partition", "a", "--nodes", "2"), "OUT"),
+        (("partition", "a", "b"), "--nodes"),
+        (("partition", "a", "b", "--nodes", "0"), "0"),
+        (("partition", "a", "b", "--nodes", "5000"), "1024"),
+        (("partition", "a", "b", "c", "--nodes", "2", "--group-chunks", "0"), "0"),
+        (("partition", "a", "b", "--nodes", "2"), "{node}"),
+        (("partition", "a", "b", "c", "--nodes", "3"), "3 nodes and 2 folders"),
     ],
 )
 def test_a_wrong_call_has_exit_code_2(args: tuple[str, ...], named: str, tmp_path: Path) -> None:

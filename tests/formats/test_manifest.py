@@ -230,6 +230,7 @@ def _nothing(folder: Path) -> None: ...
         (lambda folder: folder.mkdir(), "not a data set"),
         (lambda folder: (folder / "chunks").mkdir(parents=True), "reindex"),
         (lambda folder: (folder / ".brand-work").mkdir(parents=True), "not finished"),
+        (lambda folder: (folder / "share.json").mkdir(parents=True), "not finished: run the same `brand partition`"),
         (lambda folder: folder.write_text("x"), "a data set is a folder"),
         (lambda folder: (folder / "brand.json").mkdir(parents=True), "a data set is a folder"),
     ],

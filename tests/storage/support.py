@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from brand.errors import FormatError
+from brand.formats.manifest import read_manifest
+from brand.protocol.owners import owner_of_chunk
 from brand.storage.dataset import StoredDataSet
+from brand.storage.partition import Divided, partition
 from brand.storage.verify import verify
 
 SCHEMA = {"label": "int", "text": "str", "ratio": "float", "key": "str"}
@@ -57,3 +60,9 @@ def told_by_verify(folder: Path) -> list[FormatError]:
 def chunk(folder: Path, number: int) -> Path:
     """Where a chunk lies."""
     return folder / f"chunks/{number:08d}.brand"
+
+
+def divide(folder: Path, outs: list[Path], group_chunks: int = 1, **more: Any) -> list[Divided]:
+    """Shares of a data set, as `brand partition` makes them."""
+    owners = owner_of_chunk(read_manifest(folder).header.chunks, group_chunks, len(outs))
+    return partition(folder, outs, owners, group_chunks, **more)

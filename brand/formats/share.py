@@ -1,0 +1,128 @@
+"""share.json: which chunks of a data set are in this folder, and which node has the others (docs/format.md,
+section 10)?
+
+A data set that is divided over the disks of several nodes is one folder for each, its share, with all of the index and
+a run of the chunks. `cuts` says where the runs of all nodes begin, so no reader has to know how they were chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ForeignFileError, LayoutError, OversizedError, UnreadableError
+from brand.formats.constants import MAX_CHUNKS, MAX_NODES, MAX_SHARE, SHARE_NAME
+from brand.formats.header import Header
+from brand.formats.manifest import Manifest
+from brand.formats.signed import identity, natural, pack_signed, parse_signed
+
+_MARKER: Final = "brand-share"
+_HINT: Final = "Make the share again with `brand partition`"
+
+
+@dataclass(frozen=True)
+class Share:
+    """The checked contents of `share.json`: one node's part of a data set. Nodes and chunks count from 0."""
+
+    data_set_id: bytes
+    node: int
+    """Whose share this is."""
+    group_chunks: int
+    """Only between groups of so many chunks a run may end."""
+    cuts: tuple[int, ...]
+    """Node `k` has chunks `cuts[k]` to `cuts[k + 1] - 1`; rises from 0 to the number of chunks."""
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes the data set is divided over."""
+        return len(self.cuts) - 1
+
+    @property
+    def chunks(self) -> range:
+        """Numbers of the chunks that are here."""
+        return range(self.cuts[self.node], self.cuts[self.node + 1])
+
+    def samples(self, header: Header) -> int:
+        """How many samples are here."""
+        return min(header.samples, self.chunks.stop * header.chunk_size) - self.chunks.start * header.chunk_size
+
+    def here(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Which of these chunks are in this share."""
+        found: NDArray[np.bool_] = (chunks >= self.chunks.start) & (chunks < self.chunks.stop)
+        return found
+
+    def owners(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """The node that has each of these chunks."""
+        return np.searchsorted(self.cuts, chunks, side="right").astype(np.int64) - 1
+
+
+def pack_share(share: Share) -> bytes:
+    """Bytes of `share.json`."""
+    facts = {
+        "id": share.data_set_id.hex(),
+        "node": share.node,
+        "group_chunks": share.group_chunks,
+        "cuts": list(share.cuts),
+    }
+    return pack_signed(_MARKER, facts)
+
+
+def read_share(folder: Path, manifest: Manifest) -> Share | None:
+    """What part of its data set a folder holds; None where it is the whole. Raises a `FormatError`."""
+    path = folder / SHARE_NAME
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_SHARE + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path) from error
+    if len(data) > MAX_SHARE:
+        raise OversizedError(
+            "the share file is too large", path=path, expected=f"<= {MAX_SHARE} bytes", found=f"> {MAX_SHARE}"
+        )
+    share = parse_share(data, path)
+    for what, expected, found in (
+        ("a share of another data set", manifest.data_set_id.hex(), share.data_set_id.hex()),
+        ("a share of another number of chunks", manifest.header.chunks, share.cuts[-1]),
+    ):
+        if expected != found:
+            raise ForeignFileError(what, path=path, expected=expected, found=found, hint=_HINT)
+    return share
+
+
+def parse_share(data: bytes, path: Path) -> Share:
+    """Check the bytes of a `share.json`. Raises `LayoutError`, `VersionError`, `ChecksumError`, `OversizedError`."""
+    value = parse_signed(data, path, marker=_MARKER, name="share file", hint=_HINT)
+    try:
+        share = Share(
+            data_set_id=identity(value["id"]),
+            node=natural(value["node"], "node"),
+            group_chunks=natural(value["group_chunks"], "group_chunks"),
+            cuts=tuple(natural(cut, "a cut") for cut in value["cuts"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise LayoutError(f"the share file is malformed: {error!r}", path=path, hint=_HINT) from error
+    if share.nodes > MAX_NODES or max(share.group_chunks, *share.cuts, 0) > MAX_CHUNKS:
+        raise OversizedError("the share file claims more than the format allows", path=path, hint=_HINT)
+    if (fault := _fault(share)) is not None:
+        raise LayoutError(f"the share file is malformed: {fault}", path=path, hint=_HINT)
+    return share
+
+
+def _fault(share: Share) -> str | None:
+    """What contradicts itself in a share, or None."""
+    if share.node >= share.nodes:
+        return f"node {share.node}, and there are {max(0, share.nodes)} nodes"
+    if share.group_chunks < 1:
+        return "groups of no chunk"
+    cuts = np.array(share.cuts)
+    if cuts[0] != 0 or (np.diff(cuts) < 1).any():
+        return "the cuts do not rise from 0"
+    if (cuts[:-1] % share.group_chunks).any():
+        return f"a cut within a group of {share.group_chunks} chunks"
+    return None

@@ -1,0 +1,70 @@
+"""A small JSON document with a version and a checksum: the frame that `brand.json` and `share.json` have in common.
+
+People can read it, an edit by hand is noticed, and a newer major version is refused before anything else is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from brand.errors import ChecksumError, LayoutError, VersionError
+from brand.formats.constants import VERSION_MAJOR, VERSION_MINOR
+from brand.formats.header import canonical_json
+
+
+def pack_signed(marker: str, facts: Mapping[str, Any]) -> bytes:
+    """The document's bytes, indented for people, its checksum over the compact form; `marker` says what kind it is."""
+    value = {"format": marker, "version": [VERSION_MAJOR, VERSION_MINOR], **facts}
+    value["checksum"] = xxhash.xxh3_64_hexdigest(canonical_json(value))
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def parse_signed(data: bytes, path: Path, *, marker: str, name: str, hint: str) -> dict[str, Any]:
+    """The document, with its kind, version and checksum checked, and nothing else.
+
+    `name` and `hint` are for messages: what it is called, and what to do. Raises `LayoutError`, `VersionError`,
+    `ChecksumError`.
+    """
+    try:
+        value: dict[str, Any] = json.loads(data)
+        version = value["version"]
+        if value["format"] != marker or not isinstance(version[0], int):
+            raise ValueError(f"no {name} of Brand")
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise LayoutError(f"the {name} is not readable: {error}", path=path, hint=hint) from error
+    if version[0] != VERSION_MAJOR:
+        raise VersionError(
+            "format version",
+            path=path,
+            expected=VERSION_MAJOR,
+            found=version[0],
+            hint="Install the newest brand-data to read it",
+        )
+    found = value.pop("checksum", None)
+    try:
+        expected = xxhash.xxh3_64_hexdigest(canonical_json(value))
+    except (ValueError, RecursionError) as error:
+        raise LayoutError(f"the {name} is not readable: {error}", path=path, hint=hint) from error
+    if found != expected:
+        raise ChecksumError(f"checksum of the {name}", path=path, expected=expected, found=found, hint=hint)
+    return value
+
+
+def identity(text: str) -> bytes:
+    """The id of a data set from its 32 hexadecimal digits. Raises ValueError, TypeError."""
+    found = bytes.fromhex(text)
+    if len(found) != 16:
+        raise ValueError(f"id {text!r} is not 32 hexadecimal digits")
+    return found
+
+
+def natural(number: Any, name: str) -> int:
+    """A whole number from 0 on. Raises ValueError."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ValueError(f"{name} is {number!r}, not a whole number")
+    return number

@@ -1,0 +1,79 @@
+"""How does a file come into another folder, whole or not at all, and without its bytes where that is possible?
+
+A hard link is a second name for the same bytes: it takes no time and no space, and needs one file system. Otherwise the
+bytes are copied, which a file system that can share blocks (Btrfs, XFS) does without moving them.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final, Literal
+
+from brand.errors import UnreadableError
+from brand.formats.publish import publish_file
+
+Way = Literal["linked", "copied", "found"]
+"""What was done: a hard link, a copy, or nothing, as the file was there."""
+
+WAYS: Final[tuple[Way, ...]] = ("linked", "copied", "found")
+
+_STEP_BYTES: Final = 1 << 30
+_copy_file_range: Final = getattr(os, "copy_file_range", None)
+
+
+def link_or_copy(source: Path, target: Path, spare: Path, *, copy: bool) -> Way:
+    """Give `target` the contents of `source`, by a hard link unless `copy`; a file of its size that is there stays.
+
+    `spare` is a name on the target's file system for what is not finished. A copy is on the device when this returns; a
+    link is when its folder has been flushed. Raises OSError, and `UnreadableError` where not all of `source` came.
+    """
+    wanted = source.stat()
+    with suppress(FileNotFoundError):
+        there = target.stat()
+        if there.st_size == wanted.st_size and not (copy and os.path.samestat(there, wanted)):
+            return "found"
+    spare.unlink(missing_ok=True)
+    if not copy and _linked(source, spare):
+        spare.replace(target)
+        return "linked"
+    _copy(source, spare)
+    if (size := spare.stat().st_size) != wanted.st_size:
+        raise UnreadableError("cannot be copied whole", path=source, expected=f"{wanted.st_size} bytes", found=size)
+    publish_file(spare, target)
+    return "copied"
+
+
+def _linked(source: Path, spare: Path) -> bool:
+    """Make a hard link, or say that it cannot be: another file system, none that has links, not our file."""
+    try:
+        os.link(source.resolve(), spare)  # a link to a symbolic link would be one
+    except OSError:
+        return False
+    return True
+
+
+def _copy(source: Path, target: Path) -> None:
+    """The bytes, by the kernel if it can (what it cannot do, it says), else through memory."""
+    try:
+        reader = source.open("rb")
+    except OSError as error:
+        raise _unreadable(source, error) from error
+    with reader, target.open("wb") as writer:
+        with suppress(OSError):  # what is really wrong is met again below, and known to be the source's or not
+            while _copy_file_range is not None and _copy_file_range(reader.fileno(), writer.fileno(), _STEP_BYTES):
+                pass
+        while block := _read(reader, source):
+            writer.write(block)
+
+
+def _read(reader: BinaryIO, source: Path) -> bytes:
+    try:
+        return reader.read(1 << 20)
+    except OSError as error:
+        raise _unreadable(source, error) from error
+
+
+def _unreadable(source: Path, error: OSError) -> UnreadableError:
+    return UnreadableError(f"cannot be read: {error.strerror}", path=source)
