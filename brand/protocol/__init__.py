@@ -2,9 +2,12 @@
 
 random      bits and permutations that are the same everywhere
 mapping     samples, chunks, groups, abstract memory (paper, section 3.2)
-plan        the two tables that every protocol makes, and what follows from them: memory over time, kept samples
+plan        the tables that every protocol makes, and what follows from them: memory over time, kept samples
 stripes     the default protocol
 slots       the paper's protocol (section 3.3)
+prefetch    the same across nodes: what is asked for, and what is sent ahead (section 3.4)
+owners      which node owns which chunk
+split       who draws which position where ranks take what their own node owns first
 order       what fixes the order of every epoch; makes plans
 tickets     epoch and position as one int
 """

@@ -3,6 +3,9 @@
 A plan is two tables: which sample is drawn at each position, and which reads must be finished before which position.
 The executor knows no protocol; it does the reads in the plan's order. Memory over time follows from the tables, so it
 is known before anything is read: `peak`, and from it which samples can be kept in memory for good: `choose_kept`.
+
+A protocol in which nodes ask each other adds a third table: who is asked at which position, and what is sent ahead with
+the answer. Each node computes the same one, so a request needs to say no more than its position.
 """
 
 from __future__ import annotations
@@ -21,6 +24,28 @@ READ = np.dtype([("deadline", "<i8"), ("chunk", "<i4"), ("first", "<i4"), ("coun
 
 
 @dataclass(frozen=True, slots=True)
+class Requests:
+    """The third table: what nodes ask each other for. Protocol `slots` makes it where there are several nodes.
+
+    A request is a draw of a sample that another node owns and has not sent ahead: its position is asked on demand. The
+    owner answers it first, then sends the samples of some of the asking node's next draws, which it has in memory.
+    Every position that is neither asked nor sent ahead is drawn by the node that owns its sample.
+    """
+
+    positions: NDArray[Any]
+    """Positions that are asked on demand, ascending, shape (requests,)."""
+    prefetched: NDArray[Any]
+    """Positions whose samples are sent ahead, one request after the other, in the order of sending."""
+    ends: NDArray[np.int64]
+    """Where those of each request end in `prefetched`, shape (requests,)."""
+
+    def sent_with(self, number: int) -> NDArray[Any]:
+        """Positions whose samples are sent after the answer to a request, ascending."""
+        start = int(self.ends[number - 1]) if number else 0
+        return self.prefetched[start : int(self.ends[number])]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One epoch."""
 
@@ -33,6 +58,8 @@ class Plan:
     """Places that the reads hold in memory, one read after the other, shape (samples,); None: each read holds all."""
     held_ends: NDArray[np.integer[Any]] | None = None
     """Where the places of each read end in `held`, shape (reads,)."""
+    requests: Requests | None = None
+    """What nodes ask each other for; None: nothing is asked for on demand."""
 
     def places_read(self, number: int) -> tuple[int, int]:
         """First place and end of what a read reads."""

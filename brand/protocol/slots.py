@@ -34,15 +34,40 @@ def plan_access(mapping: Mapping, access: NDArray[np.integer[Any]], refill: Refi
     groups = _Groups(mapping, access)
     step = 0
     while (miss := groups.draw_until_miss()).any():
-        groups.refill(miss, refill, _priorities(mapping, seed, epoch, step))
+        groups.refill(miss, refill, priorities(mapping, seed, epoch, step))
         step += 1
     return groups.plan()
 
 
-def _priorities(mapping: Mapping, seed: int, epoch: int, step: int) -> NDArray[np.int64]:
-    """Random numbers below 2**32 for each chunk of each group, which decide between equals."""
+def locations(mapping: Mapping, access: NDArray[np.integer[Any]]) -> NDArray[Any]:
+    """Where each access looks: group * chunk size + slot. Same shape and type."""
+    location = mapping.group_of(access)
+    location *= mapping.chunk_size
+    location += access % mapping.chunk_size
+    return location
+
+
+def priorities(mapping: Mapping, seed: int, epoch: int, step: int) -> NDArray[np.int64]:
+    """Random numbers below 2**32, which decide between equals at refill number `step` of each group.
+
+    One for each chunk of each group, shape (groups, group_chunks).
+    """
     raw = bits(mapping.groups * mapping.group_chunks, seed, Stream.REFILL, epoch, step)
     return (raw >> np.uint64(32)).astype(np.int64).reshape(mapping.groups, mapping.group_chunks)
+
+
+def unfilled_files(mapping: Mapping) -> NDArray[np.bool_]:
+    """Which files were not filled yet when an epoch begins: all that there are, shape (groups, n, chunk size)."""
+    there = np.arange(mapping.chunk_size) < mapping.chunk_samples()[:, None]
+    return there.reshape(mapping.groups, mapping.group_chunks, mapping.chunk_size)
+
+
+def whole_reads(mapping: Mapping, deadlines: NDArray[Any], chunks: NDArray[Any]) -> NDArray[np.void]:
+    """Reads of whole chunks, of dtype `READ`."""
+    reads = np.zeros(len(deadlines), READ)
+    reads["deadline"], reads["chunk"] = deadlines, chunks
+    reads["count"] = mapping.chunk_samples()[chunks]
+    return reads
 
 
 class _Groups:
@@ -51,9 +76,7 @@ class _Groups:
     def __init__(self, mapping: Mapping, access: NDArray[np.integer[Any]]) -> None:
         groups, n, slots = mapping.groups, mapping.group_chunks, mapping.chunk_size
         self.mapping = mapping
-        location = mapping.group_of(access)
-        location *= slots
-        location += access % slots
+        location = locations(mapping, access)
         positions = group_positions(location)
         draws = np.zeros(groups * slots, np.int32)
         for part in blocks(mapping.samples):
@@ -68,8 +91,7 @@ class _Groups:
         self._drawn = np.zeros((groups, slots), np.int32)
         self._chunk = np.full((groups, slots), -1, np.int32)
         """Which of the group's chunks the sample at a location belongs to; -1: empty."""
-        there = np.arange(slots) < mapping.chunk_samples()[:, None]
-        self._unfilled = there.reshape(groups, n, slots)
+        self._unfilled = unfilled_files(mapping)
         self._sample_of = np.empty(mapping.samples, kind)
         self._refills: list[tuple[NDArray[Any], ...]] = []
         self._next = np.full(groups, self._never, kind)
@@ -127,7 +149,5 @@ class _Groups:
             in_order[np.repeat(goes_to - (np.cumsum(count) - count), count) + np.arange(len(held))] = held
             first += len(count)
             self._refills[step] = ()  # together they are as large as what is made of them
-        reads = np.zeros(len(deadline), READ)
-        reads["deadline"], reads["chunk"] = deadline[order], chunk[order]
-        reads["count"] = self.mapping.chunk_samples()[chunk[order]]
+        reads = whole_reads(self.mapping, deadline[order], chunk[order])
         return Plan(self.mapping, self._sample_of, reads, in_order, sorted_ends)

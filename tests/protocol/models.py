@@ -40,41 +40,116 @@ def length_of_chunk(mapping: Mapping, chunk: int) -> int:
     return max(0, min(mapping.chunk_size, mapping.samples - chunk * mapping.chunk_size))
 
 
-def model_slots(
-    mapping: Mapping, access: Sequence[int], refill: str, priorities: Callable[[int, int], Sequence[int]]
-) -> tuple[list[int], list[Read]]:
-    """Section 3.3 of the paper, request by request: what is delivered, and what is read.
+Priorities = Callable[[int, int], Sequence[int]]
+"""`priorities(group, k)` has a random number for each chunk of a group at its `k`-th refill: the largest wins a tie."""
 
-    `priorities(group, k)` has a random number for each chunk of a group at its `k`-th refill: the largest wins a tie.
+Location = tuple[int, int]
+"""Group and slot."""
+
+
+class ModelMemory:
+    """Section 3.3 of the paper: what lies where, and what a request for a location does."""
+
+    def __init__(self, mapping: Mapping, refill: str, priorities: Priorities) -> None:
+        self.mapping, self.refill, self.priorities = mapping, refill, priorities
+        self.lies: dict[Location, int] = {}  # location -> place
+        self.filled: set[int] = set()  # places that were brought into memory in this epoch
+        self.refills = dict.fromkeys(range(mapping.groups), 0)
+        self.reads: list[Read] = []
+
+    def location(self, place: int) -> Location:
+        """Where a request for a place looks."""
+        return place // self.mapping.chunk_size // self.mapping.group_chunks, place % self.mapping.chunk_size
+
+    def deliver(self, position: int, location: Location) -> int:
+        """The place whose sample is delivered, after a read where nothing lies at the location."""
+        if location not in self.lies:
+            self.read(position, *location)
+        return self.lies.pop(location)
+
+    def read(self, position: int, group: int, slot: int) -> None:
+        """Choose a chunk that fills a location, and fill what it can."""
+        size, n = self.mapping.chunk_size, self.mapping.group_chunks
+        fillable: dict[int, list[int]] = {}  # candidate -> what it would fill
+        for chunk in range(group * n, group * n + n):
+            files = [chunk * size + k for k in range(length_of_chunk(self.mapping, chunk))]
+            if slot < len(files) and files[slot] not in self.filled:
+                fillable[chunk] = [f for f in files if f not in self.filled and (group, f % size) not in self.lies]
+        best = max(len(files) for files in fillable.values())
+        dice = self.priorities(group, self.refills[group])
+        chosen = -1
+        for chunk, files in fillable.items():
+            equal = self.refill == "random" or len(files) == best
+            if equal and (chosen < 0 or dice[chunk % n] > dice[chosen % n]):
+                chosen = chunk
+        self.refills[group] += 1
+        for place in fillable[chosen]:
+            self.lies[group, place % size] = place
+            self.filled.add(place)
+        held = tuple(fillable[chosen])
+        self.reads.append(Read(position, chosen, 0, length_of_chunk(self.mapping, chosen), held))
+
+
+def model_slots(
+    mapping: Mapping, access: Sequence[int], refill: str, priorities: Priorities
+) -> tuple[list[int], list[Read]]:
+    """Section 3.3 of the paper, request by request: what is delivered, and what is read."""
+    memory = ModelMemory(mapping, refill, priorities)
+    delivered = [memory.deliver(position, memory.location(asked)) for position, asked in enumerate(access)]
+    return delivered, memory.reads
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """How many nodes and ranks there are, and what they may send ahead."""
+
+    nodes: int
+    ranks: int
+    window: int
+    remote: int
+
+    def drawer(self, position: int) -> int:
+        """The node that draws at a position: ranks draw in turn, the first of them are on node 0."""
+        return position % self.ranks // (self.ranks // self.nodes)
+
+    def owner(self, group: int, groups: int) -> int:
+        """The node that owns a group: the first groups are those of node 0, and each has the same share of them."""
+        return group * self.nodes // groups
+
+
+ONE = Nodes(nodes=1, ranks=1, window=0, remote=0)
+"""One node."""
+
+
+def model_requests(
+    mapping: Mapping, access: Sequence[int], nodes: Nodes, refill: str, priorities: Priorities
+) -> tuple[list[int], list[Read], list[tuple[int, list[int]]]]:
+    """Section 3.4 of the paper, draw by draw: what is delivered, what is read; who asked at which position, and for
+    which positions samples were sent ahead with the answer.
     """
-    size, n = mapping.chunk_size, mapping.group_chunks
-    lies: dict[tuple[int, int], int] = {}  # (group, slot) -> place
-    filled: set[int] = set()  # places that were brought into memory in this epoch
-    refills = dict.fromkeys(range(mapping.groups), 0)
+    memory = ModelMemory(mapping, refill, priorities)
+    sent_ahead: list[dict[Location, int]] = [{} for _ in range(nodes.nodes)]  # each node's remote abstract memory
     delivered: list[int] = []
-    reads: list[Read] = []
+    requests: list[tuple[int, list[int]]] = []
     for position, asked in enumerate(access):
-        slot, group = asked % size, asked // size // n
-        if (group, slot) not in lies:
-            fillable: dict[int, list[int]] = {}  # candidate -> what it would fill
-            for chunk in range(group * n, group * n + n):
-                files = [chunk * size + k for k in range(length_of_chunk(mapping, chunk))]
-                if slot < len(files) and files[slot] not in filled:
-                    fillable[chunk] = [f for f in files if f not in filled and (group, f % size) not in lies]
-            best = max(len(files) for files in fillable.values())
-            chosen = -1
-            for chunk, files in fillable.items():
-                equal = refill == "random" or len(files) == best
-                dice = priorities(group, refills[group])
-                if equal and (chosen < 0 or dice[chunk % n] > dice[chosen % n]):
-                    chosen = chunk
-            refills[group] += 1
-            for place in fillable[chosen]:
-                lies[group, place % size] = place
-                filled.add(place)
-            reads.append(Read(position, chosen, 0, length_of_chunk(mapping, chosen), tuple(fillable[chosen])))
-        delivered.append(lies.pop((group, slot)))
-    return delivered, reads
+        node, location = nodes.drawer(position), memory.location(asked)
+        owner, here = nodes.owner(location[0], mapping.groups), sent_ahead[node]
+        if location in here:
+            delivered.append(here.pop(location))
+            continue
+        delivered.append(memory.deliver(position, location))
+        if owner == node:
+            continue
+        coming = [p for p in range(position + 1, len(access)) if nodes.drawer(p) == node]
+        sent = []
+        for later in coming[: nodes.window]:
+            wanted = memory.location(access[later])
+            owned = nodes.owner(wanted[0], mapping.groups) == owner
+            if owned and wanted in memory.lies and wanted not in here and len(here) < nodes.remote:
+                here[wanted] = memory.lies.pop(wanted)
+                sent.append(later)
+        requests.append((position, sent))
+    return delivered, memory.reads, requests
 
 
 @dataclass(frozen=True)
@@ -160,18 +235,32 @@ refills = st.sampled_from(("fill_rate", "random"))
 
 
 @st.composite
+def many_nodes(draw: st.DrawFn, fewest: int = 2) -> Nodes:
+    """Some nodes with some ranks each; windows and limits from none to more than an epoch has."""
+    count = draw(st.integers(fewest, 5))
+    some = st.one_of(st.integers(0, 6), st.integers(0, 200))
+    return Nodes(count, count * draw(st.integers(1, 3)), draw(some), draw(some))
+
+
+@st.composite
 def orders(draw: st.DrawFn, most: int = 150) -> Order:
-    """Orders of both protocols."""
+    """Orders of both protocols, the paper's also across nodes."""
     mapping = draw(mappings(most))
+    protocol = draw(st.sampled_from(("stripes", "slots")))
+    nodes = draw(st.one_of(st.just(ONE), many_nodes())) if protocol == "slots" else ONE
     return Order(
         data_set="any",
         samples=mapping.samples,
         chunk_size=mapping.chunk_size,
         group_chunks=min(mapping.group_chunks, mapping.chunks),
         seed=draw(seeds),
-        protocol=draw(st.sampled_from(("stripes", "slots"))),
+        protocol=protocol,
         stripe=draw(st.integers(1, mapping.chunk_size)),
         refill=draw(refills),
+        nodes=nodes.nodes,
+        ranks=nodes.ranks,
+        window=nodes.window,
+        remote=nodes.remote,
     )
 
 

@@ -67,12 +67,25 @@ DIGESTS = {
 """SHA-256 of both tables and of what is held: 100,003 samples in chunks of 64, 16 a group, seed 2024, epoch 5."""
 
 
+ACROSS_DIGESTS = {
+    "fill_rate": "f3b535034a2ac504f8d57c5bb88eba8081b33f87d0aaf3c39330faa719ae6132",
+    "random": "68e704d60f5a1c166d4733061575ed8a820f52749c974b258005f037d559766c",
+}
+"""SHA-256 of all three tables of that size with protocol `slots` across 3 nodes of 2 ranks, window 1,300, limit 500."""
+
+
 def digest(plan: Plan) -> str:
-    """Of all numbers of a plan as 64 bits, little-endian: what is drawn, then each read and the places it holds."""
+    """Of all numbers of a plan as 64 bits, little-endian: what is drawn, then each read and the places it holds, then
+    each request and the positions that are sent with it.
+    """
     found = hashlib.sha256(plan.sample_of.astype("<i8").tobytes())
     for number, read in enumerate(plan.reads.tolist()):
         found.update(np.array(read, "<i8").tobytes())
         found.update(plan.places_held(number).astype("<i8").tobytes())
+    if plan.requests is not None:
+        for number, position in enumerate(plan.requests.positions.tolist()):
+            found.update(np.array(position, "<i8").tobytes())
+            found.update(plan.requests.sent_with(number).astype("<i8").tobytes())
     return found.hexdigest()
 
 
@@ -109,3 +122,10 @@ def test_larger_plans(of: tuple[str, int, str]) -> None:
     """All of a plan, by its digest."""
     protocol, stripe, refill = of
     assert digest(Order("golden", 100_003, 64, 16, 2024, protocol, stripe, refill).plan(5)) == DIGESTS[of]
+
+
+@pytest.mark.parametrize("refill", ACROSS_DIGESTS)
+def test_a_larger_plan_across_nodes(refill: str) -> None:
+    """All of a plan with its requests, by its digest."""
+    order = Order("golden", 100_003, 64, 16, 2024, "slots", 1, refill, nodes=3, ranks=6, window=1300, remote=500)
+    assert digest(order.plan(5)) == ACROSS_DIGESTS[refill]

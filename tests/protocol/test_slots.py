@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan
 from brand.protocol.random import Stream, permutation
-from brand.protocol.slots import Refill, _priorities, plan_access, plan_slots
+from brand.protocol.slots import Refill, plan_access, plan_slots, priorities
 from tests.protocol.models import Read, epochs, mappings, model_slots, reads_of, refills, seeds
 
 
@@ -21,7 +21,7 @@ def model_plan(
     mapping: Mapping, access: Sequence[int], refill: Refill, seed: int, epoch: int
 ) -> tuple[list[int], list[Read]]:
     """What the model makes of the same access sequence and the same random numbers."""
-    return model_slots(mapping, access, refill, lambda group, k: _priorities(mapping, seed, epoch, k)[group].tolist())
+    return model_slots(mapping, access, refill, lambda group, k: priorities(mapping, seed, epoch, k)[group].tolist())
 
 
 @settings(max_examples=150)
@@ -91,7 +91,7 @@ def seed_with(choices: Sequence[tuple[int, Sequence[int]]]) -> int:
     """The first seed with which refill `k` prefers `choices[k][0]` to the other chunks `choices[k][1]`."""
 
     def falls_so(seed: int) -> bool:
-        dice = [_priorities(FIGURE, seed, 0, k)[0] for k in range(len(choices))]
+        dice = [priorities(FIGURE, seed, 0, k)[0] for k in range(len(choices))]
         return all(dice[k][one] > max(dice[k][list(others)]) for k, (one, others) in enumerate(choices))
 
     return next(seed for seed in range(10_000) if falls_so(seed))

@@ -1,0 +1,44 @@
+"""Which node owns which chunk, and which node draws at which position?
+
+Groups are formed over the whole data set first and then given to nodes in contiguous runs, so that one plan serves any
+number of nodes. A node reads the chunks of its own groups, and nobody else reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_NODES: Final = 1024
+
+
+def owner_of_group(groups: int, nodes: int) -> NDArray[np.int32]:
+    """The node that owns each group, ascending, shape (groups,): shares differ by one group at the most.
+
+    Nodes without a group are among them where there are fewer groups than nodes. Raises ValueError.
+    """
+    if groups < 1:
+        raise ValueError(f"{groups} groups have no owners: give 1 or more")
+    if not 1 <= nodes <= MAX_NODES:
+        raise ValueError(f"{nodes} nodes: give 1 to {MAX_NODES:,}")
+    return (np.arange(groups, dtype=np.int64) * nodes // groups).astype(np.int32)
+
+
+def owner_of_chunk(chunks: int, group_chunks: int, nodes: int) -> NDArray[np.int32]:
+    """The node that owns each chunk, which is that of its group of `group_chunks` chunks, shape (chunks,).
+
+    Raises ValueError.
+    """
+    if min(chunks, group_chunks) < 1:
+        raise ValueError(f"{chunks} chunks in groups of {group_chunks}: give 1 or more of both")
+    return owner_of_group(-(-chunks // group_chunks), nodes)[np.arange(chunks) // group_chunks]
+
+
+def drawer_of(positions: NDArray[np.integer[Any]], nodes: int, ranks: int) -> NDArray[Any]:
+    """The node that draws at each position, where ranks draw in turn and lie on nodes in contiguous blocks.
+
+    That is how launchers lay them out: ranks 0 to `ranks // nodes - 1` are on node 0, and so on. Same shape and type.
+    """
+    return positions % ranks * nodes // ranks
