@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from brand.errors import BrandError as BrandError
+from brand.version import __version__
 
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
 
-__version__ = "0.1.0"
 __all__ = [
     "BrandDataset",
     "BrandError",

@@ -14,7 +14,7 @@ import numpy as np
 from brand.errors import UsageError
 from brand.node.arena import ROW_BYTES
 from brand.node.core import AHEAD_SHARE
-from brand.node.memory import Memory, available_bytes, memory_bytes
+from brand.node.memory import Memory, available_bytes, memory_bytes, remote_bytes
 from brand.node.pages import page_bytes
 from brand.protocol.mapping import chunks_per_group
 from brand.protocol.order import Order
@@ -53,11 +53,28 @@ class Slots:
 ProtocolChoice = Literal["stripes", "slots"] | Stripes | Slots
 
 
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Those that draw together."""
+
+    nodes: int = 1
+    ranks: int = 1
+    """On all nodes together."""
+    remote: Memory = None
+    """How much of a node's memory others may fill, as a share of it or in bytes."""
+
+
 def choose_order(
-    data: StoredDataSet, seed: int, protocol: ProtocolChoice, share: float | None, memory: Memory
+    data: StoredDataSet,
+    seed: int,
+    protocol: ProtocolChoice,
+    share: float | None,
+    memory: Memory,
+    nodes: Nodes = Nodes(),
 ) -> Order:
     """The order of a run. `share` of the data fits into a running server's memory; None where `memory` says it.
 
+    `stripes` have the same order on any number of nodes: that for the memory of one of them. `slots` use that of all.
     Raises `UsageError`.
     """
     chosen = {"stripes": Stripes(), "slots": Slots()}.get(protocol) if isinstance(protocol, str) else protocol
@@ -70,7 +87,7 @@ def choose_order(
     samples = memory_bytes(memory, every) / sample if share is None else min(share, 1.0) * header.samples
     common = Order(data.id, header.samples, header.chunk_size, _group_chunks(data, samples), seed)
     if isinstance(chosen, Slots):
-        return replace(common, protocol="slots", refill=chosen.refill)
+        return _choose_slots(data, replace(common, protocol="slots", refill=chosen.refill), samples, nodes)
     mixing = min(samples, header.samples / MIXING_SHARE)
     if chosen.mixing is not None:
         mixing = min(samples, memory_bytes(chosen.mixing, every) / sample)
@@ -84,6 +101,22 @@ def choose_order(
         raise UsageError(f"Stripes(length={length}): a stripe has 1 to {header.chunk_size} samples, a chunk's size")
     n = max(_group_chunks(data, samples), chunks_per_group(header.samples, header.chunk_size, mixing))
     return replace(common, group_chunks=n, stripe=length)
+
+
+def _choose_slots(data: StoredDataSet, alone: Order, samples: float, nodes: Nodes) -> Order:
+    """The order of `slots`: on several nodes their memories are one, and what is sent ahead is foreseen."""
+    if nodes.nodes == 1 or nodes.ranks % nodes.nodes:
+        return alone
+    remote = remote_bytes(nodes.remote, int(samples * data.mean_bytes)) / data.mean_bytes
+    n = _group_chunks(data, (samples - remote) * nodes.nodes)
+    share = data.share
+    if share is not None:
+        if share.group_chunks < n:
+            how = f"`brand partition --group-chunks {n}` (or more) keeps enough chunks together"
+            raise UsageError(f"protocol 'slots' needs {n} chunks on one node for each abstract chunk: {how}")
+        n = share.group_chunks
+    window = int(remote)  # of these draws some are of the node's own samples, so that the room is hardly ever short
+    return replace(alone, group_chunks=n, nodes=nodes.nodes, ranks=nodes.ranks, window=window, remote=int(remote))
 
 
 def choose_depth(data: StoredDataSet) -> int:

@@ -7,55 +7,44 @@ asked again, and what the old one had in memory is read exactly.
 
 from __future__ import annotations
 
-import mmap
 import os
-import socket
 import threading
-import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.formats.constants import ROW
-from brand.formats.stored import Stored
 from brand.node import messages
-from brand.node.arena import ROW_BYTES
-from brand.node.buffers import Buffers
-from brand.node.connection import same_user, socket_name
-from brand.node.launch import START_LIMIT_S, ServerError, Spec, start_server
+from brand.node.fetches import unpack_samples
+from brand.node.launch import ServerError, Spec, start_server
 from brand.node.memory import Memory
-from brand.node.messages import CHECKED, HEAD, MAX_DRAW, MAX_REPLY, Kind, ProtocolError
+from brand.node.messages import MAX_DRAW, Kind
+from brand.node.session import Drawn, ServerFacts, Session
 from brand.protocol.order import Order
 
-ANSWER_LIMIT_S: Final = 120.0
-"""How long a server may take to answer; it answers within 30 s even where storage hangs."""
 ATTEMPTS: Final = 3
 PART_SHARE: Final = 32
 """Samples of one draw fill one part in so many of the arena, at the most."""
 LEAST_PART: Final = 8
+FETCH_BYTES: Final = 8 << 20
+"""About so much is fetched at a time from other nodes."""
 
 _T = TypeVar("_T")
-_open: weakref.WeakSet[_Connection] = weakref.WeakSet()
 _nodes: weakref.WeakSet[Node] = weakref.WeakSet()
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """What a draw brought, in the order of the positions asked for."""
+class Cluster(Protocol):
+    """How the server of this node finds those of the other nodes. Picklable."""
 
-    places: NDArray[np.int64]
-    """Place of each sample."""
-    present: NDArray[np.intp]
-    """Which of them came from memory, checked, as positions in `places`; the others are to be read exactly."""
-    stored: Stored
-    """Those: memory that is used again when nobody looks at it any more."""
-    waited_s: float
-    """How long the server took to answer."""
+    def member(self) -> dict[str, Any]:
+        """What a server is told that is one of several (`Spec.cluster`). Raises `ServerError`."""
+        ...
+
+    def meet(self, address: str) -> list[str | None]:
+        """Tell the others where this node's server listens; where theirs do, by node. Raises `ServerError`."""
+        ...
 
 
 class Node:
@@ -67,41 +56,69 @@ class Node:
         memory: What a server that has to be started is told; None together with `attach`.
         run: What all processes of one training share, and no other.
         attach: Never start a server.
+        cluster: How a server that has to be started becomes one of several; None: it is alone.
     """
 
     def __init__(
-        self, path: str, data_set: str, mean_bytes: float, address: str, memory: Memory, run: str, *, attach: bool
+        self,
+        path: str,
+        data_set: str,
+        mean_bytes: float,
+        address: str,
+        memory: Memory,
+        run: str,
+        *,
+        attach: bool,
+        cluster: Cluster | None = None,
     ) -> None:
         self.path, self.data_set, self.mean_bytes = path, data_set, mean_bytes
         self.address, self.memory, self.run, self.attach = address, memory, run, attach
+        self.cluster = cluster
         self._begin_anew()
         _nodes.add(self)
 
     def _begin_anew(self) -> None:
         """Without connections: a forked child has its own."""
-        self._idle: list[_Connection] = []
+        self._idle: list[Session] = []
         """Connections for draws that no thread uses just now; to map the arena anew for each would cost too much."""
         self._lock = threading.Lock()
-        self._control: _Connection | None = None
+        self._control: Session | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("path", "data_set", "mean_bytes", "address", "memory", "run", "attach")
+        names = ("path", "data_set", "mean_bytes", "address", "memory", "run", "attach", "cluster")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def begin(self, order: Order, tag: int, epoch: int, position: int, ranks: tuple[int, int]) -> None:
+    def begin(
+        self,
+        order: Order,
+        tag: int,
+        epoch: int,
+        position: int,
+        ranks: tuple[int, int],
+        batch: int = 0,
+        turn: int | None = None,
+    ) -> NDArray[np.int64] | None:
         """Say that this process, rank so many of so many, is about to draw. Raises `ServerError`.
 
-        From then on other processes of the run find the order by the tag.
+        From then on other processes of the run find the order by the tag. `turn` is the order's place among those that
+        this training has begun: where nodes have different orders at the same, they are refused.
+
+        With `batch`, the samples of a batch of each rank, the server says which positions are this rank's, as soon as
+        all ranks have begun.
         """
 
-        def act(connection: _Connection) -> None:
-            number = connection.number_of(self.run, order, tag)
-            connection.send(messages.pack_begin(number, epoch, position, *ranks))
+        def act(connection: Session) -> NDArray[np.int64] | None:
+            number = connection.number_of(self.run, order, tag, turn)
+            connection.send(messages.pack_begin(number, epoch, position, *ranks, batch))
+            if not batch:
+                return None
+            body = connection.ask(messages.pack_which(number, epoch, ranks[0]), Kind.POSITIONS)
+            return messages.unpack_positions(body)
 
-        self._with_control(act)
+        return self._with_control(act)
 
     def order_by_tag(self, tag: int, *, owner: int) -> Order:
         """The order that another process of the run has begun to draw. Raises `ServerError` where none has this tag."""
@@ -137,6 +154,26 @@ class Node:
                     raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
         return parts
 
+    def fetch(self, places: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.bool_], list[bytes]]:
+        """Samples that only other nodes have, by name: which of them could be had, and their stored bytes.
+
+        `rows` are those of the index for these places, all different. Raises `ServerError`.
+        """
+        sizes = rows["size"].astype(np.int64)
+        part = np.cumsum(sizes) // FETCH_BYTES
+        present, samples = [], []
+        for number in np.unique(part).tolist():
+            some = part == number
+            message, limit = messages.pack_fetch(places[some]), int(sizes[some].sum()) + int(some.sum())
+
+            def act(connection: Session, message: bytes = message, limit: int = limit) -> memoryview:
+                return connection.ask(message, Kind.FETCH, limit)
+
+            found, data = unpack_samples(self._with_control(act), sizes[some])
+            present.append(found)
+            samples += data
+        return np.concatenate(present), samples
+
     def stats(self) -> dict[str, Any]:
         """Counters of the server. Raises `ServerError`."""
         return self._with_control(lambda c: messages.unpack_json(c.ask(messages.frame(Kind.STATS), Kind.STATS)))
@@ -145,9 +182,9 @@ class Node:
         """Put a fact on the server's list of samples that were replaced."""
         self._with_control(lambda c: c.send(messages.pack_json(Kind.REPORT, fact)))
 
-    def share(self) -> float:
-        """How much of the data fits into the server's memory; 1 and more is all. Raises `ServerError`."""
-        return self._with_control(lambda c: c.share)
+    def server(self) -> ServerFacts:
+        """What the server says of itself. Raises `ServerError`."""
+        return self._with_control(lambda c: c.server)
 
     @property
     def running(self) -> bool:
@@ -163,14 +200,14 @@ class Node:
             self._control = None
             self._idle.clear()
 
-    def _idle_connection(self) -> _Connection | None:
+    def _idle_connection(self) -> Session | None:
         """A connection of this process that no thread uses."""
         try:
             return self._idle.pop()
         except IndexError:
             return None
 
-    def _with_control(self, act: Callable[[_Connection], _T]) -> _T:
+    def _with_control(self, act: Callable[[Session], _T]) -> _T:
         """Act on this process's connection for everything but draws."""
         with self._lock:
             for attempt in range(ATTEMPTS):
@@ -186,24 +223,36 @@ class Node:
                         raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
             raise AssertionError
 
-    def _connect(self, owner: int) -> _Connection:
+    def _connect(self, owner: int) -> Session:
         if not hasattr(os, "memfd_create"):
             raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
         try:
-            return _Connection(self.address, self.data_set, owner)
+            return self._joined(Session(self.address, self.data_set, owner))
         except ConnectionError:
             if self.attach:
                 raise ServerError(
                     f"no node server at {self.address}: start one with `brand serve {self.path}`, or leave out server="
                 ) from None
-        start_server(Spec(self.path, self.address, self.memory, (owner,)))
-        return _Connection(self.address, self.data_set, owner)
+        member = None if self.cluster is None else self.cluster.member()
+        start_server(Spec(self.path, self.address, self.memory, (owner,), member))
+        return self._joined(Session(self.address, self.data_set, owner))
+
+    def _joined(self, session: Session) -> Session:
+        """A connection to a server that knows where the other nodes are, if there are any."""
+        if self.cluster is not None and session.server.listens_at is not None and not session.server.joined:
+            try:
+                addresses = self.cluster.meet(session.server.listens_at)
+            except BaseException:
+                session.close()
+                raise
+            session.send(messages.pack_json(Kind.PEERS, {"addresses": addresses}))
+        return session
 
 
 def look_at(address: str) -> dict[str, Any]:
     """Counters of a server, whatever data set it serves. Raises `ServerError` where none is."""
     try:
-        connection = _Connection(address, None, None)
+        connection = Session(address, None, None)
         try:
             return messages.unpack_json(connection.ask(messages.frame(Kind.STATS), Kind.STATS))
         finally:
@@ -212,153 +261,8 @@ def look_at(address: str) -> dict[str, Any]:
         raise ServerError(f"no node server at {address}: {error}") from None
 
 
-class _Connection:
-    """One connection of this process to a server, used by one thread at a time."""
-
-    def __init__(self, address: str, data_set: str | None, owner: int | None) -> None:
-        self._address = address
-        self._numbers: dict[Order, int] = {}
-        self._buffers = Buffers()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        _open.add(self)
-        try:
-            self._socket.settimeout(ANSWER_LIMIT_S)
-            _connect(self._socket, address)
-            if not same_user(self._socket):
-                raise ServerError(f"the server at {address} belongs to another user")
-            hello = {"data_set": data_set, "owner": owner}
-            self._pages, self.share = self._greet(messages.pack_json(Kind.HELLO, hello))
-            self.arena_bytes = self._pages.size
-        except BaseException:
-            self._socket.close()
-            raise
-
-    def number_of(self, run: str, order: Order, tag: int | None = None) -> int:
-        """The server's number of a run with an order."""
-        if order not in self._numbers:
-            facts = {"run": run, "order": order.to_json(), "tag": tag}
-            body = self.ask(messages.pack_json(Kind.ORDER, facts), Kind.ORDER)
-            self._numbers[order] = int(messages.unpack_json(body)["number"])
-        return self._numbers[order]
-
-    def send(self, message: bytes) -> None:
-        """Send a message that gets no reply."""
-        self._socket.sendall(message)
-
-    def ask(self, message: bytes, expected: Kind) -> memoryview:
-        """Send a message; the body of the reply."""
-        self._socket.sendall(message)
-        return self._receive(expected)
-
-    def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64]) -> Drawn:
-        """See `Node.draw`."""
-        if len(positions) > MAX_DRAW:
-            raise ValueError(f"{len(positions)} positions in one draw; the limit is {MAX_DRAW}")
-        number = self.number_of(run, order)
-        asked_s = time.monotonic()
-        lease = messages.unpack_lease(self.ask(messages.pack_draw(number, epoch, positions), Kind.LEASE))
-        waited_s = time.monotonic() - asked_s
-        if len(lease.places) != len(positions) or not 0 <= lease.places.min() <= lease.places.max() < order.samples:
-            raise ProtocolError("the server's answer is to another question")
-        stored, present = self._gather(lease), np.flatnonzero(lease.state)
-        right = lease.state[present] == CHECKED
-        if not right.all():
-            right[~right] = stored.part(~right).right()
-        # At once, not with the next request: until then the pages could serve nobody.
-        self.send(messages.pack_release(lease.number, checked=bool(right.all())))
-        if not right.all():  # whoever reads them exactly will say what is wrong, if it is not this memory
-            stored, present = stored.part(right), present[right]
-        return Drawn(lease.places, present, stored, waited_s)
-
-    def close(self) -> None:
-        """Hang up."""
-        self._socket.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-    def _gather(self, lease: messages.Lease) -> Stored:
-        """Copy the samples out of the shared pages: one array operation for all."""
-        page = self._pages.shape[1]
-        if len(lease.pages) and not 0 <= lease.pages.min() <= lease.pages.max() < len(self._pages):
-            raise ProtocolError("the server names pages that are not there")
-        memory = self._buffers.take(len(lease.pages) * page)
-        np.take(self._pages, lease.pages, axis=0, out=memory.reshape(-1, page), mode="clip")
-        starts = (np.cumsum(lease.counts, dtype=np.int64) - lease.counts) * page
-        rows = memory[starts[:, None] + np.arange(ROW_BYTES)].view(ROW)[:, 0] if len(starts) else np.empty(0, ROW)
-        if (rows["size"].astype(np.int64) + ROW_BYTES > lease.counts.astype(np.int64) * page).any():
-            raise ProtocolError("a sample is larger than its pages")
-        return Stored(memory, starts + ROW_BYTES, rows)
-
-    def _greet(self, hello: bytes) -> tuple[NDArray[np.uint8], float]:
-        """Say hello; the server's pages, read-only, and how much of the data fits into them."""
-        self._socket.sendall(hello)
-        head, descriptors, _, _ = socket.recv_fds(self._socket, HEAD.size, 1)
-        try:
-            while 0 < len(head) < HEAD.size:
-                more = self._socket.recv(HEAD.size - len(head))
-                if not more:
-                    raise ConnectionResetError("it hung up")
-                head += more
-            welcome = messages.unpack_json(self._body(head, Kind.HELLO))
-            if len(descriptors) != 1:
-                raise ProtocolError("the server sent no memory")
-            page, count, every = welcome.get("page"), welcome.get("pages"), welcome.get("all_pages")
-            size = os.fstat(descriptors[0]).st_size
-            if not (isinstance(page, int) and isinstance(count, int) and isinstance(every, int)):
-                raise ProtocolError("the server does not say how large its memory is")
-            if page < ROW_BYTES or every < 1 or page * count != size:
-                raise ProtocolError("the server's memory is not as it says")
-            mapping = mmap.mmap(descriptors[0], size, prot=mmap.PROT_READ)
-            return np.frombuffer(mapping, np.uint8).reshape(count, page), count / every
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-
-    def _receive(self, expected: Kind) -> memoryview:
-        return self._body(bytes(self._exactly(HEAD.size)), expected)
-
-    def _body(self, head: bytes, expected: Kind) -> memoryview:
-        if not head:
-            raise ConnectionResetError("it hung up")
-        kind, length = messages.parse_head(head, MAX_REPLY)
-        body = self._exactly(length)
-        if kind == Kind.FAILED:
-            fact = messages.unpack_json(body)
-            raise ServerError(f"the node server at {self._address} refuses: {fact.get('message')}")
-        if kind != expected:
-            raise ProtocolError(f"the server answers {kind.name} where {expected.name} is due")
-        return body
-
-    def _exactly(self, size: int) -> memoryview:
-        data = memoryview(bytearray(size))
-        done = 0
-        while done < size:
-            count = self._socket.recv_into(data[done:])
-            if not count:
-                raise ConnectionResetError("it hung up")
-            done += count
-        return data
-
-
-def _connect(connection: socket.socket, address: str) -> None:
-    """Connect, waiting where many others do. Raises ConnectionError, TimeoutError."""
-    end_s = time.monotonic() + START_LIMIT_S
-    while True:
-        try:
-            connection.connect(socket_name(address))
-            return
-        except BlockingIOError:  # the queue of those who want to connect is full
-            if time.monotonic() > end_s:
-                raise TimeoutError(f"{address} accepts nobody") from None
-            time.sleep(0.01)
-
-
 def _begin_anew_in_child() -> None:
-    """A forked child must not keep its parent's connections open, nor wait for a lock that a thread of it holds."""
-    for connection in list(_open):
-        with suppress(OSError):
-            connection.close()
+    """A forked child must not use its parent's connections, nor wait for a lock that a thread of it holds."""
     for node in list(_nodes):
         node._begin_anew()
 

@@ -24,7 +24,10 @@ from brand.errors import UsageError
 from brand.node.arena import Arena
 from brand.node.counters import Counters
 from brand.node.epoch import Epoch
-from brand.node.epochs import Epochs, Key
+from brand.node.epochs import Begin, Epochs, Key
+from brand.node.leases import Leases
+from brand.node.members import ALONE, Members
+from brand.node.remote import Remote
 from brand.node.residents import Residents
 from brand.node.tasks import Answer, Choice, Read, Rows
 from brand.protocol.order import Order
@@ -35,16 +38,15 @@ AHEAD_SHARE: Final = 8
 AHEAD_MOST: Final = 256 << 20
 LARGEST_SHARE: Final = 4
 """A sample larger than one part in so many of the arena is never held."""
-STALE_LEASE_S: Final = 1.0
-"""A client that copies for longer than this is not waited for."""
 IDLE_S: Final = 2.0
 """A run that nobody has drawn from for so long makes room for others."""
 RELEASE_EVERY: Final = 64
 """Reads after which the pages of the index that they touched are released."""
-MAX_LEASES: Final = 64
 SKIP_SLACK: Final = 8192
 """Positions so far behind those that are asked for were skipped, or half of what memory holds; nearer ones may be with
 a slow worker."""
+SILENCE_S: Final = 2.0
+"""What owners should have sent is not waited for if they have sent nothing for so long."""
 LONGEST_WAIT_S: Final = 30.0
 """After so long a draw is answered as it stands."""
 
@@ -55,50 +57,49 @@ class _Draw:
     key: Key
     positions: NDArray[np.int64]
     since_s: float
-
-
-@dataclass(slots=True)
-class _Lease:
-    client: int
-    places: NDArray[Any]
-    since_s: float
+    asked_of: Epoch | None = None
+    """What other nodes should be asked for was asked for, for this epoch."""
 
 
 class Core:
     """The state of a node server."""
 
-    def __init__(self, index: Rows, arena: Arena, pages_of: NDArray[np.uint32], chunk_size: int) -> None:
+    def __init__(
+        self,
+        index: Rows,
+        arena: Arena,
+        pages_of: NDArray[np.uint32],
+        chunk_size: int,
+        members: Members = ALONE,
+        remote_pages: int = 0,
+    ) -> None:
         self._index, self._arena = index, arena
         self._samples, self._chunk_size = len(pages_of), chunk_size
-        self._residents = Residents(arena, pages_of)
-        self._epochs = Epochs(self._residents, max(1, (arena.count - 1) // LARGEST_SHARE), chunk_size)
+        self._members, self.remote_pages = members, remote_pages
+        self._residents = Residents(arena, pages_of, members.nodes)
+        largest = max(1, (arena.count - 1) // LARGEST_SHARE)
+        sent = Remote.largest_sent(remote_pages, members, arena.page)
+        self.counters = Counters()
+        self.epochs = Epochs(self._residents, largest, chunk_size, members, sent)
+        self.remote = Remote(index, arena, self._residents, self.epochs, members, remote_pages, self.counters)
+        """What this node sends to others, and gets from them."""
         self._draws: list[_Draw] = []
-        self._leases: dict[int, _Lease] = {}
+        self._leases = Leases(self._residents)
         self._answers: deque[Answer] = deque()
-        self._last_lease = 0
         self._kept_for: set[int] = set()
         """Runs that were under way when it was decided what is kept."""
         self.reading = 0
         """Reads on their way."""
-        self.counters = Counters()
 
     # -- what clients want -------------------------------------------------------------------------------------------
 
-    def register(self, client: int, order: Order, name: str, tag: int | None) -> int:
-        """Number of a run: an order, and a name that its processes share. Raises `UsageError`."""
-        return self._epochs.register(client, order, name, tag)
-
-    def order_by_tag(self, name: str, tag: int | None) -> Order:
-        """The order that a run's processes call by a tag. Raises `UsageError` where there is none."""
-        return self._epochs.order_by_tag(name, tag)
-
-    def knows(self, client: int, run: int) -> bool:
-        """Whether a client has registered the run of this number."""
-        return self._epochs.knows(client, run)
-
-    def begin(self, client: int, key: Key, position: int, rank: int, replicas: int) -> None:
+    def begin(self, client: int, key: Key, position: int, rank: int, replicas: int, batch: int = 0) -> None:
         """A rank is about to draw from `position` on; what all ranks of the run have left behind is given up."""
-        self._epochs.begin(client, key, position, rank, replicas, self._busy())
+        self.epochs.begin_here(client, key, position, (rank, replicas), batch, self._busy())
+
+    def begin_elsewhere(self, client: int, key: Key, begin: Begin) -> None:
+        """Another node says what its ranks are about to draw."""
+        self.epochs.begin(client, key, begin, self._busy())
 
     def draw(self, client: int, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
         """A client asks for positions of an epoch; the answer comes by `answers`. Raises `UsageError`."""
@@ -106,9 +107,8 @@ class Core:
             raise UsageError(f"positions are 0 to {self._samples - 1:,}")
         if any(draw.client == client for draw in self._draws):
             raise UsageError("a second draw before the first is answered")
-        if sum(lease.client == client for lease in self._leases.values()) >= MAX_LEASES:
-            raise UsageError(f"more than {MAX_LEASES} leases that were not released")
-        self._epochs.expect(key, int(positions.min()), self._busy())
+        self._leases.check(client)
+        self.epochs.expect(key, int(positions.min()), self._busy())
         draw = _Draw(client, key, positions, now_s)
         self.counters.draws += len(positions)
         if not self._settle(draw, now_s):
@@ -117,26 +117,23 @@ class Core:
 
     def release(self, client: int, lease: int, *, checked: bool) -> None:
         """A client has copied what it was given. Raises `UsageError` for a lease that it does not have."""
-        held = self._leases.get(lease)
-        if held is None or held.client != client:
-            raise UsageError(f"lease {lease} is not this client's")
-        del self._leases[lease]
-        if checked:
-            self._residents.mark_checked(held.places)
-        self._residents.let_go(held.places)
+        self._leases.release(client, lease, checked=checked)
 
     def left(self, client: int) -> None:
         """A client is gone, in whatever way."""
         self._draws = [draw for draw in self._draws if draw.client != client]
-        for lease in [number for number, held in self._leases.items() if held.client == client]:
-            self._residents.let_go(self._leases.pop(lease).places)
-        self._epochs.left(client, self._busy())
+        self._leases.left(client)
+        self.epochs.left(client, self._busy())
+
+    def left_run(self, client: int, run: int) -> None:
+        """A client has no use for a run any more."""
+        self.epochs.left(client, self._busy(), run)
 
     # -- what has been finished --------------------------------------------------------------------------------------
 
     def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any], now_s: float) -> None:
         """A plan is made."""
-        self._epochs.plan_ready(key, plan, read_of)
+        self.epochs.plan_ready(key, plan, read_of)
         self._settle_all(now_s)
 
     def kept_ready(self, mask: NDArray[np.bool_]) -> None:
@@ -163,25 +160,18 @@ class Core:
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
-    def plans_wanted(self) -> Iterator[tuple[Key, Order]]:
-        """Plans to make: the epoch and its order."""
-        return self._epochs.plans_wanted()
-
     def choice_wanted(self) -> Choice | None:
         """What is to be kept must be chosen anew: a run has begun, or has ended and left its memory."""
-        runs = {run for (run, _), _ in self._epochs}
+        runs = {run for (run, _), _ in self.epochs}
         if runs == self._kept_for:
             return None
         self._kept_for = runs
-        for (run, _), epoch in self._epochs:
-            order = self._epochs.order(run)
+        for (run, _), epoch in self.epochs:
+            order = self.epochs.order(run)
             if order.protocol == "stripes":
-                return Choice(epoch.plan, order.stripe, self._room_to_keep(order))
+                owners = self.epochs.owners(order)
+                return Choice(epoch.plan, order.stripe, self._room_to_keep(order), owners)
         return None
-
-    def plan_wanted(self, key: Key) -> bool:
-        """Whether a plan that was to be made is still wanted."""
-        return self._epochs.planned(key)
 
     def answers(self) -> Iterator[Answer]:
         """Answers to draws."""
@@ -195,7 +185,7 @@ class Core:
             if number is None:
                 return None
             held = epoch.plan.places_held(number)
-            due = held[epoch.due[held] & ~epoch.coming[held]]
+            due = epoch.to_read(held)
             present = self._residents.present(due)
             ready, absent = due[present], due[~present]
             if len(ready):
@@ -203,8 +193,8 @@ class Core:
                 epoch.due[ready], epoch.held[ready] = False, True
             if len(absent):
                 needed = int(self._residents.pages_of[absent].sum())
-                if needed > self._arena.free:
-                    if needed < self._arena.count:
+                if needed > self._arena.free - self.remote.reserve():
+                    if needed < self._arena.count - self.remote_pages:
                         return None
                     epoch.due[absent] = False  # it will never fit
                 else:
@@ -221,17 +211,18 @@ class Core:
         """
         if self._settle_all(now_s):
             return True
-        copying = any(now_s - lease.since_s < STALE_LEASE_S for lease in self._leases.values())
-        if self.reading or copying or self._epochs.planned(self._draws[0].key):
+        stuck = next((draw for draw in self._draws if self._waits_for_reads(draw)), None)
+        if stuck is None or self.reading or self._leases.fresh(now_s):
             return False
         share = self._arena.count // AHEAD_SHARE
         made_room = (
-            self._epochs.drop_idle(now_s - IDLE_S, self._busy())
+            self.epochs.drop_idle(now_s - IDLE_S, self._busy())
             or self._give_up_skipped()
             or self._residents.keep_less(self._chunk_size, share)
         )
         if not made_room:
-            self._answer(self._draws.pop(0), now_s)
+            self._draws.remove(stuck)
+            self._answer(stuck, now_s)
         return True
 
     def answer_ready(self, now_s: float) -> None:
@@ -239,8 +230,12 @@ class Core:
 
         Storage may hang, clients should not.
         """
+        for draw in self._draws:
+            epoch = self.epochs.get(draw.key)
+            if epoch is not None and now_s - draw.since_s > SILENCE_S:
+                self.remote.give_up(epoch, draw.positions, now_s - SILENCE_S)
         self._settle_all(now_s)
-        overdue = [d for d in self._draws if now_s - d.since_s > LONGEST_WAIT_S and not self._epochs.planned(d.key)]
+        overdue = [d for d in self._draws if now_s - d.since_s > LONGEST_WAIT_S and not self.epochs.planned(d.key)]
         self._draws = [draw for draw in self._draws if draw not in overdue]
         for draw in overdue:
             self._answer(draw, now_s)
@@ -251,7 +246,7 @@ class Core:
 
     def facts(self, mean_bytes: float) -> dict[str, Any]:
         """Counters, memory by kind in bytes, and progress, as plain values."""
-        page, leased = self._arena.page, [lease.places for lease in self._leases.values()]
+        page, leased = self._arena.page, self._leases.places()
         used = self._arena.count - 1 - self._arena.free
         return {
             **self.counters.to_json(mean_bytes),
@@ -266,7 +261,7 @@ class Core:
             "waiting": len(self._draws),
             "epochs": [
                 {"run": run, "epoch": epoch, "drawn": state.drawn, "samples": self._samples, "start": state.start}
-                for (run, epoch), state in sorted(self._epochs, key=lambda item: item[0])
+                for (run, epoch), state in sorted(self.epochs, key=lambda item: item[0])
                 if state.begun
             ],
         }
@@ -276,26 +271,31 @@ class Core:
     def _room_to_keep(self, order: Order) -> int:
         """Pages that kept samples and an epoch's samples of this order may take together."""
         pages = self._arena.count - 1
+        pages -= self.remote_pages
         if int(self._residents.pages_of.sum(dtype=np.int64)) <= pages:
             return pages  # all fits, and nothing will ever have to be read ahead
         pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._arena.page)
         mean = float(self._residents.pages_of.mean())
-        others = self._epochs.orders() - {order}
+        others = self.epochs.orders() - {order}
         return pages - round(sum(other.mapping.groups * self._chunk_size * mean for other in others))
 
     def _busy(self) -> set[Key]:
         """Epochs with draws that wait."""
         return {draw.key for draw in self._draws}
 
+    def _waits_for_reads(self, draw: _Draw) -> bool:
+        epoch = self.epochs.get(draw.key)
+        return epoch is not None and epoch.waits_for_reads(draw.positions)
+
     def _most_urgent(self) -> Epoch | None:
         """The epoch whose next read is needed in the fewest draws."""
         best, least = None, None
-        for (run, number), state in self._epochs:
+        for (run, number), state in self.epochs:
             if state.next_read is None:
                 continue
-            behind = self._epochs.get((run, number - 1))
-            before = self._samples - behind.start - behind.drawn if behind is not None and not state.begun else 0
-            lead = before + state.deadline() - state.start - state.drawn
+            behind = self.epochs.get((run, number - 1))
+            before = self._samples - behind.start - behind.done if behind is not None and not state.begun else 0
+            lead = before + state.deadline() - state.start - state.drawn - state.sent
             if least is None or lead < least:
                 best, least = state, lead
         return best
@@ -336,22 +336,24 @@ class Core:
 
     def _settle(self, draw: _Draw, now_s: float) -> bool:
         """Answer a draw if nothing that it waits for is still to come."""
-        epoch = self._epochs.get(draw.key)
+        epoch = self.epochs.get(draw.key)
+        if epoch is not None and draw.asked_of is not epoch:
+            draw.asked_of = epoch
+            self.remote.ask(epoch, draw.positions)
         if epoch is None or epoch.due[epoch.plan.sample_of[draw.positions]].any():
             return False
         self._answer(draw, now_s)
         return True
 
     def _answer(self, draw: _Draw, now_s: float) -> None:
-        epoch = self._epochs.get(draw.key)
+        epoch = self.epochs.get(draw.key)
         assert epoch is not None  # nobody is answered before its plan is made
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
         epoch.due[places] = False
         epoch.note_asked(draw.positions, now_s)
         epoch.drawn += len(places)
-        drawn_here = (self._samples - epoch.start) * len(epoch.ranks) / epoch.replicas
-        if epoch.begun and 2 * epoch.drawn >= drawn_here:
-            self._epochs.want((draw.key[0], draw.key[1] + 1))
+        if epoch.begun and 2 * epoch.done >= epoch.total:
+            self.epochs.want((draw.key[0], draw.key[1] + 1))
         present = self._residents.present(places)
         if (np.diff(draw.positions) <= 0).any():  # what is asked for twice is in memory once
             first = np.unique(places, return_index=True)[1]
@@ -362,9 +364,8 @@ class Core:
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
         state[present] += self._residents.checked(here)
-        self._last_lease += 1
-        self._leases[self._last_lease] = _Lease(draw.client, here, now_s)
-        self._answers.append(Answer(draw.client, self._last_lease, places, state, counts, pages))
+        lease = self._leases.give(draw.client, here, now_s)
+        self._answers.append(Answer(draw.client, lease, places, state, counts, pages))
         self.counters.from_memory += len(here)
         self.counters.exact += len(places) - len(here)
         self.counters.wait_s += now_s - draw.since_s
@@ -373,7 +374,7 @@ class Core:
         """Free what lies before the positions that are asked for; whether there was any."""
         found, mean = False, float(self._residents.pages_of.mean())
         slack = min(SKIP_SLACK, int(self._arena.count / mean / 2))
-        for key, epoch in self._epochs:
+        for key, epoch in self.epochs:
             waiting = [draw.positions for draw in self._draws if draw.key == key]
             if waiting:
                 before = epoch.skipped_before(waiting) - slack * epoch.replicas

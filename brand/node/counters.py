@@ -27,6 +27,18 @@ class Counters:
     held_samples: int = 0
     """Samples that these reads brought into memory: `held_samples / read_samples` is the mean fill rate."""
     failed_reads: int = 0
+    sent: int = 0
+    """Samples sent to other nodes."""
+    sent_bytes: int = 0
+    received: int = 0
+    """Samples that other nodes have sent."""
+    received_bytes: int = 0
+    requests: int = 0
+    """Samples for which another node was asked on demand, as the plan of `slots` foresees."""
+    late: int = 0
+    """Samples that another node did not send in time;"""
+    fetched: int = 0
+    """... and those for which it was asked by name after that, where storage does not have them."""
 
     def to_json(self, mean_bytes: float) -> dict[str, Any]:
         """As plain values, with the ratios that follow; `mean_bytes` is the mean size of a stored sample.

@@ -1,15 +1,16 @@
 """Which epochs are under way, and who draws from them?
 
-A *run* is one training: an order and a name that all its ranks and workers share. Its readers, one for each rank, say
-when they begin an epoch; the epoch after it is planned when half of it is drawn, so that it can be read ahead. Epochs
-that all readers have left behind are dropped, and with the last client of a run all of its epochs.
+A *run* is one training: an order and a name that all its ranks and workers share, on all nodes. Its readers, one for
+each rank here and one for each other node, say when they begin an epoch; the epoch after it is planned when half of it
+is drawn, so that it can be read ahead. Epochs that all readers have left behind are dropped, and with the last client
+of a run all of its epochs.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,26 +18,46 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.epoch import Epoch
+from brand.node.members import ALONE, Members, Owners
+from brand.node.outgoing import follows
 from brand.node.residents import Residents
+from brand.node.turns import Turns
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import Plan
+from brand.protocol.split import split_near
 
 MAX_RUNS: Final = 1024
+"""Runs that a server has at a time."""
 
 Key = tuple[int, int]
 """Number of a run, and an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """What ranks say that are about to draw an epoch from position `start` on."""
+
+    start: int
+    replicas: int
+    ranks: tuple[int, ...]
+    batch: int = 0
+    """Samples of a batch of each rank, with `locality`; 0: they draw in turn."""
+    node: int = 0
+    """Where they are."""
+    times: int = 1
+    """How often in a row they have begun this epoch; 0: not yet, they will be there next."""
+    front: int = 0
+    """They have drawn what lies before it."""
+    largest: int = 0
+    """Pages of the largest sample that can be sent to their node."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Reader:
-    """A rank's training process, as far as it said what it is about to draw."""
+    """One who draws, as far as it said what: a rank's training process, or another node with all its ranks."""
 
     epoch: int
-    start: int
-    times: int
-    """How often in a row it has begun this epoch."""
-    rank: int
-    replicas: int
+    begin: Begin
 
 
 @dataclass(slots=True)
@@ -46,33 +67,65 @@ class _Run:
     order: Order
     name: str
     tag: int | None
+    turn: int | None
+    """Its place among the orders that a training has begun: the same on all nodes."""
     clients: set[int] = field(default_factory=set)
     readers: dict[int, _Reader] = field(default_factory=dict)
     """By client."""
+
+    def ranks(self, replicas: int) -> dict[int, int]:
+        """Ranks that draw, and at which node, as far as they have said so."""
+        begins = [reader.begin for reader in self.readers.values() if reader.begin.replicas == replicas]
+        return {rank: begin.node for begin in begins for rank in begin.ranks}
 
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
     """How an epoch is begun."""
 
-    start: int
-    replicas: int
-    ranks: set[int]
+    turns: Turns
     times: int
 
 
-class Epochs:
-    """Runs and their epochs; samples of more than `largest` pages are never held."""
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What this node tells others of an epoch that its ranks draw."""
 
-    def __init__(self, residents: Residents, largest: int, chunk_size: int) -> None:
+    name: str
+    turn: int | None
+    order: Order
+    epoch: int
+    begin: Begin
+    number: int
+    """Tells this epoch from one that is begun anew; 0: its samples cannot be taken yet."""
+
+
+class Epochs:
+    """Runs and their epochs.
+
+    Samples of more than `largest` pages are never held, those of more than `largest_sent` never sent to this node.
+    """
+
+    def __init__(
+        self, residents: Residents, largest: int, chunk_size: int, members: Members = ALONE, largest_sent: int = 0
+    ) -> None:
         self._residents, self._largest = residents, largest
+        self._largest_sent = {members.node: largest_sent}
+        """By node."""
         self._samples, self._chunk_size = len(residents.pages_of), chunk_size
+        self._members = members
         self._runs: dict[int, _Run] = {}
-        self._last_run = 0
+        self._last_run = self._last_number = 0
         self._epochs: dict[Key, Epoch] = {}
         self._planned: set[Key] = set()
         self._begun: dict[Key, _Beginning] = {}
+        self._waiting: dict[Key, tuple[Plan, NDArray[Any] | None]] = {}
+        """Plans that are made, of epochs of which not all ranks are known yet (`locality`)."""
+        self._takers: dict[tuple[Key, int], tuple[int, bool]] = {}
+        """Nodes that can take samples of an epoch: from which position on, and whether they ask."""
         self._wanted: deque[Key] = deque()
+        self.changes = 0
+        """Changes with whatever `drawings` would tell."""
 
     def __iter__(self) -> Iterator[tuple[Key, Epoch]]:
         return iter(self._epochs.items())
@@ -89,6 +142,10 @@ class Epochs:
         """The order of a run."""
         return self._runs[run].order
 
+    def owners(self, order: Order) -> Owners:
+        """Who owns what in a run of this order."""
+        return self._members.owners(order.mapping)
+
     def orders(self) -> set[Order]:
         """Orders of the runs that have epochs."""
         return {self._runs[number].order for number, _ in self._epochs}
@@ -104,38 +161,77 @@ class Epochs:
                 return run.order
         raise UsageError(f"no order of run {name} has tag {tag}")
 
-    def register(self, client: int, order: Order, name: str, tag: int | None) -> int:
+    def of(self, client: int) -> list[int]:
+        """Numbers of the runs that a client has registered."""
+        return [number for number, run in self._runs.items() if client in run.clients]
+
+    def missing_ranks(self, key: Key) -> list[int]:
+        """Ranks of an epoch that have not begun, as far as one has."""
+        begin = self._begun.get(key)
+        replicas = 1 if begin is None else begin.turns.replicas
+        return sorted(set(range(replicas)) - self._runs[key[0]].ranks(replicas).keys())
+
+    def number_of(self, name: str, order: Order) -> int | None:
+        """Number of a run; None where it is not known here."""
+        return next((n for n, run in self._runs.items() if (run.order, run.name) == (order, name)), None)
+
+    def register(self, client: int, order: Order, name: str, tag: int | None, turn: int | None = None) -> int:
         """Number of a run. Raises `UsageError` where its order does not fit the data set."""
         if (order.samples, order.chunk_size) != (self._samples, self._chunk_size):
             raise UsageError("the order is of another data set: its sizes differ")
-        for number, run in self._runs.items():
-            if (run.order, run.name) == (order, name):
-                run.clients.add(client)
-                run.tag = run.tag if tag is None else tag
-                return number
-        if len(self._runs) == MAX_RUNS:
-            raise UsageError(f"this server already serves {MAX_RUNS} runs; start another one")
-        self._last_run += 1
-        self._runs[self._last_run] = _Run(order, name, tag, {client})
-        return self._last_run
+        number = self.number_of(name, order)
+        if number is None:
+            if len(self._runs) == MAX_RUNS:
+                raise UsageError(f"this server already serves {MAX_RUNS} runs; start another one")
+            number = self._last_run = self._last_run + 1
+            self._runs[number] = _Run(order, name, None, None)
+        run = self._runs[number]
+        run.clients.add(client)
+        run.tag = run.tag if tag is None else tag
+        run.turn = run.turn if turn is None else turn
+        return number
 
-    def begin(self, client: int, key: Key, start: int, rank: int, replicas: int, busy: set[Key]) -> None:
-        """A rank is about to draw from position `start` on; `busy` epochs have draws that wait."""
+    def begin_here(self, client: int, key: Key, start: int, ranks: tuple[int, int], batch: int, busy: set[Key]) -> None:
+        """A rank of this node, number so many of so many, is about to draw; `busy` epochs have draws that wait."""
+        before = self._runs[key[0]].readers.get(client)
+        times = before.begin.times + 1 if before is not None and before.epoch == key[1] else 1
+        self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times), busy)
+
+    def begin(self, client: int, key: Key, begin: Begin, busy: set[Key]) -> None:
+        """Ranks are about to draw, here or at another node."""
         run, epoch = self._runs[key[0]], key[1]
-        before = run.readers.get(client)
-        times = before.times + 1 if before is not None and before.epoch == epoch else 1
-        run.readers[client] = _Reader(epoch, start, times, rank, replicas)
-        ranks = self._ranks(run, replicas)
+        if begin.node != self._members.node:
+            self._largest_sent[begin.node] = begin.largest
+        if begin.times:
+            run.readers[client] = _Reader(epoch, begin)
+        turns = Turns(self._samples, begin.start, begin.replicas, begin.batch)
         state = self._epochs.get(key)
         if state is None:
-            earlier = self._begun.get(key)
-            self._begun[key] = _Beginning(start, replicas, ranks, max(times, earlier.times if earlier else 0))
+            if begin.times:
+                earlier = self._begun.get(key)
+                self._begun[key] = _Beginning(turns, max(begin.times, earlier.times if earlier else 0))
             self.want(key)
-        elif times > state.begun or replicas != state.replicas:
-            self._start(key, state, _Beginning(start, replicas, ranks, times))
+            if key in self._waiting:
+                self.plan_ready(key, *self._waiting.pop(key))
+        elif begin.times > state.begun or (begin.times and not turns.same_division(state.turns)):
+            self._start(key, state, _Beginning(turns, begin.times))
         else:
-            state.expect(ranks)
+            state.expect(run.ranks(state.replicas))
         self._retire(key[0], busy)
+
+    def take(self, key: Key, node: int, front: int, *, asks: bool) -> None:
+        """A node can take samples of an epoch from now on, from position `front` on; `asks`: those that it asks for."""
+        self._takers[key, node] = front, asks
+        state = self._epochs.get(key)
+        if state is not None:
+            state.send_to(node, front, state.plan.requests if asks else None)
+
+    def forget(self, key: Key, node: int) -> None:
+        """A node has no use for an epoch any more."""
+        self._takers.pop((key, node), None)
+        state = self._epochs.get(key)
+        if state is not None:
+            self._residents.let_go(state.forget(node))
 
     def expect(self, key: Key, first: int, busy: set[Key]) -> None:
         """A draw from position `first` on has come; where its epoch is not there, it is begun anew.
@@ -146,18 +242,20 @@ class Epochs:
         if key in self._epochs or key in self._planned:
             return
         run, epoch = self._runs[key[0]], key[1]
-        reader = next((reader for reader in run.readers.values() if reader.epoch == epoch), None)
-        if reader is not None:
-            start = first - (first - reader.start) % reader.replicas
-            ranks = self._ranks(run, reader.replicas)
-            self._begun[key] = _Beginning(start, reader.replicas, ranks, reader.times)
+        begins = [reader.begin for reader in run.readers.values() if reader.epoch == epoch]
+        if begins:
+            begin = begins[0]
+            start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
+            turns = Turns(self._samples, max(start, begin.start), begin.replicas, begin.batch)
+            self._begun[key] = _Beginning(turns, begin.times)
         else:
-            self._begun[key] = _Beginning(self._samples if run.readers else first, 1, {0}, 0)
+            self._begun[key] = _Beginning(Turns(self._samples, self._samples if run.readers else first), 0)
         self.want(key)
         self._retire(key[0], busy | {(key[0], epoch + more) for more in (-1, 0, 1)})
 
     def want(self, key: Key) -> None:
         """Have a plan made, where there is none yet."""
+        self.changes += 1
         if key not in self._epochs and key not in self._planned and key[1] <= MAX_EPOCH:
             self._planned.add(key)
             self._wanted.append(key)
@@ -169,21 +267,26 @@ class Epochs:
             if key in self._planned:
                 yield key, self._runs[key[0]].order
 
-    def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any]) -> None:
+    def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None) -> None:
         """A plan is made; nothing happens where it is not wanted any more."""
         if key not in self._planned:
             return
-        self._planned.discard(key)
-        begin = self._begun.pop(key, None)
+        run = self._runs[key[0]]
+        begin = self._begun.get(key)
         if begin is None:  # read ahead, for the ranks that draw now
-            readers = self._runs[key[0]].readers.values()
-            replicas = max((reader.replicas for reader in readers), default=1)
-            begin = _Beginning(0, replicas, self._ranks(self._runs[key[0]], replicas) or {0}, 0)
-        self._epochs[key] = self._made(plan, read_of, begin)
+            begins = [reader.begin for reader in run.readers.values()]
+            most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
+            begin = _Beginning(Turns(self._samples, 0, most.replicas, most.batch), 0)
+        if begin.turns.batch and len(run.ranks(begin.turns.replicas)) < begin.turns.replicas:
+            self._waiting[key] = plan, read_of
+            return
+        self._planned.discard(key)
+        self._begun.pop(key, None)
+        self._make(key, plan, read_of, begin)
 
-    def left(self, client: int, busy: set[Key]) -> None:
-        """A client is gone."""
-        for number, run in list(self._runs.items()):
+    def left(self, client: int, busy: set[Key], only: int | None = None) -> None:
+        """A client is gone, or has left one run only."""
+        for number, run in [(n, run) for n, run in self._runs.items() if only in (None, n)]:
             run.clients.discard(client)
             was_reader = run.readers.pop(client, None) is not None
             if not run.clients:
@@ -201,28 +304,64 @@ class Epochs:
             self._drop(self._epochs.pop(key))
         return bool(idle)
 
+    def drawings(self) -> dict[Key, Drawing]:
+        """What other nodes should know: which epochs the ranks of this node draw, or will draw next."""
+        drawn = [(key, state.turns, state.ranks, state.begun, state.number) for key, state in self._epochs.items()]
+        for key in self._planned & self._begun.keys():
+            turns, times = self._begun[key].turns, self._begun[key].times
+            drawn.append((key, turns, self._runs[key[0]].ranks(turns.replicas), times, 0))
+        told = {}
+        node = self._members.node
+        for key, turns, ranks, times, number in drawn:
+            here = tuple(sorted(rank for rank, at in ranks.items() if at == node))
+            if here and turns.start < self._samples:
+                largest = self._largest_sent[node]
+                begin = Begin(turns.start, turns.replicas, here, turns.batch, node, times, 0, largest)
+                run = self._runs[key[0]]
+                told[key] = Drawing(run.name, run.turn, run.order, key[1], begin, number)
+        return told
+
     def _need_none(self) -> NDArray[np.bool_]:
         """Places that need no read: those that are here for good, and those that are never held."""
         return (self._residents.pages_of > self._largest) | self._residents.kept()
 
-    @staticmethod
-    def _ranks(run: _Run, replicas: int) -> set[int]:
-        """Ranks that draw here, as far as they have said so."""
-        return {reader.rank for reader in run.readers.values() if reader.replicas == replicas}
+    def _too_large(self, node: int) -> NDArray[np.bool_]:
+        """Places whose samples are never sent to a node."""
+        return self._residents.pages_of > self._largest_sent.get(node, 0)
 
-    def _made(self, plan: Plan, read_of: NDArray[Any] | None, begin: _Beginning) -> Epoch:
-        epoch = Epoch(plan, read_of, self._need_none, begin.start, begin.replicas, begin.ranks)
+    def _make(self, key: Key, plan: Plan, read_of: NDArray[Any] | None, begin: _Beginning) -> None:
+        """An epoch begins, here and for the nodes that can take its samples."""
+        run, owners = self._runs[key[0]], self.owners(self.order(key[0]))
+        ranks = run.ranks(begin.turns.replicas) or {0: self._members.node}
+        turns = begin.turns
+        if turns.batch:
+            node_of_rank = np.array([ranks[rank] for rank in range(turns.replicas)])
+            rank_at = split_near(owners.of(plan.sample_of[turns.start :]), node_of_rank, turns.batch)
+            turns = replace(turns, rank_at=rank_at)
+        epoch = Epoch(plan, read_of, self._need_none, self._too_large, turns, ranks, owners)
         epoch.begun = begin.times
-        return epoch
+        self._last_number += 1
+        epoch.number = self._last_number
+        expected = (run.order.nodes, run.order.ranks) == (self._members.nodes, turns.replicas) and not turns.batch
+        if expected and turns.start == 0:
+            epoch.requests = follows(plan.requests, ranks, run.order.nodes, turns.replicas)
+        self._epochs[key] = epoch
+        self.changes += 1
+        for (taken, node), (front, asks) in self._takers.items():
+            if taken == key:
+                epoch.send_to(node, front, plan.requests if asks else None)
 
     def _start(self, key: Key, state: Epoch, begin: _Beginning) -> None:
         """An epoch that is planned is begun: as it was read ahead, or anew."""
-        if not state.begun and (begin.start, begin.replicas) == (state.start, state.replicas):
-            state.expect(begin.ranks)
+        self.changes += 1
+        if not state.begun and begin.turns.same_as(state.turns):
+            state.expect(self._runs[key[0]].ranks(state.replicas))
             state.begun = begin.times
-        else:
-            self._drop(state)
-            self._epochs[key] = self._made(state.plan, None, begin)
+            return
+        self._drop(self._epochs.pop(key))
+        self._planned.add(key)
+        self._begun[key] = begin
+        self.plan_ready(key, state.plan, None)
 
     def _retire(self, number: int, busy: set[Key]) -> None:
         """Drop the epochs of a run that no reader is at, or will be at next."""
@@ -233,6 +372,10 @@ class Epochs:
         for key in [key for key in self._planned if key[0] == number and key not in wanted]:
             self._planned.discard(key)
             self._begun.pop(key, None)
+            self._waiting.pop(key, None)
+        for taken in [taken for taken in self._takers if taken[0][0] == number and taken[0] not in wanted]:
+            del self._takers[taken]
+        self.changes += 1
 
     def _drop(self, state: Epoch) -> None:
         self._residents.let_go(np.flatnonzero(state.held))

@@ -13,14 +13,18 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 from brand.errors import BrandError
 from brand.node.memory import Memory
 
 START_LIMIT_S: Final = 60.0
 """How long a server may take to listen."""
-_CODE: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from brand.node.process import main; main()"
+_CODE: Final = """
+import importlib, json, sys
+sys.path[:] = json.loads(sys.argv[1])
+importlib.import_module(sys.argv[2]).main()
+"""
 """As multiprocessing does: what can be imported here can be imported there."""
 
 
@@ -38,6 +42,8 @@ class Spec:
     memory: Memory
     owners: tuple[int, ...] = ()
     """Processes with the last of which it ends."""
+    cluster: dict[str, Any] | None = None
+    """For one of several nodes: what `brand.cluster.process` is told besides."""
 
     def to_json(self) -> str:
         """As it is told."""
@@ -47,7 +53,7 @@ class Spec:
     def from_json(cls, text: str) -> Spec:
         """Inverse of `to_json`."""
         value = json.loads(text)
-        return cls(value["path"], value["address"], value["memory"], tuple(value["owners"]))
+        return cls(value["path"], value["address"], value["memory"], tuple(value["owners"]), value["cluster"])
 
 
 def start_server(spec: Spec) -> None:
@@ -55,7 +61,8 @@ def start_server(spec: Spec) -> None:
 
     Raises `ServerError`.
     """
-    command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path)]
+    main = "brand.node.process" if spec.cluster is None else "brand.cluster.process"
+    command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path), main]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
             said, _ = process.communicate(spec.to_json().encode(), START_LIMIT_S)

@@ -12,6 +12,8 @@ Memory = str | int | float | None
 """`"2GB"`, a number of bytes, a fraction of the data as a float, or None: `DEFAULT_SHARE` of what is available."""
 
 DEFAULT_SHARE: Final = 0.25
+REMOTE_SHARE: Final = 0.1
+"""Part of the memory that samples of other nodes may fill, unless it is said."""
 
 _UNITS: Final = {
     "": 1,
@@ -39,6 +41,11 @@ def memory_bytes(memory: Memory, all_bytes: int) -> int:
     if size < 1:
         raise UsageError(f"memory={memory!r}: at least one byte is needed")
     return min(size, all_bytes)
+
+
+def remote_bytes(remote: Memory, memory: int) -> int:
+    """How much of a node's `memory` samples of other nodes may fill: at most half. Raises `UsageError`."""
+    return min(memory_bytes(REMOTE_SHARE if remote is None else remote, memory), memory // 2)
 
 
 def parse_size(text: str) -> int:

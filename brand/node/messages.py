@@ -3,8 +3,8 @@
     u32 length of the body | u16 kind | u16 version | body
 
 Bodies are JSON where they are rare (`HELLO`, `ORDER`, `STATS`, `REPORT`, `FAILED`) and packed numbers where they are
-many (`BEGIN`, `DRAW`, `LEASE`, `RELEASE`). Both sides distrust: a body has a largest size, every field is checked, and
-what does not fit raises `ProtocolError`.
+many (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`). Both sides distrust: a body has a largest size, every
+field is checked, and what does not fit raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError
 
-VERSION: Final = 1
+VERSION: Final = 2
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
 """Largest body that a server takes."""
 MAX_REPLY: Final = 1 << 28
 """Largest body that a client takes."""
+MAX_FAILED: Final = 1 << 16
+"""Largest body of a FAILED."""
 MAX_REASON: Final = 1000
 """Longest reason of a report, in characters."""
 MAX_DRAW: Final = 1 << 16
 """Most positions in one draw."""
 
 MAX_REPLICAS: Final = 1 << 16
+MAX_NAME: Final = 100
+"""Longest name of a run, in characters."""
 
-_BEGIN: Final = struct.Struct("<IIQII")
+_BEGIN: Final = struct.Struct("<IIQIII")
+_POSITIONS: Final = struct.Struct("<III")
 _DRAW: Final = struct.Struct("<II")
 _LEASE: Final = struct.Struct("<QII")
 _RELEASE: Final = struct.Struct("<Q?")
@@ -72,6 +77,12 @@ class Kind(IntEnum):
     """Client: a sample that was replaced. No reply."""
     FAILED = 9
     """Server: why a request is refused; the connection is closed after it."""
+    POSITIONS = 10
+    """Client: a rank of an epoch. Server: what it draws."""
+    PEERS = 12
+    """Client: where the servers of other nodes listen. No reply."""
+    FETCH = 11
+    """Client: places of samples that only other nodes have. Server: their stored bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +138,52 @@ def unpack_report(body: bytes | memoryview) -> dict[str, Any]:
     return {**numbers, "reason": str(report.get("reason"))[:MAX_REASON]}
 
 
-def pack_begin(run: int, epoch: int, position: int, rank: int, replicas: int) -> bytes:
+def pack_begin(run: int, epoch: int, position: int, rank: int, replicas: int, batch: int = 0) -> bytes:
     """`BEGIN`."""
-    return frame(Kind.BEGIN, _BEGIN.pack(run, epoch, position, rank, replicas))
+    return frame(Kind.BEGIN, _BEGIN.pack(run, epoch, position, rank, replicas, batch))
 
 
-def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int, int]:
-    """Run, epoch, position, rank, replicas. Raises `ProtocolError`."""
-    run, epoch, position, rank, replicas = _unpack(_BEGIN, body)
+def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int, int, int]:
+    """Run, epoch, position, rank, replicas, and the samples of a batch with `locality`. Raises `ProtocolError`."""
+    run, epoch, position, rank, replicas, batch = _unpack(_BEGIN, body)
     if not rank < replicas <= MAX_REPLICAS:
         raise ProtocolError(f"rank {rank} of {replicas}")
-    return run, epoch, position, rank, replicas
+    return run, epoch, position, rank, replicas, batch
+
+
+def pack_which(run: int, epoch: int, rank: int) -> bytes:
+    """`POSITIONS`, a client's."""
+    return frame(Kind.POSITIONS, _POSITIONS.pack(run, epoch, rank))
+
+
+def unpack_which(body: bytes | memoryview) -> tuple[int, int, int]:
+    """Run, epoch, rank. Raises `ProtocolError`."""
+    run, epoch, rank = _unpack(_POSITIONS, body)
+    return run, epoch, rank
+
+
+def pack_positions(positions: NDArray[np.int64]) -> bytes:
+    """`POSITIONS`, a server's; positions are below 2**32."""
+    return frame(Kind.POSITIONS, positions.astype(np.uint32).tobytes())
+
+
+def unpack_positions(body: bytes | memoryview) -> NDArray[np.int64]:
+    """Inverse of `pack_positions`. Raises `ProtocolError`."""
+    if len(body) % 4:
+        raise ProtocolError(f"positions of {len(body)} bytes")
+    return np.frombuffer(body, np.uint32).astype(np.int64)
+
+
+def pack_fetch(places: NDArray[np.int64]) -> bytes:
+    """`FETCH`, a client's."""
+    return frame(Kind.FETCH, places.tobytes())
+
+
+def unpack_fetch(body: bytes | memoryview) -> NDArray[np.int64]:
+    """Inverse of `pack_fetch`. Raises `ProtocolError`."""
+    if not len(body) or len(body) % 8 or len(body) // 8 > MAX_DRAW:
+        raise ProtocolError(f"a fetch of {len(body)} bytes")
+    return np.frombuffer(body, np.int64)
 
 
 def pack_draw(run: int, epoch: int, positions: NDArray[np.int64]) -> bytes:
@@ -199,6 +245,14 @@ def unpack_release(body: bytes | memoryview) -> tuple[int, bool]:
     """Number of the lease, and whether it was checked. Raises `ProtocolError`."""
     number, checked = _unpack(_RELEASE, body)
     return number, checked
+
+
+def unpack_peers(body: bytes | memoryview) -> dict[int, str]:
+    """`PEERS`: addresses by node. Raises `ProtocolError`."""
+    found = unpack_json(body).get("addresses")
+    if not isinstance(found, list) or not all(isinstance(address, str | None) for address in found):
+        raise ProtocolError("addresses are a list of texts, one for each node")
+    return {node: address for node, address in enumerate(found) if address is not None}
 
 
 def _unpack(layout: struct.Struct, body: bytes | memoryview) -> tuple[Any, ...]:

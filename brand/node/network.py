@@ -61,6 +61,11 @@ class Network(Protocol):
         """A descriptor that can be read while there are events, or when a full stream has room again."""
         ...
 
+    @property
+    def address(self) -> str:
+        """Where other nodes can reach this one: host:port."""
+        ...
+
     def connect(self, addresses: dict[int, str]) -> None:
         """Where the other nodes listen, by node. Said once; streams to them are opened, again and again if they end."""
         ...

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -25,6 +26,11 @@ _ARENA_MAX: Final = -8
 
 def main() -> None:
     """Serve what standard input says, until the owners have ended."""
+    serve(lambda spec: NodeServer(spec.path, spec.address, memory=spec.memory, owners=spec.owners))
+
+
+def serve(make: Callable[[Spec], NodeServer]) -> None:
+    """The same, by a server that `make` makes."""
     spec = Spec.from_json(sys.stdin.read())
     if not detach():
         os._exit(0)
@@ -34,7 +40,7 @@ def main() -> None:
     _return_freed_memory()
     sys.setswitchinterval(_SWITCH_S)
     try:
-        server = NodeServer(spec.path, spec.address, memory=spec.memory, owners=spec.owners)
+        server = make(spec)
     except OSError as error:
         if error.errno != errno.EADDRINUSE or isinstance(error, BrandError):
             _say({"error": str(error)})

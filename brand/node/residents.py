@@ -19,7 +19,7 @@ Places = NDArray[np.integer[Any]]
 class Residents:
     """Samples of one data set in one arena; `pages_of` is the number of pages that each place's sample takes."""
 
-    def __init__(self, arena: Arena, pages_of: NDArray[np.uint32]) -> None:
+    def __init__(self, arena: Arena, pages_of: NDArray[np.uint32], nodes: int = 1) -> None:
         samples = len(pages_of)
         self.arena, self.pages_of = arena, pages_of
         self._head = np.full(samples, -1, np.int32)
@@ -28,6 +28,9 @@ class Residents:
         self._to_keep = np.zeros(samples, np.bool_)
         self._kept = np.zeros(samples, np.bool_)
         self.kept_pages = 0
+        self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
+        self.sent_pages = np.zeros(nodes, np.int64)
+        """Pages of what each node has sent, and is in memory."""
 
     def present(self, places: Places) -> NDArray[np.bool_]:
         """Which are in memory."""
@@ -46,10 +49,13 @@ class Residents:
         counts = self.pages_of[places]
         return counts, self.arena.chains(self._head[places], counts)
 
-    def put(self, places: Places, heads: NDArray[np.int32]) -> None:
-        """They have come into memory, with one reference, the caller's."""
+    def put(self, places: Places, heads: NDArray[np.int32], sender: int | None = None) -> None:
+        """They have come into memory, with one reference, the caller's; `sender`: from this node."""
         self._head[places] = heads
         self._references[places] = 1
+        if sender is not None:
+            self._sender[places] = sender
+            self.sent_pages[sender] += int(self.pages_of[places].sum())
         self._keep(places[self._to_keep[places]])
 
     def refer(self, places: Places) -> None:
@@ -64,6 +70,10 @@ class Residents:
             self.arena.give_back(self.chains(gone)[1])
             self._head[gone] = -1
             self._checked[gone] = False
+            if len(self._sender):
+                sent = gone[self._sender[gone] >= 0]
+                np.subtract.at(self.sent_pages, self._sender[sent], self.pages_of[sent].astype(np.int64))
+                self._sender[sent] = -1
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
         """From now on keep these places, shape (samples,), and no others."""

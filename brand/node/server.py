@@ -1,8 +1,8 @@
 """The node server: one process per node and data set, which reads ahead and answers draws.
 
-One loop owns all state (`Core`) and never waits for storage: it takes requests from Unix sockets, starts the reads that
-are due, and answers. Reads and plans are made in the threads of `Executor`. Only processes of the same user get in. A
-client that sends garbage is told why and cut off; one that does not take its answers is not listened to meanwhile.
+One loop owns all state (`Core`) and never waits for storage or for other nodes: it takes requests from Unix sockets
+(`Clients`), starts the reads that are due, answers, and exchanges samples with the servers of other nodes (`Exchange`).
+Reads and plans are made in the threads of `Executor`.
 
 The server ends when all the processes that own it have ended (the kernel tells, by pidfd), or when told to.
 """
@@ -18,30 +18,34 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from brand.errors import BrandError, UsageError
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
 from brand.node import messages
 from brand.node.arena import Arena
 from brand.node.choose import choose_depth, choose_storage
-from brand.node.connection import Channel, listen, peer, same_user
+from brand.node.clients import Clients
+from brand.node.connection import Channel
 from brand.node.core import Core
 from brand.node.epochs import Key
+from brand.node.exchange import Exchange, Watch
 from brand.node.executor import Executor
-from brand.node.memory import Memory, memory_bytes
+from brand.node.fetches import Fetches, pack_samples
+from brand.node.members import Members
+from brand.node.memory import Memory, memory_bytes, remote_bytes
 from brand.node.messages import Kind, ProtocolError
+from brand.node.network import Network
 from brand.node.pages import arena_bytes, measure_pages
+from brand.node.shares import Shares
 from brand.node.tasks import Choice, Read
+from brand.protocol.mapping import Mapping
 from brand.protocol.order import MAX_EPOCH, Order
-from brand.protocol.plan import choose_kept, read_of_sample
+from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
 from brand.storage.vectored import Storage
 
-MAX_CLIENTS: Final = 1024
 MAX_REPORTS: Final = 1000
-MAX_NAME: Final = 100
-MAX_UNSENT: Final = 1 << 20
-"""A client with more than this to take is not listened to."""
-HALF_MESSAGE_S: Final = 30.0
-"""How long a client may take to finish a message, or to say hello."""
 LINGER_S: Final = 10.0
 """A server that is owned ends when nobody was connected for so long."""
 _POLL_S: Final = 0.05
@@ -52,7 +56,10 @@ Callback = Callable[[int], None]
 
 
 class NodeServer:
-    """Serves one data set at an abstract socket address.
+    """Serves one data set at an abstract socket address; as one of several nodes over a network.
+
+    `network` makes one for a data set and the page size of the arena; other nodes may fill `remote_memory` of the
+    memory, a tenth by default.
 
     Raises `UsageError` (memory too small), OSError (EADDRINUSE: the address is taken), `FormatError` (no data set).
     """
@@ -66,34 +73,54 @@ class NodeServer:
         owners: tuple[int, ...] = (),
         depth: int | None = None,
         storage: Callable[[], Storage] | None = None,
+        node: int = 0,
+        nodes: int = 1,
+        network: Callable[[StoredDataSet, int], Network] | None = None,
+        remote_memory: Memory = None,
     ) -> None:
         self._data = StoredDataSet(os.fspath(path))
-        self.address, self._listener = address, listen(address)
+        self.address = address
+        self._selector = selectors.DefaultSelector()
+        self._clients = Clients(address, self._selector, self._handle, self._left)
         try:
             page, self._pages_of = measure_pages(self._data)
             every = arena_bytes(self._pages_of, page)
             limit = memory_bytes(memory, every)
             # A number of bytes is a hard limit; a share of very little data still means that something fits.
             self._arena = Arena(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
+            share = self._data.share
+            members = Members(node, nodes, None if share is None else share.group_chunks)
+            if share is not None and (share.node, share.nodes) != (node, nodes):
+                has = f"is the share of node {share.node} of {share.nodes}"
+                raise UsageError(f"{self._data.path} {has}, and this is node {node} of {nodes}")
+            remote = remote_bytes(remote_memory, self._arena.bytes) // page if nodes > 1 else 0
+            self._network = None if network is None else network(self._data, page)
         except BaseException:
-            self._listener.close()
+            self._clients.close()
             raise
         self._all_pages = every // page
-        self._core = Core(self._data, self._arena, self._pages_of, self._data.header.chunk_size)
+        self._core = Core(self._data, self._arena, self._pages_of, self._data.header.chunk_size, members, remote)
         storage = storage or choose_storage(self._data, self._arena.bytes)
         self._executor = Executor(depth or choose_depth(self._data), storage)
-        self._selector = selectors.DefaultSelector()
-        self._channels: dict[int, Channel] = {}
-        self._numbers = 0
+        self._fetches: Fetches | None = None
+        self._exchange: Exchange | None = None
+        if self._network is not None:
+            by_share = members.owners(Mapping(len(self._data), self._data.header.chunk_size, 1))
+            self._fetches = Fetches(self._data, by_share, len(self._data), self._core.counters)
+            self._exchange = Exchange(self._core, self._network, members, page, self._fetches, self._clients)
+        self._shares = Shares(self._core, self._clients)
+        self._nodes, self._connected = nodes, False
         self._owners: dict[int, int] = {}
         self._owned = bool(owners)
         self._reports: list[dict[str, Any]] = []
         self._stopped = False
         self._started_s = self._alone_s = time.monotonic()
         self._stop_end, self._stop_start = socket.socketpair()
-        self._watch(self._listener.fileno(), lambda _: self._accept())
         self._watch(self._executor.wake, lambda _: self._take_results())
         self._watch(self._stop_end.fileno(), lambda _: self._stop())
+        if self._exchange is not None:
+            exchange = self._exchange
+            self._watch(exchange.wake, lambda _: exchange.take_events(time.monotonic()))
         for owner in owners:
             self._own(owner)
 
@@ -101,6 +128,21 @@ class NodeServer:
     def memory(self) -> int:
         """Size of the arena in bytes."""
         return self._arena.bytes
+
+    @property
+    def listens_at(self) -> str | None:
+        """Where other nodes reach this one, `host:port`; None where it is alone."""
+        return None if self._network is None else self._network.address
+
+    def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
+        """Where the servers of the other nodes listen; nothing happens where that is known.
+
+        `watch` is told of each stream that opens, ends, or cannot be opened, by the loop.
+        """
+        if self._exchange is not None and self._network is not None and not self._connected:
+            self._connected = True
+            self._exchange.watch = watch
+            self._network.connect(addresses)
 
     def run(self) -> None:
         """Serve until stopped, or until no owner is left."""
@@ -120,7 +162,7 @@ class NodeServer:
 
     def _abandoned(self) -> bool:
         """Whether all owners have ended, or nobody has been connected for a while (data sets were dropped)."""
-        if self._channels:
+        if len(self._clients):
             self._alone_s = time.monotonic()
         return self._owned and (not self._owners or time.monotonic() - self._alone_s > LINGER_S)
 
@@ -128,15 +170,15 @@ class NodeServer:
 
     def _patience(self) -> float | None:
         """How long the loop may sleep where nothing happens."""
-        if not self._core.idle():
+        if not self._core.idle() or not self._shares.idle or (self._fetches is not None and not self._fetches.idle):
             return _POLL_S
-        if self._owned and not self._channels:
+        if self._owned and not len(self._clients):
             return 1.0
-        return 1.0 if any(channel.half for channel in self._channels.values()) else None
+        return 1.0 if self._clients.half else None
 
     def _step(self) -> None:
         """Start what can be started, answer what can be answered."""
-        for key, order in self._core.plans_wanted():
+        for key, order in self._core.epochs.plans_wanted():
             self._start_plan(key, order)
         choice = self._core.choice_wanted()
         if choice is not None:
@@ -150,19 +192,19 @@ class NodeServer:
         now_s = time.monotonic()
         self._core.answer_ready(now_s)
         for answer in self._core.answers():
-            channel = self._channels.get(answer.client)
+            channel = self._clients.get(answer.client)
             if channel is not None:
                 lease = (answer.places, answer.state, answer.counts, answer.pages)
-                self._send(channel, messages.pack_lease(answer.lease, *lease))
-        for channel in [c for c in self._channels.values() if c.half and now_s - c.began_s > HALF_MESSAGE_S]:
-            if channel.closing:
-                self._drop(channel)
-            else:
-                self._refuse(channel, ProtocolError(f"no whole message within {HALF_MESSAGE_S:.0f} s"))
+                self._clients.send(channel, messages.pack_lease(answer.lease, *lease))
+        if self._exchange is not None:
+            for node, number, places in self._exchange.step(now_s):
+                self._read_for(self._exchange, node, number, places)
+        self._shares.answer(now_s)
+        self._clients.tend(now_s)
 
     def _start_plan(self, key: Key, order: Order) -> None:
         def make(_: object) -> Any:
-            if not self._core.plan_wanted(key):
+            if not self._core.epochs.planned(key):
                 return None
             plan = order.plan(key[1])
             return plan, read_of_sample(plan)
@@ -182,7 +224,7 @@ class NodeServer:
                 raise error
             self._core.kept_ready(mask)
 
-        self._executor.plan(lambda _: choose_kept(choice.plan, self._pages_of, choice.room, choice.stripe, 0), chosen)
+        self._executor.plan(lambda _: choice.kept(self._pages_of), chosen)
 
     def _start_read(self, read: Read) -> None:
         path = self._data.chunk_file(read.chunk)
@@ -214,17 +256,26 @@ class NodeServer:
             case Kind.ORDER:
                 self._register(channel, messages.unpack_json(body))
             case Kind.BEGIN:
-                run, epoch, position, rank, replicas = messages.unpack_begin(body)
+                run, epoch, position, rank, replicas, batch = messages.unpack_begin(body)
                 key = self._key(channel, run, epoch)
-                self._core.begin(channel.number, key, min(position, len(self._data)), rank, replicas)
+                self._core.begin(channel.number, key, min(position, len(self._data)), rank, replicas, batch)
+            case Kind.POSITIONS:
+                run, epoch, rank = messages.unpack_which(body)
+                self._shares.ask(channel.number, self._key(channel, run, epoch), rank, time.monotonic())
             case Kind.DRAW:
                 run, epoch, positions = messages.unpack_draw(body)
                 self._core.draw(channel.number, self._key(channel, run, epoch), positions, time.monotonic())
             case Kind.RELEASE:
                 number, checked = messages.unpack_release(body)
                 self._core.release(channel.number, number, checked=checked)
+            case Kind.FETCH:
+                if self._fetches is None:
+                    raise UsageError("this server knows no other node from which it could fetch")
+                self._fetches.want(channel.number, messages.unpack_fetch(body), time.monotonic())
+            case Kind.PEERS:
+                self.connect(messages.unpack_peers(body))
             case Kind.STATS:
-                self._send(channel, messages.pack_json(Kind.STATS, self._facts()))
+                self._clients.send(channel, messages.pack_json(Kind.STATS, self._facts()))
             case Kind.REPORT:
                 if len(self._reports) < MAX_REPORTS:
                     self._reports.append(messages.unpack_report(body))
@@ -244,19 +295,20 @@ class NodeServer:
             self._own(owner)
         channel.greeted = True
         pages = {"page": self._arena.page, "pages": self._arena.count, "all_pages": self._all_pages}
-        welcome = {"data_set": mine, "process": os.getpid(), **pages}
-        if not channel.send(messages.pack_json(Kind.HELLO, welcome), self._arena.descriptor):
-            self._drop(channel)
+        others = {"nodes": self._nodes, "remote_pages": self._core.remote_pages}
+        cluster = {"listens_at": self.listens_at, "joined": self._connected, **others}
+        welcome = {"data_set": mine, "process": os.getpid(), **pages, **cluster}
+        self._clients.send(channel, messages.pack_json(Kind.HELLO, welcome), self._arena.descriptor)
 
     def _register(self, channel: Channel, value: dict[str, Any]) -> None:
-        name, tag = str(value.get("run")), value.get("tag")
-        if len(name) > MAX_NAME:
-            raise ProtocolError(f"the name of a run has at most {MAX_NAME} characters")
-        if not isinstance(tag, int | None):
-            raise ProtocolError(f"a tag is a number, not {tag!r}")
+        name, tag, turn = str(value.get("run")), value.get("tag"), value.get("turn")
+        if len(name) > messages.MAX_NAME:
+            raise ProtocolError(f"the name of a run has at most {messages.MAX_NAME} characters")
+        if not isinstance(tag, int | None) or not isinstance(turn, int | None):
+            raise ProtocolError(f"tags and turns are numbers, not {tag!r}, {turn!r}")
         if "order" not in value:
-            order = self._core.order_by_tag(name, tag)
-            self._send(channel, messages.pack_json(Kind.ORDER, {"order": order.to_json()}))
+            order = self._core.epochs.order_by_tag(name, tag)
+            self._clients.send(channel, messages.pack_json(Kind.ORDER, {"order": order.to_json()}))
             return
         try:
             order = Order.from_json(value["order"])
@@ -264,13 +316,12 @@ class NodeServer:
             raise UsageError(f"no order: {error}") from None
         if order.data_set != self._data.id:
             raise UsageError(f"the order is of data set {order.data_set}, this is {self._data.id}")
-        self._send(
-            channel, messages.pack_json(Kind.ORDER, {"number": self._core.register(channel.number, order, name, tag)})
-        )
+        number = self._core.epochs.register(channel.number, order, name, tag, turn)
+        self._clients.send(channel, messages.pack_json(Kind.ORDER, {"number": number}))
 
     def _key(self, channel: Channel, run: int, epoch: int) -> Key:
         """An epoch that a client may ask for."""
-        if not self._core.knows(channel.number, run):
+        if not self._core.epochs.knows(channel.number, run):
             raise UsageError(f"run {run} was never registered")
         if epoch > MAX_EPOCH:
             raise UsageError(f"epoch {epoch}; the last is {MAX_EPOCH:,}")
@@ -283,82 +334,23 @@ class NodeServer:
             "process": os.getpid(),
             "uptime_s": time.monotonic() - self._started_s,
             "data_bytes": int(self._data.chunk_rows["file_size"].sum()),
-            "clients": len(self._channels),
+            "clients": len(self._clients),
             "replaced": self._reports,
             **self._core.facts(self._data.mean_bytes),
+            "cluster": None if self._exchange is None else self._exchange.facts(),
         }
 
-    # -- connections -------------------------------------------------------------------------------------------------
+    # -- other nodes -------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:  # hung up already, or no descriptor left: it may come again
-            return
-        connection.settimeout(0)
-        if not same_user(connection) or len(self._channels) >= MAX_CLIENTS:
-            log.warning("turned away process %d of user %d", *peer(connection))
-            connection.close()
-            return
-        self._numbers += 1
-        channel = Channel(self._numbers, connection)
-        self._channels[channel.number] = channel
-        self._watch(connection.fileno(), lambda events: self._serve(channel, events))
+    def _read_for(self, exchange: Exchange, node: int, number: int, places: NDArray[np.int64]) -> None:
+        """Read samples exactly for another node; those that cannot be read are left out."""
 
-    def _serve(self, channel: Channel, events: int) -> None:
-        """A connection can be read from or written to."""
-        if channel.number not in self._channels:
-            return
-        if events & selectors.EVENT_WRITE and not channel.flush():
-            self._drop(channel)
-            return
-        if channel.unsent <= MAX_UNSENT and not channel.closing:
-            alive = channel.receive() if events & selectors.EVENT_READ else True
-            try:
-                for kind, body in channel.messages():
-                    self._handle(channel, kind, body)
-                    if channel.number not in self._channels:
-                        return
-                    if channel.unsent > MAX_UNSENT:
-                        break  # the rest when it has taken its answers
-            except BrandError as error:
-                self._refuse(channel, error)
-                return
-            if not alive:
-                self._drop(channel)
-                return
-        self._adjust(channel)
+        def done(data: Any, error: BaseException | None) -> None:
+            if error is not None:
+                raise error  # what storage says is told by what is left out: a bug
+            exchange.have_read(node, number, data)
 
-    def _send(self, channel: Channel, message: bytes) -> None:
-        if channel.send(message):
-            self._adjust(channel)
-        else:
-            self._drop(channel)
-
-    def _refuse(self, channel: Channel, error: BrandError) -> None:
-        """Say why, and hang up."""
-        log.warning("client %d is cut off: %s", channel.number, error)
-        channel.closing, channel.began_s = True, time.monotonic()
-        self._send(channel, messages.pack_json(Kind.FAILED, {"type": type(error).__name__, "message": str(error)}))
-
-    def _adjust(self, channel: Channel) -> None:
-        """Listen to what matters now."""
-        if channel.closing and not channel.unsent:
-            self._drop(channel)
-            return
-        events = selectors.EVENT_WRITE if channel.unsent else 0
-        if channel.unsent <= MAX_UNSENT and not channel.closing:
-            events |= selectors.EVENT_READ
-        key = self._selector.get_key(channel.socket.fileno())
-        if key.events != events:
-            self._selector.modify(channel.socket.fileno(), events, key.data)
-
-    def _drop(self, channel: Channel) -> None:
-        if self._channels.pop(channel.number, None) is None:
-            return
-        self._selector.unregister(channel.socket.fileno())
-        channel.socket.close()
-        self._core.left(channel.number)
+        self._executor.read(lambda _: pack_samples(self._data.stored_bytes(places)), done)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -378,6 +370,12 @@ class NodeServer:
         self._selector.unregister(descriptor)
         os.close(descriptor)
 
+    def _left(self, client: int) -> None:
+        """A client is gone."""
+        self._core.left(client)
+        if self._fetches is not None:
+            self._fetches.left(client)
+
     def _watch(self, descriptor: int, callback: Callback) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
@@ -385,9 +383,9 @@ class NodeServer:
         self._stopped = True
 
     def _close(self) -> None:
-        for channel in list(self._channels.values()):
-            self._drop(channel)
-        self._listener.close()
+        self._clients.close()
+        if self._network is not None:
+            self._network.close()
         self._executor.close()
         for process in list(self._owners):
             self._disown(process)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.epoch import Epoch
-from brand.protocol.plan import Plan
+from brand.node.members import Owners
+from brand.protocol.plan import Plan, choose_kept
 
 
 class Rows(Protocol):
@@ -19,6 +20,10 @@ class Rows(Protocol):
         """Rows of the places `first` to `end` - 1."""
         ...
 
+    def rows_at(self, places: NDArray[np.int64]) -> NDArray[np.void]:
+        """Rows of these places."""
+        ...
+
     def release_rows(self) -> None:
         """Give up memory that looking at rows took."""
         ...
@@ -26,11 +31,19 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What `choose_kept` is asked: which samples are kept while this plan's epoch goes on, in `room` pages."""
+    """What `kept` is asked: which samples are kept while this plan's epoch goes on, in `room` pages?"""
 
     plan: Plan
     stripe: int
     room: int
+    owners: Owners
+
+    def kept(self, pages_of: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Samples that this node owns, as many as fit. Shape (samples,)."""
+        if self.owners.of_chunk is None:
+            return choose_kept(self.plan, pages_of, self.room, self.stripe, 0)
+        mine = self.owners.mine(np.arange(len(pages_of)))
+        return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.stripe, 0) & mine
 
 
 @dataclass(eq=False, slots=True)
@@ -45,6 +58,15 @@ class Read:
     places: NDArray[Any]
     heads: NDArray[np.int32]
     epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Positions of an epoch, by its number here, for which an owner is to be asked."""
+
+    node: int
+    number: int
+    positions: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

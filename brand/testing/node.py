@@ -86,6 +86,13 @@ def running_server(
     Raises what ended the server, if anything but this block did, at the end of the block.
     """
     server = NodeServer(path, address or random_address(), memory=memory, owners=owners, depth=depth, storage=storage)
+    with running(os.fspath(path), server) as found:
+        yield found
+
+
+@contextmanager
+def running(path: str, server: NodeServer) -> Iterator[RunningServer]:
+    """Run a server in a thread for the length of the block; raises what ended it, if anything but this block did."""
     faults: list[BaseException] = []
 
     def serve() -> None:
@@ -97,7 +104,7 @@ def running_server(
     thread = threading.Thread(target=serve, name="node server", daemon=True)
     thread.start()
     try:
-        yield RunningServer(os.fspath(path), server.address, server, thread)
+        yield RunningServer(path, server.address, server, thread)
     finally:
         server.stop()
         thread.join(_END_LIMIT_S)

@@ -7,7 +7,8 @@ loader      BrandLoader: the DataLoader's contract without worker processes
 assemble    batches made of columns; page-locked memory
 seeding     random transforms that are the same in every run
 stages      where a loader's time goes
-ranks       which rank of how many, of which job
+ranks       which rank of how many, on which node, of which job
+discovery   how the node servers of a job find each other
 habit       a hint for those who read at random without a BrandSampler
 """
 

@@ -7,6 +7,7 @@ read exactly. Both ways end in the same records, so decoding, checks and errors 
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -18,16 +19,21 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from brand.errors import SchemaError, UsageError, counted
-from brand.node.choose import ProtocolChoice, choose_order
+from brand.node.choose import Nodes, ProtocolChoice, choose_order
 from brand.node.client import Node
 from brand.node.connection import own_address
 from brand.node.memory import Memory
+from brand.node.tls import Tls
 from brand.protocol.order import Order
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
+from brand.torch.discovery import Job, find_nodes
 from brand.torch.fetch import MEDIA, Fetched, Fetcher, rows
 from brand.torch.habit import ReadingHabit
-from brand.torch.ranks import job_name
+from brand.torch.ranks import find_rank, job_name, node_by_launcher
+
+_orders: dict[str, list[Order]] = {}
+"""Orders that this process has begun to draw with others, by data set: each has the same place on all nodes."""
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
@@ -58,6 +64,9 @@ class BrandDataset(Dataset[Any]):
         server: Address of a running server (`brand serve` prints it), instead of one that starts by itself.
         on_error: What becomes of a draw of a damaged sample: `"raise"`, or `"skip"`: another sample of its group takes
             its place, and `stats()["replaced"]` lists both.
+        remote_memory: In a job on several nodes: how much of the node server's memory samples of other nodes may fill
+            that are sent ahead; None: a tenth.
+        tls: Certificates with which node servers speak to each other; None: not encrypted.
 
     Raises:
         NotADataSetError, FormatError: `path` is no data set, or a damaged one.
@@ -75,6 +84,8 @@ class BrandDataset(Dataset[Any]):
         protocol: ProtocolChoice = "stripes",
         server: str | None = None,
         on_error: Literal["raise", "skip"] = "raise",
+        remote_memory: Memory = None,
+        tls: Tls | None = None,
     ) -> None:
         self.path, self.transform, self.decode = Path(path), transform, decode
         self.fields = None if fields is None else _as_names(fields)
@@ -92,6 +103,8 @@ class BrandDataset(Dataset[Any]):
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
         self.memory, self.protocol, self.server, self.on_error = memory, protocol, server, on_error
+        self.remote_memory, self.tls = remote_memory, tls
+        self._job = None if server is not None else self._find_job()
         self._node = Node(
             str(self._stored.path),
             self._stored.id,
@@ -100,6 +113,7 @@ class BrandDataset(Dataset[Any]):
             memory,
             job_name() or secrets.token_hex(8),
             attach=server is not None,
+            cluster=self._job,
         )
         self._fetcher = Fetcher(self._stored, self._node, self.fields, decode=decode, skip=on_error == "skip")
         self._habit = ReadingHabit()
@@ -162,15 +176,28 @@ class BrandDataset(Dataset[Any]):
 
     def order(self, seed: int) -> Order:
         """What fixes the order of all epochs of a run with this seed, from the data, the memory and the storage."""
-        share = self._node.share() if self.server is not None else None
-        return choose_order(self._stored, seed, self.protocol, share, self.memory)
+        if self.server is not None:
+            facts = self._node.server()
+            nodes = Nodes(facts.nodes, find_rank(None, None)[1], facts.remote_share)
+            return choose_order(self._stored, seed, self.protocol, facts.share, self.memory, nodes)
+        nodes = Nodes() if self._job is None else Nodes(self._job.nodes, find_rank(None, None)[1], self.remote_memory)
+        return choose_order(self._stored, seed, self.protocol, None, self.memory, nodes)
 
-    def announce(self, order: Order, epoch: int, position: int, ranks: tuple[int, int]) -> None:
+    def announce(
+        self, order: Order, epoch: int, position: int, ranks: tuple[int, int], batch: int = 0
+    ) -> NDArray[np.int64] | None:
         """A sampler, rank so many of so many, is about to draw: the node server begins to read.
 
-        Raises `ServerError`, `UsageError`.
+        With `batch`, the samples of a batch of each rank, a rank draws what its own node owns first: returns which
+        positions those are, once all ranks have said so. Raises `ServerError`, `UsageError`.
         """
-        self._node.begin(order, self.tag_of(order), epoch, position, ranks)
+        turn = None
+        if ranks[1] > 1:
+            orders = _orders.setdefault(self.id, [])
+            if order not in orders:
+                orders.append(order)
+            turn = orders.index(order)
+        return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn)
 
     def stats(self) -> dict[str, Any]:
         """What the node server has done so far (`docs/statistics.md`); an empty dict before the first draw."""
@@ -180,11 +207,25 @@ class BrandDataset(Dataset[Any]):
         """The tag of an order's tickets, which this data set and its copies in workers made later understand."""
         return self._fetcher.tag_of(order)
 
+    def _find_job(self) -> Job | None:
+        """The nodes that draw from this data set together; None where this one is alone."""
+        name = job_name()
+        if name is None:
+            return None
+        facts = f"{name}|{self.id}|{self.memory}|{self.remote_memory}"
+        name = hashlib.blake2s(facts.encode(), digest_size=8).hexdigest()
+        node, nodes = node_by_launcher() or find_nodes(*find_rank(None, None), name)
+        if self._stored.share is not None:
+            node = self._stored.share.node
+        return Job(name, node, nodes, remote_memory=self.remote_memory, tls=self.tls) if nodes > 1 else None
+
     def _own_address(self) -> str:
         """Where the server that starts by itself will listen: one for the ranks of a job on this node."""
         job = job_name()
-        facts = secrets.token_bytes() if job is None else f"{job}|{self.id}|{self.memory}".encode()
-        return own_address(facts)
+        if job is None:
+            return own_address(secrets.token_bytes())
+        node = 0 if self._job is None else self._job.node
+        return own_address(f"{job}|{self.id}|{self.memory}|{self.remote_memory}|{node}".encode())
 
     def _asked(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """What a sampler or a user gave, as an array."""

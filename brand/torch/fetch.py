@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
-from brand.errors import FormatError, UsageError
+from brand.errors import ChecksumError, FormatError, UnreadableError, UsageError
 from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
@@ -30,6 +30,7 @@ from brand.node.launch import ServerError
 from brand.protocol.order import Order
 from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.storage.dataset import StoredDataSet
+from brand.torch.ranks import find_rank
 
 Column = NDArray[Any] | list[Any]
 Columns = dict[str, Column]
@@ -75,7 +76,7 @@ class Fetcher:
     def fetch(self, asked: NDArray[np.int64]) -> Fetched:
         """All that is asked for: either tickets or indices that are in range. Raises `FormatError`, `ServerError`."""
         if not len(asked) or int(asked.max()) < TICKET:
-            exact = self.data.samples(asked, self.decoder)
+            exact = self.samples(asked)
             return Fetched(self, asked, [], [], np.arange(len(asked)), exact, None)
         if int(asked.min()) < TICKET:
             raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
@@ -95,9 +96,62 @@ class Fetcher:
         late = np.flatnonzero(~np.isin(np.arange(len(asked)), np.concatenate(present)))
         samples: list[dict[str, Any]] = []
         if len(late):
-            samples, indices[late] = self._read(indices[late], order)
+            try:
+                samples, indices[late] = self._read(indices[late], order)
+            except ServerError as error:
+                raise ServerError(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
         waited_s = sum(part.waited_s for part in parts)
         return Fetched(self, indices, [part.stored for part in parts], present, late, samples, order, waited_s)
+
+    def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Exactly these samples, those that are in the shares of other nodes from there.
+
+        Raises `FormatError`, `ServerError`.
+        """
+        data = self.data
+        if data.share is None:
+            return data.samples(indices, self.decoder)
+        here = data.here(data.places(indices) // data.header.chunk_size)
+        found: list[dict[str, Any]] = [{}] * len(indices)
+        for part, samples in (
+            (here, data.samples(indices[here], self.decoder)),
+            (~here, self._fetched(indices[~here]) if not here.all() else []),
+        ):
+            for position, sample in zip(np.flatnonzero(part).tolist(), samples, strict=True):
+                found[position] = sample
+        return found
+
+    def _fetched(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Samples that are in the shares of other nodes."""
+        places, back = np.unique(self.data.places(indices), return_inverse=True)
+        rows_of = self.data.rows_at(places)
+        present, stored = self.node.fetch(places, rows_of)
+        missing = np.flatnonzero(~present)
+        if len(missing):
+            chunk = int(places[missing[0]]) // self.data.header.chunk_size
+            raise UnreadableError(
+                "the node that has it cannot read it",
+                path=self.data.chunk_path(chunk),
+                chunk=chunk,
+                sample=int(rows_of["index"][missing[0]]),
+                hint="Run `brand verify` on that node",
+            )
+        sizes = rows_of["size"].astype(np.int64)
+        fetched = Stored(np.frombuffer(b"".join(stored), np.uint8), np.cumsum(sizes) - sizes, rows_of)
+        wrong = np.flatnonzero(~fetched.right())
+        if len(wrong):
+            index, chunk = int(rows_of["index"][wrong[0]]), int(places[wrong[0]]) // self.data.header.chunk_size
+            raise ChecksumError("another node sent other bytes", path=self.data.path, chunk=chunk, sample=index)
+        samples = self.data.decoded(fetched, self.decoder)
+        return [dict(samples[number]) for number in back.tolist()]
+
+    def _where(self, ticket: np.int64, order: Order) -> str:
+        """A ticket for people."""
+        _, epoch = tag_and_epoch(int(ticket))
+        position = int(positions_of(np.array([ticket]))[0])
+        group = int(order.plan(epoch).sample_of[position]) // order.mapping.group_size
+        rank, ranks = find_rank(None, None)
+        return f"position {position:,} of epoch {epoch} (group {group}), of rank {rank} of {ranks},"
 
     def _order_by_tag(self, tag: int) -> Order:
         """The order of a run that the server knows by its tag."""
@@ -112,7 +166,7 @@ class Fetcher:
     def _read(self, indices: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
         """Samples that a draw has to read exactly, and which they are."""
         try:
-            return self.data.samples(indices, self.decoder), indices
+            return self.samples(indices), indices
         except FormatError:
             if not self.skip:
                 raise
@@ -122,7 +176,7 @@ class Fetcher:
     def read_or_replace(self, index: int, order: Order) -> tuple[dict[str, Any], int]:
         """A sample, decoded so far as it can go wrong, or another of its group; and which it is."""
         try:
-            return self.data.samples(np.array([index]), self.decoder)[0], index
+            return self.samples(np.array([index]))[0], index
         except FormatError as error:
             return self.replace(index, order, error)
 
@@ -139,7 +193,7 @@ class Fetcher:
             instead = first + (place - first + number * step) % size
             other = int(self.data.indices(np.array([instead]))[0])
             try:
-                sample = self.data.samples(np.array([other]), self.decoder)[0]
+                sample = self.samples(np.array([other]))[0]
                 for name, decode in self.media:
                     decode(sample[name])
             except (FormatError, ValueError):

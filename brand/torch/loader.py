@@ -86,6 +86,10 @@ class BrandLoader:
                 raise UsageError(f"{name}={value}: give a whole number, at least 1")
         self.dataset, self.batch_size, self.drop_last, self.pin_memory = data_set, batch_size, drop_last, pin_memory
         self.sampler = BrandSampler(data_set) if sampler is None else sampler
+        if isinstance(self.sampler, BrandSampler) and self.sampler.locality:
+            if self.sampler.batch_size not in (None, batch_size):
+                raise UsageError(f"batch_size={batch_size}, and the sampler splits {self.sampler.batch_size}")
+            self.sampler.batch_size = batch_size
         self.collate_fn = collate_fn
         self.threads = threads or _processors()
         self.ahead = ahead or min(MOST_AHEAD, max(2, int(AHEAD_BYTES / (batch_size * data_set.mean_bytes))))

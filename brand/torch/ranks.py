@@ -1,4 +1,4 @@
-"""Which rank of how many is this process, and which job does it belong to?
+"""Which rank of how many is this process, on which node of how many, and which job does it belong to?
 
 An argument counts more than `torch.distributed`, that more than what torchrun or Slurm say in the environment, that
 more than being alone. Asked as late as possible: frameworks start their ranks after the data set was made.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 import torch.distributed
@@ -16,6 +18,7 @@ import torch.distributed
 from brand.errors import UsageError
 
 _LAUNCHERS: Final = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+_NODES: Final = (("GROUP_RANK", "GROUP_WORLD_SIZE"), ("SLURM_NODEID", "SLURM_STEP_NUM_NODES"))
 _JOB: Final = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 
@@ -39,14 +42,44 @@ def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
     return hashlib.blake2s(facts.encode(), digest_size=8).hexdigest()
 
 
+def node_by_launcher(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """Number of this node and how many there are, as torchrun and Slurm say; None where nobody does.
+
+    Raises `UsageError`.
+    """
+    if _found(environment)[1] == 1:
+        return 0, 1
+    return _numbers(_NODES, environment)
+
+
+def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
+    """Host and port of the job's store. Raises `UsageError` where the environment does not say."""
+    host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    if not host or not port.isdecimal():
+        found = f"MASTER_ADDR={host!r}, MASTER_PORT={port!r}"
+        raise UsageError(f"several nodes find each other through the job's store, and the environment says {found}")
+    return host, int(port)
+
+
+def this_machine() -> str:
+    """What processes have in common that can share a node server: a kernel and a network namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()}|{boot}|{Path('/proc/self/ns/net').readlink()}"
+
+
 def _found(environment: Mapping[str, str]) -> tuple[int, int]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    for rank, replicas in _LAUNCHERS:
-        if rank in environment and replicas in environment:
+    return _numbers(_LAUNCHERS, environment) or (0, 1)
+
+
+def _numbers(names: Iterable[tuple[str, str]], environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """The first pair of variables that are both set."""
+    for number, count in names:
+        if number in environment and count in environment:
             try:
-                return int(environment[rank]), int(environment[replicas])
+                return int(environment[number]), int(environment[count])
             except ValueError:
-                found = f"{rank}={environment[rank]!r}, {replicas}={environment[replicas]!r}"
+                found = f"{number}={environment[number]!r}, {count}={environment[count]!r}"
                 raise UsageError(f"the environment says {found}, which are no numbers") from None
-    return 0, 1
+    return None

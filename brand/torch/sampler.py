@@ -16,7 +16,7 @@ from torch.utils.data import Sampler
 
 from brand.errors import UsageError
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
-from brand.protocol.tickets import tickets
+from brand.protocol.tickets import MAX_POSITIONS, tickets
 from brand.torch.dataset import BrandDataset
 from brand.torch.ranks import find_rank
 
@@ -39,6 +39,9 @@ class BrandSampler(Sampler[int]):
         shuffle: False: the plain indices in their order, exact reads; nothing is read ahead.
         drop_last: Where the ranks do not divide the samples: drop the rest (True), or give some samples to two ranks.
             All ranks always get equally many.
+        locality: On several nodes: split each global batch so that a rank takes what its own node owns first. The
+            global batches stay the same sets, and little crosses the network. Needs `batch_size`.
+        batch_size: Samples of a batch of each rank, for `locality`; `BrandLoader` says it by itself.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class BrandSampler(Sampler[int]):
         rank: int | None = None,
         shuffle: bool = True,
         drop_last: bool = False,
+        locality: bool = False,
+        batch_size: int | None = None,
     ) -> None:
         if not isinstance(data_set, BrandDataset):
             raise UsageError(
@@ -59,6 +64,8 @@ class BrandSampler(Sampler[int]):
         seed = _whole("seed", seed, MAX_SEED)
         self.data_set, self.seed, self.shuffle, self.drop_last = data_set, seed, shuffle, drop_last
         self.num_replicas, self.rank = num_replicas, rank
+        self.locality = locality
+        self.batch_size = None if batch_size is None else max(1, _whole("batch_size", batch_size, MAX_POSITIONS))
         self.order = data_set.order(seed)
         """What fixes the order of all epochs."""
         self.tag = data_set.tag_of(self.order)
@@ -93,6 +100,14 @@ class BrandSampler(Sampler[int]):
     def iterating(self) -> bool:
         """Whether an iteration of the present epoch has begun."""
         return self._running is not None
+
+    def batch_of(self, replicas: int) -> int:
+        """Samples of a batch of each of so many ranks where `locality` splits them, else 0. Raises `UsageError`."""
+        if not self.locality or not self.shuffle or replicas == 1:
+            return 0
+        if self.batch_size is None:
+            raise UsageError("locality=True needs batch_size=, the samples of a batch of each rank")
+        return self.batch_size
 
     def state_dict(
         self, *, samples: int | None = None, batches: int | None = None, batch_size: int | None = None
@@ -161,6 +176,9 @@ class Positions(Iterator[int]):
         self._ints: list[int] = []
         """The rest of the present block, last first."""
         self._made, self.yielded, self._announced = 0, 0, False
+        self._batch = sampler.batch_of(self._replicas)
+        self._mine: NDArray[np.int64] | None = None
+        """With `locality`: the positions of this rank."""
 
     @property
     def used(self) -> bool:
@@ -169,6 +187,8 @@ class Positions(Iterator[int]):
 
     def position_after(self, samples: int) -> int:
         """Global position after so many samples of each rank."""
+        if self._batch and samples % self._batch and samples != self.count:
+            raise UsageError(f"{samples:,} samples are no whole batches of {self._batch}, as `locality` needs")
         if not 0 <= samples <= self.count:
             raise UsageError(f"{samples:,} samples: this rank has {self.count:,} in this epoch")
         return min(self._samples, self._start + samples * self._replicas)
@@ -202,15 +222,24 @@ class Positions(Iterator[int]):
     def _make(self, count: int) -> NDArray[np.int64]:
         """The next `count` ints, fewer at the end."""
         sampler, end = self._sampler, min(self._made + count, self.count)
-        positions = self._start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
-        positions %= self._samples
+        if sampler.shuffle and not self._announced and end > self._made:
+            self._announced = True
+            ranks = (self._rank, self._replicas)
+            mine = sampler.data_set.announce(sampler.order, self._epoch, self._start, ranks, self._batch)
+            self._mine = None if mine is None else self._with_tail(mine)
+        if self._mine is None:
+            positions = self._start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
+        else:
+            positions = self._mine[self._made : end]
+        positions = positions % self._samples
         self._made = end
-        if sampler.shuffle:
-            if not self._announced and len(positions):
-                self._announced = True
-                sampler.data_set.announce(sampler.order, self._epoch, self._start, (self._rank, self._replicas))
-            positions = tickets(sampler.tag, self._epoch, positions)
-        return positions
+        return tickets(sampler.tag, self._epoch, positions) if sampler.shuffle else positions
+
+    def _with_tail(self, mine: NDArray[np.int64]) -> NDArray[np.int64]:
+        """As many positions as every rank has: the last, incomplete global batch is split in turn, and goes on."""
+        beyond = np.arange(self._samples, self._start + self.count * self._replicas)
+        beyond = beyond[(beyond - self._start) % self._replicas == self._rank]
+        return np.concatenate((mine, beyond))[: self.count]
 
 
 def _whole(name: str, value: Any, most: int) -> int:

@@ -84,7 +84,7 @@ class CoreMachine(RuleBasedStateMachine):
         """One more rank of those that have begun an epoch comes, late."""
         epochs = sorted(self.world.epochs().items(), key=lambda item: item[0])
         (run, number), epoch = epochs[which % len(epochs)]
-        late = sorted(set(range(epoch.replicas)) - epoch.ranks)
+        late = sorted(set(range(epoch.replicas)) - epoch.ranks.keys())
         if late and self.clients[client] in self.world.runs[run].clients:
             where = (self.clients[client], run, number)
             self.world.begin(*where, epoch.start, rank=late[0], replicas=epoch.replicas)

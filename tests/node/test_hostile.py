@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brand.node import messages
-from brand.node import server as node_server
+from brand.node import clients, messages
 from brand.node.client import Node
 from brand.node.connection import socket_name
-from brand.node.core import MAX_LEASES
 from brand.node.launch import ServerError
+from brand.node.leases import MAX_LEASES
 from brand.node.messages import Kind
 from brand.protocol.order import MAX_EPOCH
 from brand.storage.dataset import StoredDataSet
@@ -206,7 +205,7 @@ def test_as_many_epochs_as_there_are(texts: Path) -> None:
         for epoch in range(300, 900):
             draw(client, run, epoch, [epoch])
         assert memory_kib(os.getpid(), "RssAnon") - before < 4 << 10
-        assert len(list(server.node._core._epochs)) < 300
+        assert len(list(server.node._core.epochs)) < 300
 
 
 def test_runs_with_long_names(server: RunningServer, texts: Path) -> None:
@@ -257,7 +256,7 @@ def test_garbage(server: RunningServer, texts: Path) -> None:
 
 def test_half_messages(server: RunningServer, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that never ends is waited for only so long; one that comes byte by byte is as good as any."""
-    monkeypatch.setattr(node_server, "HALF_MESSAGE_S", 0.2)
+    monkeypatch.setattr(clients, "HALF_MESSAGE_S", 0.2)
     with greeted(server.address, texts) as client, RawClient(server.address) as silent:
         message = messages.pack_begin(client.order(order_of(texts)), 0, 0, 0, 1) + messages.frame(Kind.STATS)
         client.send(message[:-5])
@@ -330,13 +329,13 @@ def test_somebody_elses_lease(server: RunningServer, texts: Path) -> None:
 
 def test_more_clients_than_are_let_in(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one above the limit is turned away, and can come when another has left."""
-    monkeypatch.setattr(node_server, "MAX_CLIENTS", 3)
+    monkeypatch.setattr(clients, "MAX_CLIENTS", 3)
     with running_server(texts) as server, ExitStack() as stack:
         first = [stack.enter_context(greeted(server.address, texts)) for _ in range(3)]
         with RawClient(server.address) as late:
             assert late.ended() == []
         first[0].socket.close()
-        wait_until(lambda: len(server.node._channels) == 2, "one has left")
+        wait_until(lambda: len(server.node._clients) == 2, "one has left")
         with greeted(server.address, texts) as late:
             late.stats()
 

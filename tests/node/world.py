@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.formats.constants import ROW
 from brand.node.arena import ROW_BYTES, Arena
-from brand.node.core import LARGEST_SHARE, MAX_LEASES, Core
+from brand.node.core import LARGEST_SHARE, Core
 from brand.node.epoch import Epoch
+from brand.node.leases import MAX_LEASES
 from brand.node.pages import pages_needed
 from brand.node.tasks import Answer, Choice, Read
 from brand.protocol.order import Order
-from brand.protocol.plan import Plan, choose_kept, read_of_sample
+from brand.protocol.plan import Plan, read_of_sample
 
 PAGE = 128
 DATA_SET = "0" * 32
@@ -56,6 +57,11 @@ class Index:
     def rows(self, first: int, end: int) -> NDArray[np.void]:
         """As `Core` asks for them."""
         return self.table[first:end]
+
+    def rows_at(self, places: NDArray[Any]) -> NDArray[np.void]:
+        """As `Core` asks for them."""
+        rows: NDArray[np.void] = self.table[places]
+        return rows
 
     def release_rows(self) -> None:
         """As `Core` asks for it now and then."""
@@ -127,7 +133,7 @@ class World:
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
         facts["stripe"] = min(facts["stripe"], self.chunk_size)
         wanted = Order(DATA_SET, len(self.sizes), self.chunk_size, **facts)
-        number = self.core.register(client, wanted, name, tag)
+        number = self.core.epochs.register(client, wanted, name, tag)
         known = [n for n, run in self.runs.items() if (run.order, run.name) == (wanted, name)]
         if known:
             assert [number] == known
@@ -137,7 +143,7 @@ class World:
             self.runs[number] = Run(wanted, name, set())
         self.runs[number].clients.add(client)
         if tag is not None:
-            assert self.core.order_by_tag(name, tag) == wanted
+            assert self.core.epochs.order_by_tag(name, tag) == wanted
         self.check()
         return number
 
@@ -214,10 +220,10 @@ class World:
         """
         job = self.jobs.pop(0)
         if isinstance(job, Choice):
-            self.core.kept_ready(choose_kept(job.plan, self.pages_of, job.room, job.stripe, 0))
+            self.core.kept_ready(job.kept(self.pages_of))
         else:
             key, order = job
-            if self.core.plan_wanted(key) or not looks:
+            if self.core.epochs.planned(key) or not looks:
                 plan = self.plan(order, key[1])
                 self.core.plan_ready(key, plan, read_of_sample(plan), self.now_s)
         self._take_answers()
@@ -235,7 +241,7 @@ class World:
         """What the loop does after events; whether anything happened."""
         self.now_s += later_s
         happened = False
-        for key, order in self.core.plans_wanted():
+        for key, order in self.core.epochs.plans_wanted():
             self.jobs.append((key, order))
             happened = True
         choice = self.core.choice_wanted()
@@ -300,7 +306,7 @@ class World:
 
     def epochs(self) -> dict[Key, Epoch]:
         """Epochs whose plan is made."""
-        return dict(self.core._epochs)
+        return dict(self.core.epochs)
 
     def _unblock(self) -> bool:
         """As the core does it; what it gives up must be given up as a whole, and not where a draw can be answered."""
@@ -370,8 +376,8 @@ class World:
         for epoch in epochs.values():
             reasons += epoch.held
             assert not (epoch.held & epoch.due).any()
-        for lease in core._leases.values():
-            np.add.at(reasons, lease.places, 1)
+        for places in core._leases.places():
+            np.add.at(reasons, places, 1)
         assert (reasons == residents._references).all(), "a reference without a reason, or the other way round"
         assert ((reasons > 0) == (residents._head >= 0)).all()
         assert residents.kept_pages == int(self.pages_of[residents._kept].sum())
@@ -390,14 +396,14 @@ class World:
             assert not (epoch.due & ~coming).any(), "a sample is due that no read will bring"
             assert not epoch.dropped
         for draw in core._draws:
-            assert draw.key in epochs or core.plan_wanted(draw.key), "a draw waits for an epoch that nobody makes"
+            assert draw.key in epochs or core.epochs.planned(draw.key), "a draw waits for an epoch that nobody makes"
         assert {draw.client for draw in core._draws} == set(self.asked)
         assert set(core._leases) == set(self.held)
         assert core.reading == len(self.reads)
 
         assert {run for run, _ in epochs} <= set(self.runs)
-        assert {run for run, _ in core._epochs._planned} <= set(self.runs)
-        assert set(core._epochs._begun) <= core._epochs._planned
+        assert {run for run, _ in core.epochs._planned} <= set(self.runs)
+        assert set(core.epochs._begun) <= core.epochs._planned
         given = core.counters.from_memory + core.counters.exact
         waiting = sum(len(draw.positions) for draw in core._draws)
         assert core.counters.draws == given + waiting + self.unanswered

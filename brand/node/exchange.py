@@ -1,0 +1,346 @@
+"""How do the server's decisions become messages to other nodes, and their messages events for its decisions?
+
+Between `Core` and `Network`: it says what is new, sends as fast as streams take it what is to be sent, checks what
+comes.
+A node that says what it should not is hung up on; one that cannot be reached is done without, and one that draws
+something else under the same name is a reason not to begin at all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node import peer_messages as wire
+from brand.node.clients import Clients
+from brand.node.core import Core
+from brand.node.epochs import Drawing, Key
+from brand.node.fetches import Fetches
+from brand.node.members import Members
+from brand.node.messages import Kind, ProtocolError, frame
+from brand.node.network import MAX_UNSENT, Closed, Network, Opened, Received, Stream
+from brand.node.peer_messages import PeerKind
+from brand.node.remote import Push
+from brand.protocol.order import Order
+
+MAX_READS: Final = 64
+"""Fetches of one node that are read at a time."""
+
+log = logging.getLogger("brand.node")
+
+Watch = Callable[[Opened | Closed], None]
+"""Is told of a stream that opens, ends, or cannot be opened."""
+
+
+class Exchange:
+    """All that a server has to do with the other nodes."""
+
+    def __init__(
+        self, core: Core, network: Network, members: Members, page: int, fetches: Fetches, clients: Clients
+    ) -> None:
+        self._core, self._network, self._members, self._page = core, network, members, page
+        self._fetches, self._clients = fetches, clients
+        self._open: set[Stream] = set()
+        self._drawings: dict[Key, Drawing] = {}
+        self._seen_changes = -1
+        self._told: dict[int, dict[Key, tuple[Drawing, bool]]] = {node: {} for node in members.others}
+        """What each node knows of what is drawn here."""
+        self._theirs: dict[tuple[int, int], Key] = {}
+        """Epochs that other nodes draw, by node and their number."""
+        self._numbers: dict[tuple[int, Key], int] = {}
+        """The same the other way round; 0: it cannot take samples yet."""
+        self._backlog: dict[int, deque[bytes]] = {node: deque() for node in members.others}
+        """Parts of what nodes have fetched."""
+        self._reading = dict.fromkeys(members.others, 0)
+        self._reads: list[tuple[int, int, NDArray[np.int64]]] = []
+        self._wrong: dict[int | None, str] = {}
+        """Why a run cannot go on, or any (None): nodes disagree."""
+        self.watch: Watch | None = None
+
+    @property
+    def wake(self) -> int:
+        """Can be read while there is something to do."""
+        return self._network.wake
+
+    def reachable(self, node: int) -> bool:
+        """Whether a node can be asked."""
+        return Stream(node, asks=True) in self._open
+
+    def facts(self) -> dict[str, object]:
+        """For statistics."""
+        return {
+            "node": self._members.node,
+            "nodes": self._members.nodes,
+            "reachable": [node for node in self._members.others if self.reachable(node)],
+        }
+
+    def take_events(self, now_s: float) -> None:
+        """What the network has to tell."""
+        for event in self._network.events():
+            if self.watch is not None and not isinstance(event, Received):
+                self.watch(event)
+            match event:
+                case Opened(stream):
+                    self._opened(stream, now_s)
+                case Closed(stream, reason, refused):
+                    self._closed(stream, reason, refused=refused)
+                case Received(stream, message):
+                    try:
+                        self._take(stream, message, now_s)
+                    except (ProtocolError, UsageError) as error:
+                        log.warning("node %d is hung up on: %s", stream.node, error)
+                        self._network.hang_up(stream, str(error))
+
+    def _take(self, stream: Stream, message: bytes, now_s: float) -> None:
+        """Raises `ProtocolError`, `UsageError`."""
+        if stream.asks:
+            self._take_answer(stream, message, now_s)
+        else:
+            self._take_question(stream, message)
+
+    def step(self, now_s: float) -> list[tuple[int, int, NDArray[np.int64]]]:
+        """Send what can be sent.
+
+        Returns what is to be read for other nodes: node, number of its question, places; `have_read` takes the result.
+        """
+        if self._core.epochs.changes != self._seen_changes:
+            self._seen_changes = self._core.epochs.changes
+            self._drawings = self._core.epochs.drawings()
+            for node in self._members.others:
+                self._tell(node)
+        for request in self._core.remote.requests():
+            room = self._core.remote.room_for(request.node, now=True)
+            self._ask(request.node, wire.pack_request(request.number, room or 0, request.positions))
+        for node in self._members.others:
+            if Stream(node, asks=True) in self._open:
+                room = self._core.remote.room_for(node)
+                if room is not None:
+                    self._ask(node, wire.pack_room(room))
+                for question in self._fetches.questions(node):
+                    self._ask(node, wire.pack_fetch(*question))
+            self._send_to(node)
+        self._fetches.give_up(now_s, self.reachable)
+        self._answer_clients(now_s)
+        reads, self._reads = self._reads, []
+        return reads
+
+    def have_read(self, node: int, number: int, data: bytes) -> None:
+        """Samples that a node has fetched are here, as `pack_samples` makes them."""
+        self._reading[node] -= 1
+        view = memoryview(data)
+        for start in range(0, max(1, len(view)), wire.PART):
+            self._backlog[node].append(wire.pack_fetched(number, len(view), start, view[start : start + wire.PART]))
+
+    def _answer_clients(self, now_s: float) -> None:
+        """Those who fetched get their samples, those who draw what nodes disagree about hear so at once."""
+        for number, outcome in self._fetches.done():
+            channel = self._clients.get(number)
+            if channel is not None and isinstance(outcome, bytes):
+                self._clients.send(channel, frame(Kind.FETCH, outcome))
+            elif channel is not None and not isinstance(outcome, bytes):
+                self._clients.refuse(channel, outcome, now_s)
+        if self._wrong:
+            for channel in self._clients:
+                reasons = (
+                    self._wrong.get(None) or self._wrong.get(run) for run in self._core.epochs.of(channel.number)
+                )
+                reason = next(filter(None, reasons), None)
+                if reason is not None and not channel.closing:
+                    self._clients.refuse(channel, UsageError(reason), now_s)
+
+    def _ask(self, node: int, message: bytes) -> None:
+        self._network.send(Stream(node, asks=True), message)
+
+    def _send_to(self, node: int) -> None:
+        """Answers and samples for a node, as much as its stream takes."""
+        stream = Stream(node, asks=False)
+        if stream not in self._open:
+            return
+        backlog = self._backlog[node]
+        while self._network.unsent(stream) < MAX_UNSENT:
+            if backlog:
+                self._network.send(stream, backlog.popleft())
+                continue
+            push = self._core.remote.next_push(node)
+            if push is None:
+                return
+            number = self._numbers.get((node, push.key), 0)
+            self._network.send(stream, wire.pack_push(number, push.places, push.missed, push.data))
+
+    def _tell(self, node: int) -> None:
+        """Say what is drawn here, as far as a node does not know it."""
+        if not self.reachable(node):
+            return
+        told = self._told[node]
+        for key in [key for key in told if key not in self._drawings]:
+            drawing, _ = told.pop(key)
+            alive = any(other[0] == key[0] for other in self._drawings)
+            self._ask(node, wire.pack_forget(drawing, run=not alive))
+        for key, drawing in self._drawings.items():
+            epoch = self._core.epochs.get(key)
+            asks = epoch is not None and epoch.requests is not None and node not in epoch.lost
+            if told.get(key) != (drawing, asks):
+                told[key] = drawing, asks
+                front = 0 if epoch is None else epoch.front()
+                self._ask(node, wire.pack_drawing(drawing, front, asks=asks))
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    def _opened(self, stream: Stream, now_s: float) -> None:
+        self._open.add(stream)
+        if stream.asks:
+            self._wrong.pop(None, None)
+            self._told[stream.node].clear()
+            self._core.remote.opened(stream.node, now_s)
+            self._tell(stream.node)
+        else:
+            self._core.remote.greeted(stream.node)
+
+    def _closed(self, stream: Stream, reason: str, *, refused: bool) -> None:
+        node, was_open = stream.node, stream in self._open
+        self._open.discard(stream)
+        if refused:
+            if None not in self._wrong:
+                log.warning("%s", reason)
+            self._wrong[None] = reason
+        if not was_open:
+            return
+        log.warning("node %d %s: %s", node, "cannot be asked" if stream.asks else "asks no more", reason)
+        if stream.asks:
+            self._core.remote.lost(node)
+            self._fetches.lost(node)
+            return
+        self._backlog[node].clear()
+        for (other, key), number in list(self._numbers.items()):
+            if other == node:
+                del self._numbers[other, key]
+                self._theirs.pop((node, number), None)
+                self._core.epochs.forget(key, node)
+        self._core.left(_client(node))
+
+    # -- as the owner ------------------------------------------------------------------------------------------------
+
+    def _take_question(self, stream: Stream, message: bytes) -> None:
+        """Raises `ProtocolError`, `UsageError`."""
+        node = stream.node
+        kind, body = wire.kind_of(message)
+        match kind:
+            case PeerKind.DRAWING:
+                self._take_drawing(stream, wire.unpack_drawing(body, node))
+            case PeerKind.FORGET:
+                forgotten = wire.unpack_forget(body)
+                self._forget(node, forgotten)
+            case PeerKind.ROOM:
+                self._core.remote.allow(node, wire.unpack_room(body))
+            case PeerKind.REQUEST:
+                number, room, positions = wire.unpack_request(body)
+                self._core.remote.allow(node, room)
+                key = self._theirs.get((node, number))
+                epoch = None if key is None else self._core.epochs.get(key)
+                if epoch is not None and node in epoch.outgoing:
+                    if positions.min() < 0 or positions.max() >= len(epoch.due):
+                        raise ProtocolError("positions that the data set does not have")
+                    epoch.outgoing[node].ask(positions)
+            case PeerKind.FETCH:
+                number, places = wire.unpack_fetch(body)
+                self._fetches.check(places, self._members.node)
+                if self._reading[node] >= MAX_READS:
+                    raise ProtocolError(f"more than {MAX_READS} questions at a time")
+                self._reading[node] += 1
+                self._reads.append((node, number, places))
+            case _:
+                raise ProtocolError(f"{kind.name} is not for owners")
+
+    def _take_drawing(self, stream: Stream, told: wire.Told) -> None:
+        node, drawing = stream.node, told.drawing
+        wrong = self._disagreement(node, drawing)
+        if wrong is not None:
+            self._network.send(stream, wire.pack_refused(drawing, wrong))
+            same = (drawing.name, drawing.turn)
+            self._wrong |= {key[0]: wrong for key, d in self._drawings.items() if (d.name, d.turn) == same}
+            return
+        run = self._core.epochs.register(_client(node), drawing.order, drawing.name, None, drawing.turn)
+        key = run, drawing.epoch
+        before = self._numbers.get((node, key), 0)
+        if before != drawing.number:
+            self._theirs.pop((node, before), None)
+            self._core.epochs.forget(key, node)
+            self._numbers[node, key] = drawing.number
+        self._core.begin_elsewhere(_client(node), key, drawing.begin)
+        if drawing.number:
+            self._theirs[node, drawing.number] = key
+            self._core.epochs.take(key, node, drawing.begin.front, asks=told.asks)
+
+    def _disagreement(self, node: int, drawing: Drawing) -> str | None:
+        """Why a node's run is not the one of the same name that goes on here."""
+        me = self._members.node
+        for here in self._drawings.values():
+            if here.name != drawing.name:
+                continue
+            if here.order != drawing.order:
+                if here.turn is None or here.turn != drawing.turn:
+                    continue
+                differences = _differences(me, here.order, node, drawing.order)
+                return f"nodes {me} and {node} disagree: {differences}"
+            ours, theirs = here.begin, drawing.begin
+            same = (ours.start, ours.replicas, ours.batch) == (theirs.start, theirs.replicas, theirs.batch)
+            if here.epoch == drawing.epoch and ours.times == theirs.times and not same:
+                return (
+                    f"nodes {me} and {node} disagree: node {me} begins epoch {here.epoch} at position "
+                    f"{ours.start:,} of {ours.replicas} ranks, node {node} at position {theirs.start:,} of "
+                    f"{theirs.replicas} ranks; give all ranks the same sampler and state"
+                )
+        return None
+
+    def _forget(self, node: int, forgotten: wire.Forgotten) -> None:
+        run = self._core.epochs.number_of(forgotten.name, forgotten.order)
+        for other, key in list(self._numbers):
+            if other == node and key[0] == run and forgotten.epoch in (None, key[1]):
+                self._theirs.pop((node, self._numbers.pop((node, key))), None)
+                self._core.epochs.forget(key, node)
+        if forgotten.epoch is None and run is not None:
+            self._core.left_run(_client(node), run)
+
+    # -- as one who draws --------------------------------------------------------------------------------------------
+
+    def _take_answer(self, stream: Stream, message: bytes, now_s: float) -> None:
+        """Raises `ProtocolError`."""
+        node = stream.node
+        kind, body = wire.kind_of(message)
+        match kind:
+            case PeerKind.PUSH:
+                number, places, missed, data = wire.unpack_push(body, self._page)
+                found = [(key, epoch) for key, epoch in self._core.epochs if epoch.number == number]
+                key, epoch = found[0] if found else ((0, 0), None)
+                self._core.remote.came(node, epoch, Push(key, places, missed, data), now_s)
+            case PeerKind.FETCHED:
+                self._fetches.came(node, *wire.unpack_fetched(body))
+            case PeerKind.REFUSED:
+                about, reason = wire.unpack_refused(body)
+                run = self._core.epochs.number_of(about.name, about.order)
+                if run is not None:
+                    self._wrong[run] = reason
+            case _:
+                raise ProtocolError(f"{kind.name} is not for those who ask")
+
+
+def _client(node: int) -> int:
+    """Another node as a client: numbers below those of this node's."""
+    return -1 - node
+
+
+def _differences(here: int, ours: Order, there: int, theirs: Order) -> str:
+    """What two orders do not have in common."""
+    parts = []
+    for field in fields(Order):
+        mine, other = getattr(ours, field.name), getattr(theirs, field.name)
+        if mine != other:
+            parts.append(f"{field.name} is {mine} on node {here} and {other} on node {there}")
+    return "; ".join(parts)

@@ -1,0 +1,64 @@
+"""Which nodes serve a data set together, which one is this, and who owns which sample?
+
+Groups are formed over the whole data set and then given to nodes, so a plan serves any number of them. Where the data
+set is partitioned over the nodes' disks, a sample's owner is the node that has its chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.protocol.mapping import Mapping
+from brand.protocol.owners import owner_of_chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Who owns what, seen from one node."""
+
+    node: int
+    """This node."""
+    of_chunk: NDArray[np.int32] | None
+    """Owner of each chunk, shape (chunks,); None: there is no other node."""
+    chunk_size: int
+
+    def of(self, places: NDArray[Any]) -> NDArray[np.int32]:
+        """Owner of each place."""
+        if self.of_chunk is None:
+            return np.full(len(places), self.node, np.int32)
+        found: NDArray[np.int32] = self.of_chunk[places // self.chunk_size]
+        return found
+
+    def mine(self, places: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which of these places this node owns."""
+        owned: NDArray[np.bool_] = self.of(places) == self.node
+        return owned
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The nodes of a cluster, 0 to `nodes` - 1, seen from one of them."""
+
+    node: int = 0
+    """This one."""
+    nodes: int = 1
+    share_chunks: int | None = None
+    """Chunks that stay together where the data set is partitioned (`brand partition`); None: all nodes see all."""
+
+    @property
+    def others(self) -> list[int]:
+        """All nodes but this one."""
+        return [node for node in range(self.nodes) if node != self.node]
+
+    def owners(self, mapping: Mapping) -> Owners:
+        """Who owns what in a run whose groups are these."""
+        together = mapping.group_chunks if self.share_chunks is None else self.share_chunks
+        of_chunk = owner_of_chunk(mapping.chunks, together, self.nodes) if self.nodes > 1 else None
+        return Owners(self.node, of_chunk, mapping.chunk_size)
+
+
+ALONE: Final = Members()

@@ -1,0 +1,222 @@
+"""What does this node send to others, and what becomes of what they send? Decisions, without network or clock.
+
+As the owner of samples: `next_push` is what another node gets next, as far as its room goes. What is sent is consumed.
+As one who draws: `came` puts what owners send into memory, where a part is left free for each of them (`reserve`); as
+it is drawn, they may send more (`room_for`). What an owner does not send in time is not waited for (`give_up`): it is
+read from storage, or asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.arena import Arena
+from brand.node.counters import Counters
+from brand.node.epoch import Epoch
+from brand.node.epochs import Epochs, Key
+from brand.node.members import Members
+from brand.node.messages import ProtocolError
+from brand.node.residents import Residents
+from brand.node.tasks import Request, Rows
+
+MESSAGE_BYTES: Final = 1 << 20
+"""Samples sent together."""
+LARGEST_SENT: Final = 4
+"""A sample larger than one part in so many of a message, or of the room for a node, is never sent unasked."""
+TELL_SHARE: Final = 16
+"""An owner is told of new room when it is one part in so many of all that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Samples for another node."""
+
+    key: Key
+    places: NDArray[np.int64]
+    missed: NDArray[np.int64]
+    """Places that should have been among them and are not in memory: they will not be sent."""
+    data: NDArray[np.uint8]
+    """Their pages, one sample after the other, shape (pages, page size)."""
+
+
+class Remote:
+    """The share of other nodes in this one's memory; `room` is what they all may fill of it, in pages."""
+
+    def __init__(
+        self,
+        index: Rows,
+        arena: Arena,
+        residents: Residents,
+        epochs: Epochs,
+        members: Members,
+        room: int,
+        counters: Counters,
+    ) -> None:
+        self._index, self._arena, self._residents, self._epochs = index, arena, residents, epochs
+        self._members, self._counters = members, counters
+        self._room = room // max(1, members.nodes - 1)
+        """Pages that one other node may fill."""
+        self._received = np.zeros(members.nodes, np.int64)
+        """Pages that each node has sent since its stream was opened."""
+        self._told = np.zeros(members.nodes, np.int64)
+        """Pages that each node was told it may send since then."""
+        self._allowed = np.zeros(members.nodes, np.int64)
+        """Pages that may be sent to each node since its stream was opened,"""
+        self._sent = np.zeros(members.nodes, np.int64)
+        """and those that were."""
+        self._heard_s = np.zeros(members.nodes)
+        self._requests: deque[Request] = deque()
+
+    @staticmethod
+    def largest_sent(room: int, members: Members, page: int) -> int:
+        """Pages of the largest sample that other nodes send to this one unasked."""
+        return min(room // max(1, members.nodes - 1), MESSAGE_BYTES // page) // LARGEST_SENT
+
+    # -- as the owner ------------------------------------------------------------------------------------------------
+
+    def allow(self, node: int, pages: int) -> None:
+        """A node has room for so many pages in all, since its stream was opened."""
+        self._allowed[node] = max(int(self._allowed[node]), pages)
+
+    def greeted(self, node: int) -> None:
+        """A node has opened a stream, to ask on: its room is not known yet."""
+        self._allowed[node] = self._sent[node] = 0
+
+    def next_push(self, node: int) -> Push | None:
+        """What a node is to be sent now; None where there is nothing, or no room for it."""
+        blocked: set[int] = set()
+        for key, epoch in sorted(self._epochs, key=lambda item: item[0]):
+            outgoing = epoch.outgoing.get(node)
+            if outgoing is None or key[0] in blocked:
+                continue
+            positions = outgoing.next()
+            if not len(positions):
+                continue
+            push = self._push(node, key, epoch, positions)
+            if push is not None:
+                return push
+            blocked.add(key[0])  # the next epoch's must not take its room
+        return None
+
+    def _push(self, node: int, key: Key, epoch: Epoch, positions: NDArray[np.int64]) -> Push | None:
+        places = epoch.plan.sample_of[positions].astype(np.int64)
+        due = epoch.due[places]
+        if due.any():
+            places = places[: int(due.argmax())]
+        present = self._residents.present(places)
+        pages = np.cumsum(np.where(present, self._residents.pages_of[places], 0), dtype=np.int64)
+        limit = min(int(self._allowed[node] - self._sent[node]), MESSAGE_BYTES // self._arena.page)
+        fit = int(np.searchsorted(pages, limit, side="right"))
+        if not fit:
+            return None
+        places, present = places[:fit], present[:fit]
+        here = places[present]
+        data = self._arena.pages[self._residents.chains(here)[1]]
+        held = epoch.held[here]
+        epoch.held[here] = False
+        self._residents.let_go(here[held])
+        epoch.outgoing[node].advance(fit)
+        epoch.sent += fit
+        self._sent[node] += len(data)
+        self._counters.sent += len(here)
+        self._counters.sent_bytes += data.nbytes
+        return Push(key, here, places[~present], data)
+
+    # -- as one who draws --------------------------------------------------------------------------------------------
+
+    def reserve(self) -> int:
+        """Pages to leave free for what others may send."""
+        left = self._room - self._residents.sent_pages
+        return int(left[self._members.others].clip(0).sum())
+
+    def opened(self, node: int, now_s: float) -> None:
+        """An owner can be reached, or can be reached again: what is still to come from it is expected."""
+        self._received[node] = self._told[node] = 0
+        self._heard_s[node] = now_s
+        for _, epoch in self._epochs:
+            epoch.expect_again(node, self._residents.present)
+
+    def lost(self, node: int) -> None:
+        """An owner cannot be reached: nothing is expected from it."""
+        for _, epoch in self._epochs:
+            epoch.lose(node)
+
+    def room_for(self, node: int, *, now: bool = False) -> int | None:
+        """Pages that a node may send in all since its stream was opened; None: too little more to tell, but `now`."""
+        room = int(self._room + self._received[node] - self._residents.sent_pages[node])
+        room = max(room, int(self._told[node]))
+        if not now and room < self._told[node] + max(1, self._room // TELL_SHARE):
+            return None
+        self._told[node] = room
+        return room
+
+    def came(self, node: int, epoch: Epoch | None, push: Push, now_s: float) -> None:
+        """An owner has sent samples of an epoch (None: one that is not there any more). Raises `ProtocolError`."""
+        both = np.concatenate((push.places, push.missed))
+        samples = len(self._residents.pages_of)
+        if len(both) and (both.min() < 0 or both.max() >= samples):
+            raise ProtocolError("places that the data set does not have")
+        counts = self._residents.pages_of[push.places].astype(np.int64)
+        if int(counts.sum()) != len(push.data) or len(np.unique(both)) != len(both):
+            raise ProtocolError("samples that do not fill their pages")
+        self._received[node] += len(push.data)
+        if self._received[node] > self._told[node]:
+            raise ProtocolError("more than there is room for")
+        self._heard_s[node] = now_s
+        self._counters.received += len(push.places)
+        self._counters.received_bytes += push.data.nbytes
+        if epoch is None or epoch.dropped:
+            return
+        if (epoch.owner_of(both) != node).any():
+            raise ProtocolError("samples that it does not own")
+        wanted, there = epoch.due[push.places], self._residents.present(push.places)
+        new = wanted & ~there
+        self._put(node, push.places[new], push.data[np.repeat(new, counts)])
+        self._residents.refer(push.places[wanted & there])
+        here = push.places[wanted]
+        epoch.due[here] = epoch.due[push.missed] = False
+        epoch.held[here[self._residents.present(here)]] = True
+
+    def _put(self, node: int, places: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
+        """Take samples into memory; nothing happens where there is no room after all."""
+        if not len(places) or len(data) > self._arena.free:
+            return
+        heads, pages = self._arena.take(self._residents.pages_of[places])
+        self._arena.pages[pages] = data
+        self._arena.write_rows(heads, self._index.rows_at(places))  # ours: a sender's could be a lie
+        self._residents.put(places, heads, node)
+
+    def ask(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
+        """These are drawn: those that the plan foresees as asked for are asked for."""
+        table = epoch.requests
+        if table is None:
+            return
+        positions = np.sort(positions)
+        asked = positions[np.isin(positions, table.positions)]
+        places = epoch.plan.sample_of[asked]
+        due, owner = epoch.due[places], epoch.owner_of(places)
+        for node in [node for node in self._members.others if node not in epoch.lost]:
+            mine = asked[due & (owner == node)]
+            if len(mine):
+                self._counters.requests += len(mine)
+                self._requests.append(Request(node, epoch.number, mine))
+
+    def requests(self) -> Iterator[Request]:
+        """What is to be asked for."""
+        while self._requests:
+            yield self._requests.popleft()
+
+    def give_up(self, epoch: Epoch, positions: NDArray[np.int64], silent_since_s: float) -> None:
+        """Do not wait any longer for what owners should have sent that have sent nothing since then."""
+        places: NDArray[Any] = epoch.plan.sample_of[positions]
+        places = places[epoch.due[places]]
+        owner = epoch.owner_of(places)
+        late = places[(owner != self._members.node) & (self._heard_s[owner] < silent_since_s)]
+        epoch.due[late] = False
+        self._counters.late += len(late)

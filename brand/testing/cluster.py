@@ -1,0 +1,123 @@
+"""Several nodes in one process: how do code and data set behave when owners die, links are cut, chunks are damaged?
+
+    with running_cluster(path, nodes=3, memory="64MB") as cluster:
+        data_sets = [BrandDataset(path, server=address) for address in cluster.addresses]
+        ...
+        cluster.kill(2)
+        cluster.links[0, 1].cut()
+
+Each node is the server that training uses, in a thread, joined to the others by real gRPC on loopback; every link goes
+through a `Link` that can be slowed and cut. `storage` gives each node its own storage to break. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from brand.cluster.member import Member
+from brand.cluster.tls import Tls
+from brand.node.choose import DEFAULT_DEPTH
+from brand.node.memory import Memory
+from brand.storage.vectored import LocalFiles, Storage
+from brand.testing.link import Link
+from brand.testing.node import RunningServer, random_address, running
+
+
+@dataclass
+class RunningCluster:
+    """Nodes that run in threads of this process."""
+
+    path: str
+    token: str
+    servers: dict[int, RunningServer] = field(default_factory=dict)
+    """By node; one that was killed is missing."""
+    links: dict[tuple[int, int], Link] = field(default_factory=dict)
+    """By the node that asks and the one that answers."""
+    _start: Callable[[int], RunningServer] | None = None
+    _stacks: dict[int, ExitStack] = field(default_factory=dict)
+
+    @property
+    def addresses(self) -> list[str]:
+        """What `BrandDataset(path, server=...)` takes, by node."""
+        return [self.servers[node].address for node in sorted(self.servers)]
+
+    def facts(self, node: int) -> dict[str, Any]:
+        """What `BrandDataset.stats` tells of a node."""
+        return self.servers[node].facts()
+
+    def kill(self, node: int) -> None:
+        """End a node at once; the others find out by themselves."""
+        del self.servers[node]
+        self._stacks.pop(node).close()
+
+    def close(self) -> None:
+        """End all nodes."""
+        for node in list(self.servers):
+            self.kill(node)
+
+    def restart(self, node: int) -> None:
+        """Start a node again, which has forgotten everything, where the others look for it."""
+        assert self._start is not None
+        self.servers[node] = self._start(node)
+
+
+@contextmanager
+def running_cluster(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    nodes: int,
+    memory: Memory = None,
+    remote_memory: Memory = None,
+    depth: int = DEFAULT_DEPTH,
+    storage: Mapping[int, Callable[[], Storage]] | None = None,
+    tls: Tls | None = None,
+) -> Iterator[RunningCluster]:
+    """Serve a data set by several nodes for the length of the block.
+
+    Args:
+        path: Folder of the data set that all nodes see, or the folders of their shares (`brand partition`).
+        nodes: How many.
+        memory: How much each may hold, as `BrandDataset(memory=...)`.
+        remote_memory: How much of it other nodes may fill.
+        depth: Reads in flight of each.
+        storage: What single nodes read from, by node.
+        tls: Certificates, for all nodes the same.
+    """
+    paths = [os.fspath(path)] * nodes if isinstance(path, str | os.PathLike) else [os.fspath(p) for p in path]
+    token, where = secrets.token_hex(16), [random_address() for _ in range(nodes)]
+    cluster = RunningCluster(paths[0], token)
+    listens: dict[int, str] = {}
+
+    def start(node: int) -> RunningServer:
+        bind = listens.get(node, "127.0.0.1:0")
+        member = Member(node, nodes, token, bind, remote_memory, tls)
+        reads = (storage or {}).get(node, LocalFiles)
+        server = member.server(paths[node], where[node], memory=memory, depth=depth, storage=reads)
+        stack = cluster._stacks[node] = ExitStack()
+        found = stack.enter_context(running(paths[node], server))
+        assert server.listens_at is not None
+        listens[node] = server.listens_at
+        if len(cluster.links) == nodes * (nodes - 1):
+            server.connect({other: cluster.links[node, other].address for other in range(nodes) if other != node})
+        return found
+
+    cluster._start = start
+    with ExitStack() as everything:
+        everything.callback(cluster.close)
+        for node in range(nodes):
+            cluster.servers[node] = start(node)
+        for one in range(nodes):
+            for other in range(nodes):
+                if one != other:
+                    link = Link(listens[other])
+                    everything.callback(link.close)
+                    cluster.links[one, other] = link
+        for node in range(nodes):
+            others = {other: cluster.links[node, other].address for other in range(nodes) if other != node}
+            cluster.servers[node].node.connect(others)
+        yield cluster

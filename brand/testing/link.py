@@ -1,0 +1,98 @@
+"""A network link that can be slowed, held and cut: a relay of TCP connections on loopback."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+_PIECE: Final = 1 << 16
+
+
+class Link:
+    """Relays connections at `address` to a target, `host:port`, in threads of its own."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host.strip("[]"), int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        """Where it can be reached."""
+        self.bytes_per_s: float | None = None
+        """How fast it is each way; None: as fast as it can."""
+        self.bytes = 0
+        """What it has relayed, both ways."""
+        self._open = True
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._flowing = threading.Event()
+        self._flowing.set()
+        threading.Thread(target=self._accept, name="link", daemon=True).start()
+
+    def cut(self) -> None:
+        """End all connections and take no more, until `mend`."""
+        self._open = False
+        self._end_all()
+
+    def mend(self) -> None:
+        """Take connections again."""
+        self._open = True
+
+    def hold(self) -> None:
+        """Relay nothing more, and end nothing: as where a cable is pulled. Until `release`."""
+        self._flowing.clear()
+
+    def release(self) -> None:
+        """Relay again, also what has come meanwhile."""
+        self._flowing.set()
+
+    def close(self) -> None:
+        """End it for good."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._flowing.set()
+        self._end_all()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                if not self._open:
+                    raise ConnectionRefusedError
+                far = socket.create_connection(self._target, timeout=5)
+                far.settimeout(None)
+            except OSError:
+                near.close()
+                continue
+            with self._lock:
+                self._sockets |= {near, far}
+            for pair in ((near, far), (far, near)):
+                threading.Thread(target=self._relay, args=pair, name="link", daemon=True).start()
+
+    def _relay(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(_PIECE):
+                self._flowing.wait()
+                self.bytes += len(data)
+                if self.bytes_per_s is not None:
+                    time.sleep(len(data) / self.bytes_per_s)
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._sockets -= {source}
+        source.close()
+
+    def _end_all(self) -> None:
+        with self._lock:
+            sockets = list(self._sockets)
+        for end in sockets:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,140 @@
+"""How do the node servers of one job find each other, without an extra step? Through the store that the job has anyway.
+
+Each node's first rank to draw starts the node's server, says in the store where it listens, and waits for the others.
+The store is that of `torch.distributed`, or, before it is initialised and in DataLoader workers, the one at
+`MASTER_ADDR`, `MASTER_PORT`. It also holds the job's token: whoever reaches the store is part of the job, as it is for
+`torch.distributed` itself.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+import torch.distributed
+
+from brand.errors import counted
+from brand.node.launch import ServerError
+from brand.node.member import Member
+from brand.node.memory import Memory
+from brand.node.tls import Tls
+from brand.torch.ranks import master, this_machine
+
+LIMIT_S: Final = 60.0
+"""How long nodes wait for each other."""
+_STEP_S: Final = 0.05
+
+
+class _Store(Protocol):
+    """What is needed of a store of `torch.distributed`."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def check(self, keys: list[str]) -> bool: ...
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes: ...
+
+
+class Job:
+    """The nodes of this process's job: satisfies `brand.node.client.Cluster`. Picklable."""
+
+    def __init__(
+        self, name: str, node: int, nodes: int, *, remote_memory: Memory = None, tls: Tls | None = None
+    ) -> None:
+        self._name, self.node, self.nodes = name, node, nodes
+        self._remote_memory, self._tls = remote_memory, tls
+
+    def member(self) -> dict[str, Any]:
+        """What a server is told. Raises `ServerError`."""
+        store = _store()
+        token = _text(store.compare_set(self._key("token"), "", secrets.token_hex(32)))
+        # A server that replaces another one listens where the others look for it.
+        bind = _text(store.get(self._address(self.node))) if store.check([self._address(self.node)]) else None
+        member = Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self._remote_memory, self._tls)
+        return member.to_json()
+
+    def meet(self, address: str) -> list[str | None]:
+        """Say where this node's server listens; where the others do. Raises `ServerError`."""
+        store = _store()
+        there = _text(store.compare_set(self._address(self.node), "", address))
+        if there != address:
+            raise ServerError(
+                f"two nodes say that they are node {self.node}: its server listens at {there}, and one at {address}"
+            )
+        keys = [self._address(node) for node in range(self.nodes)]
+        _wait(lambda: store.check(keys), lambda: self._missing(store, keys))
+        return [None if node == self.node else _text(store.get(key)) for node, key in enumerate(keys)]
+
+    def _missing(self, store: _Store, keys: list[str]) -> str:
+        missing = [str(node) for node, key in enumerate(keys) if not store.check([key])]
+        return f"no node server on {'node' if len(missing) == 1 else 'nodes'} {', '.join(missing)}"
+
+    def _address(self, node: int) -> str:
+        return self._key(f"node/{node}")
+
+    def _key(self, what: str) -> str:
+        return f"brand/{self._name}/{what}"
+
+
+def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int]:
+    """Number of this node and how many there are, where the launcher does not say: ranks tell each other.
+
+    Nodes are numbered by their lowest rank. Raises `ServerError` where a rank does not answer in time.
+    """
+    store = _store()
+    keys = [f"brand/{name}/rank/{number}" for number in range(replicas)]
+    store.set(keys[rank], this_machine())
+
+    def missing() -> str:
+        ranks = [str(number) for number, key in enumerate(keys) if not store.check([key])]
+        return f"rank {', '.join(ranks)} of {counted(replicas, 'rank')} opened no BrandDataset"
+
+    _wait(lambda: store.check(keys), missing)
+    machines = list(dict.fromkeys(_text(store.get(key)) for key in keys))
+    return machines.index(this_machine()), len(machines)
+
+
+def _wait(done: Callable[[], bool], missing: Callable[[], str]) -> None:
+    end_s = time.monotonic() + LIMIT_S
+    while not done():
+        if time.monotonic() > end_s:
+            raise ServerError(f"{missing()} within {LIMIT_S:.0f} s: do all ranks draw from the same data set?")
+        time.sleep(_STEP_S)
+
+
+def _store() -> _Store:
+    """The job's store."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        store: _Store = torch.distributed.distributed_c10d._get_default_store()
+        return store
+    host, port = master()
+    try:
+        made: _Store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
+            host, port, is_master=False, timeout=timedelta(seconds=LIMIT_S)
+        )
+        return made
+    except (RuntimeError, ValueError) as error:
+        raise ServerError(
+            f"the job's store at {host}:{port} cannot be reached, so nodes cannot find each other: {error}; call "
+            "torch.distributed.init_process_group first, or start servers with `brand launch` and give server="
+        ) from None
+
+
+def _own_host() -> str:
+    """The address of this node on the network over which its ranks speak; loopback where they all are on it."""
+    host, port = master()
+    try:
+        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(where)  # sends nothing
+            found = str(probe.getsockname()[0])
+    except OSError as error:
+        raise ServerError(f"no way to {host}: {error}") from None
+    return f"[{found}]" if ":" in found else found
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
