@@ -7,6 +7,7 @@ pages       how large pages are, and how many a sample takes
 residents   which samples are in memory, and who needs them
 epoch       how far one epoch is
 epochs      which epochs are under way, and who draws from them
+runs        what is known of a run, and what nodes and ranks say that draw
 turns       which rank draws which position
 leases      which samples clients are copying
 core        what to do next: all decisions, no I/O

@@ -25,6 +25,9 @@ from brand.storage.vectored import DirectFiles, LocalFiles, Storage
 MIXING_SHARE: Final = 16
 """One part in so many of the samples mixes; memory beyond that keeps samples instead."""
 
+AHEAD: Final = 0.8
+"""Part of the room for samples of other nodes that `slots` foresees to fill: samples differ in size."""
+
 DEFAULT_DEPTH: Final = 8
 """Reads in flight where nothing is known about the storage."""
 
@@ -115,8 +118,9 @@ def _choose_slots(data: StoredDataSet, alone: Order, samples: float, nodes: Node
             how = f"`brand partition --group-chunks {n}` (or more) keeps enough chunks together"
             raise UsageError(f"protocol 'slots' needs {n} chunks on one node for each abstract chunk: {how}")
         n = share.group_chunks
-    window = int(remote)  # of these draws some are of the node's own samples, so that the room is hardly ever short
-    return replace(alone, group_chunks=n, nodes=nodes.nodes, ranks=nodes.ranks, window=window, remote=int(remote))
+    ahead = int(remote * AHEAD)
+    # Of the draws that are looked at some are of the node's own samples, so that the room is hardly ever short.
+    return replace(alone, group_chunks=n, nodes=nodes.nodes, ranks=nodes.ranks, window=ahead, remote=ahead)
 
 
 def choose_depth(data: StoredDataSet) -> int:

@@ -24,11 +24,12 @@ from brand.errors import UsageError
 from brand.node.arena import Arena
 from brand.node.counters import Counters
 from brand.node.epoch import Epoch
-from brand.node.epochs import Begin, Epochs, Key
+from brand.node.epochs import Epochs, Key
 from brand.node.leases import Leases
 from brand.node.members import ALONE, Members
 from brand.node.remote import Remote
 from brand.node.residents import Residents
+from brand.node.runs import Begin
 from brand.node.tasks import Answer, Choice, Read, Rows
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
@@ -230,6 +231,7 @@ class Core:
 
         Storage may hang, clients should not.
         """
+        self.epochs.tick(now_s)
         for draw in self._draws:
             epoch = self.epochs.get(draw.key)
             if epoch is not None and now_s - draw.since_s > SILENCE_S:

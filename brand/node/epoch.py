@@ -43,6 +43,7 @@ class Epoch:
         turns: Turns,
         ranks: Mapping[int, int],
         owners: Owners,
+        unreachable: Iterable[int] = (),
     ) -> None:
         samples = len(plan.sample_of)
         self.plan, self.turns, self._owners = plan, turns, owners
@@ -64,8 +65,12 @@ class Epoch:
         self.ranks: dict[int, int] = {}
         self.requests: Requests | None = None
         """What this node has to ask for, where it has to."""
+        self.asked = np.zeros(samples if plan.requests is not None else 0, np.bool_)
+        """Places that other nodes were asked for."""
         self.lost: set[int] = set()
-        """Nodes that were lost: what they own is not asked for as foreseen."""
+        """Nodes that were lost: what they own is not asked for as foreseen,"""
+        self.unreachable = set(unreachable)
+        """... and as long as they are, nothing is expected from them."""
         self.outgoing: dict[int, Outgoing] = {}
         """By node."""
         self._asked: dict[int, int] = {}
@@ -139,7 +144,10 @@ class Epoch:
             places = self._places(rank, front)
             if self._mine is not None:
                 mine, can = self._mine[places], ~self._too_large(node)[places]
-                places = places[mine | can if node == self._owners.node else mine & can]
+                if node == self._owners.node:
+                    places = places[mine | (can & self._can_come(places))]
+                else:
+                    places = places[mine & can]
             self.due[places] |= ~without[places] & ~self.held[places]
             self.total += len(places)
         self._look_for_reads(read_of_sample(self.plan) if read_of is None else read_of)
@@ -171,11 +179,13 @@ class Epoch:
     def lose(self, node: int) -> None:
         """What is still to come from a node will not come."""
         self.lost.add(node)
+        self.unreachable.add(node)
         due = np.flatnonzero(self.due)
         self.due[due[self._owners.of(due) == node]] = False
 
     def expect_again(self, node: int, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
         """A node that was lost is there again, and sends what is drawn here from `front` on."""
+        self.unreachable.discard(node)
         here = self._owners.node
         can = ~self._too_large(here)
         for rank in [rank for rank, at in self.ranks.items() if at == here]:
@@ -215,6 +225,10 @@ class Epoch:
         self.due[before] = False
         self.start = max(self.start, position)
         return held
+
+    def _can_come(self, places: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whose owners can be reached."""
+        return ~np.isin(self._owners.of(places), list(self.unreachable))
 
     def _places(self, rank: int, front: int) -> NDArray[Any]:
         """What a rank draws from `front` on."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from brand.node.epoch import Epoch
 from brand.node.members import ALONE, Members, Owners
 from brand.node.outgoing import follows
 from brand.node.residents import Residents
+from brand.node.runs import Begin, Beginning, Drawing, Reader, Run, Taker, Waiting
 from brand.node.turns import Turns
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import Plan
@@ -29,75 +30,11 @@ from brand.protocol.split import split_near
 MAX_RUNS: Final = 1024
 """Runs that a server has at a time."""
 
+RANKS_S: Final = 1.0
+"""How long an epoch that is planned waits for ranks of other nodes to begin it."""
+
 Key = tuple[int, int]
 """Number of a run, and an epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """What ranks say that are about to draw an epoch from position `start` on."""
-
-    start: int
-    replicas: int
-    ranks: tuple[int, ...]
-    batch: int = 0
-    """Samples of a batch of each rank, with `locality`; 0: they draw in turn."""
-    node: int = 0
-    """Where they are."""
-    times: int = 1
-    """How often in a row they have begun this epoch; 0: not yet, they will be there next."""
-    front: int = 0
-    """They have drawn what lies before it."""
-    largest: int = 0
-    """Pages of the largest sample that can be sent to their node."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """One who draws, as far as it said what: a rank's training process, or another node with all its ranks."""
-
-    epoch: int
-    begin: Begin
-
-
-@dataclass(slots=True)
-class _Run:
-    """One training."""
-
-    order: Order
-    name: str
-    tag: int | None
-    turn: int | None
-    """Its place among the orders that a training has begun: the same on all nodes."""
-    clients: set[int] = field(default_factory=set)
-    readers: dict[int, _Reader] = field(default_factory=dict)
-    """By client."""
-
-    def ranks(self, replicas: int) -> dict[int, int]:
-        """Ranks that draw, and at which node, as far as they have said so."""
-        begins = [reader.begin for reader in self.readers.values() if reader.begin.replicas == replicas]
-        return {rank: begin.node for begin in begins for rank in begin.ranks}
-
-
-@dataclass(frozen=True, slots=True)
-class _Beginning:
-    """How an epoch is begun."""
-
-    turns: Turns
-    times: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """What this node tells others of an epoch that its ranks draw."""
-
-    name: str
-    turn: int | None
-    order: Order
-    epoch: int
-    begin: Begin
-    number: int
-    """Tells this epoch from one that is begun anew; 0: its samples cannot be taken yet."""
 
 
 class Epochs:
@@ -114,16 +51,18 @@ class Epochs:
         """By node."""
         self._samples, self._chunk_size = len(residents.pages_of), chunk_size
         self._members = members
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, Run] = {}
         self._last_run = self._last_number = 0
         self._epochs: dict[Key, Epoch] = {}
         self._planned: set[Key] = set()
-        self._begun: dict[Key, _Beginning] = {}
-        self._waiting: dict[Key, tuple[Plan, NDArray[Any] | None]] = {}
-        """Plans that are made, of epochs of which not all ranks are known yet (`locality`)."""
-        self._takers: dict[tuple[Key, int], tuple[int, bool]] = {}
-        """Nodes that can take samples of an epoch: from which position on, and whether they ask."""
+        self._begun: dict[Key, Beginning] = {}
+        self._waiting: dict[Key, Waiting] = {}
+        """Epochs whose plans are made, and of which not all ranks are known yet."""
+        self._takers: dict[tuple[Key, int], Taker] = {}
+        """Nodes that can take samples of an epoch."""
         self._wanted: deque[Key] = deque()
+        self.unreachable: set[int] = set()
+        """Nodes from which nothing is expected just now."""
         self.changes = 0
         """Changes with whatever `drawings` would tell."""
 
@@ -184,7 +123,7 @@ class Epochs:
             if len(self._runs) == MAX_RUNS:
                 raise UsageError(f"this server already serves {MAX_RUNS} runs; start another one")
             number = self._last_run = self._last_run + 1
-            self._runs[number] = _Run(order, name, None, None)
+            self._runs[number] = Run(order, name, None, None)
         run = self._runs[number]
         run.clients.add(client)
         run.tag = run.tag if tag is None else tag
@@ -203,28 +142,36 @@ class Epochs:
         if begin.node != self._members.node:
             self._largest_sent[begin.node] = begin.largest
         if begin.times:
-            run.readers[client] = _Reader(epoch, begin)
+            run.readers[client] = Reader(epoch, begin)
         turns = Turns(self._samples, begin.start, begin.replicas, begin.batch)
         state = self._epochs.get(key)
         if state is None:
             if begin.times:
                 earlier = self._begun.get(key)
-                self._begun[key] = _Beginning(turns, max(begin.times, earlier.times if earlier else 0))
+                self._begun[key] = Beginning(turns, max(begin.times, earlier.times if earlier else 0))
+                if key in self._waiting:
+                    self._waiting[key].begin = self._begun[key]
             self.want(key)
             if key in self._waiting:
-                self.plan_ready(key, *self._waiting.pop(key))
+                self._make_if_known(key)
         elif begin.times > state.begun or (begin.times and not turns.same_division(state.turns)):
-            self._start(key, state, _Beginning(turns, begin.times))
+            self._start(key, state, Beginning(turns, begin.times))
         else:
             state.expect(run.ranks(state.replicas))
         self._retire(key[0], busy)
 
     def take(self, key: Key, node: int, front: int, *, asks: bool) -> None:
         """A node can take samples of an epoch from now on, from position `front` on; `asks`: those that it asks for."""
-        self._takers[key, node] = front, asks
-        state = self._epochs.get(key)
-        if state is not None:
-            state.send_to(node, front, state.plan.requests if asks else None)
+        self._takers[key, node] = Taker(front, asks)
+        self._send(key, node)
+
+    def ask(self, key: Key, node: int, positions: NDArray[np.int64]) -> None:
+        """A node that can take samples of an epoch asks for these; where no plan is made yet, it is told later."""
+        taker, state = self._takers.get((key, node)), self._epochs.get(key)
+        if state is not None and node in state.outgoing:
+            state.outgoing[node].ask(positions)
+        elif taker is not None:
+            taker.ask_later(positions)
 
     def forget(self, key: Key, node: int) -> None:
         """A node has no use for an epoch any more."""
@@ -247,9 +194,9 @@ class Epochs:
             begin = begins[0]
             start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
             turns = Turns(self._samples, max(start, begin.start), begin.replicas, begin.batch)
-            self._begun[key] = _Beginning(turns, begin.times)
+            self._begun[key] = Beginning(turns, begin.times)
         else:
-            self._begun[key] = _Beginning(Turns(self._samples, self._samples if run.readers else first), 0)
+            self._begun[key] = Beginning(Turns(self._samples, self._samples if run.readers else first), 0)
         self.want(key)
         self._retire(key[0], busy | {(key[0], epoch + more) for more in (-1, 0, 1)})
 
@@ -276,13 +223,24 @@ class Epochs:
         if begin is None:  # read ahead, for the ranks that draw now
             begins = [reader.begin for reader in run.readers.values()]
             most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
-            begin = _Beginning(Turns(self._samples, 0, most.replicas, most.batch), 0)
-        if begin.turns.batch and len(run.ranks(begin.turns.replicas)) < begin.turns.replicas:
-            self._waiting[key] = plan, read_of
-            return
-        self._planned.discard(key)
-        self._begun.pop(key, None)
-        self._make(key, plan, read_of, begin)
+            begin = Beginning(Turns(self._samples, 0, most.replicas, most.batch), 0)
+        self._waiting[key] = Waiting(plan, read_of, begin)
+        self._make_if_known(key)
+
+    def tick(self, now_s: float) -> None:
+        """Ranks of other nodes that have not begun by now are not waited for, where the others can do without."""
+        for key, waiting in list(self._waiting.items()):
+            if waiting.since_s is None:
+                waiting.since_s = now_s
+            elif now_s - waiting.since_s > RANKS_S and not waiting.begin.turns.batch:
+                self._make(key)
+
+    def _make_if_known(self, key: Key) -> None:
+        """An epoch begins when all its ranks have: what is read for one is not read again for the next."""
+        turns = self._waiting[key].begin.turns
+        waits = self._members.nodes > 1 or turns.batch
+        if not waits or len(self._runs[key[0]].ranks(turns.replicas)) >= turns.replicas:
+            self._make(key)
 
     def left(self, client: int, busy: set[Key], only: int | None = None) -> None:
         """A client is gone, or has left one run only."""
@@ -329,8 +287,12 @@ class Epochs:
         """Places whose samples are never sent to a node."""
         return self._residents.pages_of > self._largest_sent.get(node, 0)
 
-    def _make(self, key: Key, plan: Plan, read_of: NDArray[Any] | None, begin: _Beginning) -> None:
+    def _make(self, key: Key) -> None:
         """An epoch begins, here and for the nodes that can take its samples."""
+        waiting = self._waiting.pop(key)
+        plan, begin = waiting.plan, waiting.begin
+        self._planned.discard(key)
+        self._begun.pop(key, None)
         run, owners = self._runs[key[0]], self.owners(self.order(key[0]))
         ranks = run.ranks(begin.turns.replicas) or {0: self._members.node}
         turns = begin.turns
@@ -338,7 +300,7 @@ class Epochs:
             node_of_rank = np.array([ranks[rank] for rank in range(turns.replicas)])
             rank_at = split_near(owners.of(plan.sample_of[turns.start :]), node_of_rank, turns.batch)
             turns = replace(turns, rank_at=rank_at)
-        epoch = Epoch(plan, read_of, self._need_none, self._too_large, turns, ranks, owners)
+        epoch = Epoch(plan, waiting.read_of, self._need_none, self._too_large, turns, ranks, owners, self.unreachable)
         epoch.begun = begin.times
         self._last_number += 1
         epoch.number = self._last_number
@@ -347,11 +309,21 @@ class Epochs:
             epoch.requests = follows(plan.requests, ranks, run.order.nodes, turns.replicas)
         self._epochs[key] = epoch
         self.changes += 1
-        for (taken, node), (front, asks) in self._takers.items():
+        for taken, node in self._takers:
             if taken == key:
-                epoch.send_to(node, front, plan.requests if asks else None)
+                self._send(key, node)
 
-    def _start(self, key: Key, state: Epoch, begin: _Beginning) -> None:
+    def _send(self, key: Key, node: int) -> None:
+        """A node can be sent samples of an epoch, if its plan is made."""
+        state, taker = self._epochs.get(key), self._takers[key, node]
+        if state is None:
+            return
+        state.send_to(node, taker.front, state.plan.requests if taker.asks else None)
+        for positions in taker.asked:
+            state.outgoing[node].ask(positions)
+        taker.asked.clear()
+
+    def _start(self, key: Key, state: Epoch, begin: Beginning) -> None:
         """An epoch that is planned is begun: as it was read ahead, or anew."""
         self.changes += 1
         if not state.begun and begin.turns.same_as(state.turns):

@@ -21,13 +21,14 @@ from brand.errors import UsageError
 from brand.node import peer_messages as wire
 from brand.node.clients import Clients
 from brand.node.core import Core
-from brand.node.epochs import Drawing, Key
+from brand.node.epochs import Key
 from brand.node.fetches import Fetches
 from brand.node.members import Members
 from brand.node.messages import Kind, ProtocolError, frame
 from brand.node.network import MAX_UNSENT, Closed, Network, Opened, Received, Stream
 from brand.node.peer_messages import PeerKind
 from brand.node.remote import Push
+from brand.node.runs import Drawing
 from brand.protocol.order import Order
 
 MAX_READS: Final = 64
@@ -72,6 +73,11 @@ class Exchange:
     def reachable(self, node: int) -> bool:
         """Whether a node can be asked."""
         return Stream(node, asks=True) in self._open
+
+    @property
+    def asked(self) -> bool:
+        """Whether any node has a stream on which it can ask this one."""
+        return any(not stream.asks for stream in self._open)
 
     def facts(self) -> dict[str, object]:
         """For statistics."""
@@ -212,7 +218,8 @@ class Exchange:
             self._wrong[None] = reason
         if not was_open:
             return
-        log.warning("node %d %s: %s", node, "cannot be asked" if stream.asks else "asks no more", reason)
+        level = logging.WARNING if self._drawings else logging.INFO  # where nobody draws, all is over
+        log.log(level, "node %d %s: %s", node, "cannot be asked" if stream.asks else "asks no more", reason)
         if stream.asks:
             self._core.remote.lost(node)
             self._fetches.lost(node)
@@ -243,11 +250,10 @@ class Exchange:
                 number, room, positions = wire.unpack_request(body)
                 self._core.remote.allow(node, room)
                 key = self._theirs.get((node, number))
-                epoch = None if key is None else self._core.epochs.get(key)
-                if epoch is not None and node in epoch.outgoing:
-                    if positions.min() < 0 or positions.max() >= len(epoch.due):
+                if key is not None:
+                    if positions.min() < 0 or positions.max() >= self._core.epochs.order(key[0]).samples:
                         raise ProtocolError("positions that the data set does not have")
-                    epoch.outgoing[node].ask(positions)
+                    self._core.epochs.ask(key, node, positions)
             case PeerKind.FETCH:
                 number, places = wire.unpack_fetch(body)
                 self._fetches.check(places, self._members.node)
@@ -269,10 +275,10 @@ class Exchange:
         run = self._core.epochs.register(_client(node), drawing.order, drawing.name, None, drawing.turn)
         key = run, drawing.epoch
         before = self._numbers.get((node, key), 0)
-        if before != drawing.number:
+        if before not in (0, drawing.number):  # it has begun the epoch anew
             self._theirs.pop((node, before), None)
             self._core.epochs.forget(key, node)
-            self._numbers[node, key] = drawing.number
+        self._numbers[node, key] = drawing.number
         self._core.begin_elsewhere(_client(node), key, drawing.begin)
         if drawing.number:
             self._theirs[node, drawing.number] = key

@@ -42,7 +42,9 @@ class Outgoing:
         known = at < len(table.positions)
         known[known] = table.positions[at[known]] == positions[known]
         along = [table.sent_with(number) for number in at[known].tolist()]
-        self._second = np.concatenate((self._second, *along)).astype(np.int64)
+        self._second = np.sort(np.concatenate((self._second, *along))).astype(
+            np.int64
+        )  # what is drawn next comes first
 
     def next(self) -> NDArray[np.int64]:
         """Positions to send next, some of them."""

@@ -60,8 +60,10 @@ class Remote:
     ) -> None:
         self._index, self._arena, self._residents, self._epochs = index, arena, residents, epochs
         self._members, self._counters = members, counters
-        self._room = room // max(1, members.nodes - 1)
-        """Pages that one other node may fill."""
+        self._room = room
+        """Pages that other nodes may fill."""
+        self._outstanding = np.zeros(members.nodes, np.int64)
+        """Pages of what each node was asked for and has not sent."""
         self._received = np.zeros(members.nodes, np.int64)
         """Pages that each node has sent since its stream was opened."""
         self._told = np.zeros(members.nodes, np.int64)
@@ -70,6 +72,8 @@ class Remote:
         """Pages that may be sent to each node since its stream was opened,"""
         self._sent = np.zeros(members.nodes, np.int64)
         """and those that were."""
+        self._open: set[int] = set()
+        """Nodes that can be reached."""
         self._heard_s = np.zeros(members.nodes)
         self._requests: deque[Request] = deque()
 
@@ -132,26 +136,32 @@ class Remote:
 
     def reserve(self) -> int:
         """Pages to leave free for what others may send."""
-        left = self._room - self._residents.sent_pages
-        return int(left[self._members.others].clip(0).sum())
+        return max(0, self._room - int(self._residents.sent_pages.sum()))
 
     def opened(self, node: int, now_s: float) -> None:
         """An owner can be reached, or can be reached again: what is still to come from it is expected."""
-        self._received[node] = self._told[node] = 0
+        self._received[node] = self._told[node] = self._outstanding[node] = 0
         self._heard_s[node] = now_s
+        self._open.add(node)
+        self._epochs.unreachable.discard(node)
         for _, epoch in self._epochs:
             epoch.expect_again(node, self._residents.present)
 
     def lost(self, node: int) -> None:
-        """An owner cannot be reached: nothing is expected from it."""
+        """An owner cannot be reached: nothing is expected from it, until it can."""
+        self._open.discard(node)
+        self._epochs.unreachable.add(node)
         for _, epoch in self._epochs:
             epoch.lose(node)
 
     def room_for(self, node: int, *, now: bool = False) -> int | None:
         """Pages that a node may send in all since its stream was opened; None: too little more to tell, but `now`."""
-        room = int(self._room + self._received[node] - self._residents.sent_pages[node])
+        # A plan with requests foresees what comes from all nodes together; else each has its part.
+        foreseen = any(epoch.requests is not None for _, epoch in self._epochs)
+        window = self._room if foreseen else self._room // max(1, self._members.nodes - 1)
+        room = int(window + self._outstanding[node] + self._received[node] - self._residents.sent_pages[node])
         room = max(room, int(self._told[node]))
-        if not now and room < self._told[node] + max(1, self._room // TELL_SHARE):
+        if not now and room < self._told[node] + max(1, window // TELL_SHARE):
             return None
         self._told[node] = room
         return room
@@ -175,6 +185,8 @@ class Remote:
             return
         if (epoch.owner_of(both) != node).any():
             raise ProtocolError("samples that it does not own")
+        answers = push.places[epoch.asked[push.places]] if epoch.requests is not None else push.places[:0]
+        self._outstanding[node] -= int(self._residents.pages_of[answers].sum())
         wanted, there = epoch.due[push.places], self._residents.present(push.places)
         new = wanted & ~there
         self._put(node, push.places[new], push.data[np.repeat(new, counts)])
@@ -202,9 +214,12 @@ class Remote:
         places = epoch.plan.sample_of[asked]
         due, owner = epoch.due[places], epoch.owner_of(places)
         for node in [node for node in self._members.others if node not in epoch.lost]:
-            mine = asked[due & (owner == node)]
+            of_node = due & (owner == node)
+            mine = asked[of_node]
             if len(mine):
                 self._counters.requests += len(mine)
+                self._outstanding[node] += int(self._residents.pages_of[places[of_node]].sum())
+                epoch.asked[places[of_node]] = True
                 self._requests.append(Request(node, epoch.number, mine))
 
     def requests(self) -> Iterator[Request]:
@@ -217,6 +232,8 @@ class Remote:
         places: NDArray[Any] = epoch.plan.sample_of[positions]
         places = places[epoch.due[places]]
         owner = epoch.owner_of(places)
-        late = places[(owner != self._members.node) & (self._heard_s[owner] < silent_since_s)]
-        epoch.due[late] = False
-        self._counters.late += len(late)
+        late = (owner != self._members.node) & (self._heard_s[owner] < silent_since_s)
+        epoch.due[places[late]] = False
+        self._counters.late += int(late.sum())
+        for node in set(owner[late].tolist()) - self._open:  # one that was never there
+            self.lost(node)

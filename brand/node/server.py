@@ -162,7 +162,7 @@ class NodeServer:
 
     def _abandoned(self) -> bool:
         """Whether all owners have ended, or nobody has been connected for a while (data sets were dropped)."""
-        if len(self._clients):
+        if len(self._clients) or (self._exchange is not None and self._exchange.asked):
             self._alone_s = time.monotonic()
         return self._owned and (not self._owners or time.monotonic() - self._alone_s > LINGER_S)
 

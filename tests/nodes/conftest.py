@@ -1,0 +1,21 @@
+"""The texts of the node server's tests, whole and as shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brand.protocol.owners import owner_of_chunk
+from brand.storage.dataset import StoredDataSet
+from brand.storage.partition import partition
+from tests.node.conftest import texts as texts
+
+
+@pytest.fixture(scope="session")
+def shares(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The texts on the disks of three nodes."""
+    outs = [tmp_path_factory.mktemp("shares") / f"node-{node}" for node in range(3)]
+    partition(texts, outs, owner_of_chunk(StoredDataSet(texts).header.chunks, 4, 3).astype(np.int64), 4)
+    return outs

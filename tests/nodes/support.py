@@ -1,0 +1,193 @@
+"""What tests of several nodes share: node servers as processes, and ranks that draw in step, as DDP has them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node import messages
+from brand.node.client import Node, look_at
+from brand.node.launch import Spec, start_server
+from brand.node.member import Member
+from brand.node.messages import Kind
+from brand.node.session import Session
+from brand.protocol.order import Order
+from brand.storage.dataset import StoredDataSet
+from brand.testing.node import random_address
+from tests.support import wait_until
+
+Places = NDArray[np.int64]
+TOKEN = "a token for tests only, 32 bytes"
+
+
+def order_of(path: Path, protocol: str = "stripes", **more: Any) -> Order:
+    """An order of the texts with groups of four chunks."""
+    data = StoredDataSet(path)
+    order = Order(data.id, len(data), data.header.chunk_size, 4, 0, protocol, 4 if protocol == "stripes" else 1)
+    return replace(order, **more)
+
+
+def across(order: Order, nodes: int, ranks: int, remote: int = 40) -> Order:
+    """The same order of `slots` for several nodes."""
+    return (
+        replace(order, nodes=nodes, ranks=ranks, window=remote, remote=remote) if order.protocol == "slots" else order
+    )
+
+
+def node_of(path: Path, address: str, run: str = "run") -> Node:
+    """A client of one of the servers."""
+    data = StoredDataSet(path)
+    return Node(str(path), data.id, data.mean_bytes, address, None, run, attach=True)
+
+
+@dataclass
+class Rank:
+    """One rank of a training: draws its positions of each epoch in batches, in step with all others."""
+
+    node: Node
+    order: Order
+    rank: int
+    ranks: int
+    batch: int = 16
+    locality: bool = False
+    start: int = 0
+    drawn: dict[int, list[Places]] = field(default_factory=dict)
+    """Places by epoch."""
+    positions: dict[int, Places] = field(default_factory=dict)
+    late: int = 0
+    error: BaseException | None = None
+
+    def run(self, epochs: Sequence[int], step: threading.Barrier) -> None:
+        """Draw epochs; what goes wrong is kept."""
+        try:
+            for epoch in epochs:
+                self._epoch(epoch, step)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread of the test
+            self.error = error
+            step.abort()
+
+    def _epoch(self, epoch: int, step: threading.Barrier) -> None:
+        start = self.start if not self.drawn else 0
+        batch = self.batch if self.locality else 0
+        mine = self.node.begin(self.order, 1, epoch, start, (self.rank, self.ranks), batch, turn=0)
+        if mine is None:
+            mine = np.arange(start + self.rank, self.order.samples, self.ranks)
+        self.positions[epoch] = mine
+        found = self.drawn.setdefault(epoch, [])
+        for first in range(0, -(-self.order.samples // self.ranks), self.batch):
+            some = mine[first : first + self.batch]
+            if len(some):
+                for part in self.node.draw(self.order, epoch, some, owner=os.getpid()):
+                    assert part.stored.right().all()
+                    found.append(part.places)
+                    self.late += len(part.places) - len(part.present)
+            step.wait(60)
+
+
+def draw_in_step(ranks: Sequence[Rank], epochs: Sequence[int]) -> None:
+    """All ranks draw epochs, batch by batch together; raises what went wrong in any of them."""
+    step = threading.Barrier(len(ranks))
+    threads = [threading.Thread(target=rank.run, args=(epochs, step)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    wrong = [r.error for r in ranks if r.error is not None and not isinstance(r.error, threading.BrokenBarrierError)]
+    if wrong:
+        raise wrong[0]
+    assert not any(thread.is_alive() for thread in threads)
+    assert not any(rank.error for rank in ranks)
+
+
+def check_epoch(ranks: Sequence[Rank], epoch: int) -> None:
+    """Every rank got what the plan has at its positions, and all together every position once."""
+    plan = ranks[0].order.plan(epoch)
+    seen = np.zeros(len(plan.sample_of), np.int64)
+    for rank in ranks:
+        places = np.concatenate(rank.drawn[epoch])
+        assert places.tolist() == plan.sample_of[rank.positions[epoch]].tolist()
+        np.add.at(seen, places, 1)
+    assert (seen == 1).all()
+
+
+@dataclass
+class Server:
+    """A node server of its own process."""
+
+    path: Path
+    address: str
+    member: Member
+    memory: float | str
+    process: int = 0
+    listens_at: str = ""
+
+    def start(self) -> None:
+        """Start it, again at the same address."""
+        member = replace(self.member, bind=self.listens_at or self.member.bind)
+        start_server(Spec(str(self.path), self.address, self.memory, (os.getpid(),), member.to_json()))
+        with closing(self._session()) as session:
+            self.listens_at = session.server.listens_at or ""
+        self.process = self.facts()["process"]
+
+    def tell(self, addresses: Sequence[str]) -> None:
+        """Where the others are."""
+        told = [None if node == self.member.node else address for node, address in enumerate(addresses)]
+        with closing(self._session()) as session:
+            session.send(messages.pack_json(Kind.PEERS, {"addresses": told}))
+            session.ask(messages.frame(Kind.STATS), Kind.STATS)
+
+    def facts(self) -> dict[str, Any]:
+        """Its statistics."""
+        return look_at(self.address)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End it."""
+        os.kill(self.process, number)
+        if number == signal.SIGKILL:
+            wait_until(lambda: not _runs(self.process), "it is dead")
+
+    def _session(self) -> Session:
+        return Session(self.address, StoredDataSet(self.path).id, os.getpid())
+
+
+@contextmanager
+def servers(paths: Path | Sequence[Path], nodes: int, memory: float | str = 0.3, **more: Any) -> Iterator[list[Server]]:
+    """Node servers in processes of their own, that know each other, for the length of the block."""
+    where = [paths] * nodes if isinstance(paths, Path) else list(paths)
+    token = secrets.token_hex(16)
+    found = [Server(where[n], random_address(), Member(n, nodes, token, **more), memory) for n in range(nodes)]
+    with ExitStack() as stack:
+        for server in found:
+            server.start()
+            stack.callback(_end, server)
+        for server in found:
+            server.tell([other.listens_at for other in found])
+        yield found
+
+
+def all_reachable(found: Sequence[Server]) -> bool:
+    """Whether every node can ask every other one."""
+    return all(len(server.facts()["cluster"]["reachable"]) == len(found) - 1 for server in found)
+
+
+def _end(server: Server) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(server.process, signal.SIGTERM)
+    wait_until(lambda: not _runs(server.process), "a server ends")
+
+
+def _runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

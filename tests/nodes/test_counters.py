@@ -1,0 +1,50 @@
+"""What a running cluster counts is what the plan foresees."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.nodes.support import Rank, across, all_reachable, draw_in_step, node_of, order_of, servers
+from tests.support import wait_until
+
+
+@pytest.mark.parametrize("ahead", [0, 40])
+def test_slots_on_three_nodes_count_what_the_plan_foresees(texts: Path, ahead: int) -> None:
+    """Requests exactly: they depend on the plan alone. Chunks read exactly, but for what was read for a next epoch."""
+    epochs = range(4)
+    order = across(order_of(texts, "slots"), 3, 3, ahead)
+    plans = [order.plan(epoch) for epoch in range(len(epochs) + 1)]
+    with ExitStack() as stack, servers(texts, 3, memory=0.6) as found:
+        wait_until(lambda: all_reachable(found), "all nodes can be reached")
+        clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found]
+        draw_in_step([Rank(client, order, rank, 3) for rank, client in enumerate(clients)], epochs)
+        facts = [server.facts() for server in found]
+    requests = [0 if plan.requests is None else len(plan.requests.positions) for plan in plans]
+    assert sum(fact["requests"] for fact in facts) == sum(requests[:-1])
+    assert sum(fact["late"] + fact["fetched"] for fact in facts) == 0
+    reads = [len(plan.reads) for plan in plans]
+    assert sum(reads[:-1]) <= sum(fact["reads"] for fact in facts) <= sum(reads)
+
+
+def test_stripes_on_three_nodes_ask_for_nothing(texts: Path) -> None:
+    """After the first global batch: the push brings every sample of another node before it is asked for."""
+    order = order_of(texts)
+    with ExitStack() as stack, servers(texts, 3, memory=0.5) as found:
+        wait_until(lambda: all_reachable(found), "all nodes can be reached")
+        clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found]
+        drawing = [Rank(client, order, rank, 3) for rank, client in enumerate(clients)]
+        draw_in_step(drawing, range(5))
+        facts = [server.facts() for server in found]
+        chunk_owner = np.arange(order.mapping.groups) * 3 // order.mapping.groups
+        elsewhere = sum(
+            int((chunk_owner[np.concatenate(rank.drawn[epoch]) // order.mapping.group_size] != rank.rank).sum())
+            for rank in drawing
+            for epoch in range(5)
+        )
+    assert elsewhere > 3000
+    assert sum(fact["received"] for fact in facts) >= elsewhere
+    assert sum(fact["requests"] + fact["fetched"] + fact["late"] + fact["exact"] for fact in facts) == 0

@@ -1,0 +1,86 @@
+"""Several nodes draw from one data set: every sample comes once, and the push brings it before it is asked for."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.nodes.support import Rank, across, all_reachable, check_epoch, draw_in_step, node_of, order_of, servers
+from tests.support import wait_until
+
+
+@pytest.mark.parametrize("protocol", ["stripes", "slots"])
+@pytest.mark.parametrize(("nodes", "on_each"), [(2, 1), (2, 2), (3, 1), (3, 2), (5, 1), (5, 2)])
+def test_every_sample_once(texts: Path, protocol: str, nodes: int, on_each: int) -> None:
+    """In processes joined by gRPC, for five epochs; shares are uneven, as ten groups are no multiple of 3."""
+    ranks = nodes * on_each
+    order = across(order_of(texts, protocol), nodes, ranks)
+    with ExitStack() as stack, servers(texts, nodes, memory=0.5) as found:
+        wait_until(lambda: all_reachable(found), "all nodes can be reached")
+        clients = [stack.enter_context(closing(node_of(texts, found[r // on_each].address))) for r in range(ranks)]
+        drawing = [Rank(client, order, rank, ranks) for rank, client in enumerate(clients)]
+        draw_in_step(drawing, range(5))
+        for epoch in range(5):
+            check_epoch(drawing, epoch)
+        counts = {len(np.concatenate(rank.drawn[4])) for rank in drawing}
+        assert max(counts) - min(counts) <= 1
+        facts = [server.facts() for server in found]
+        assert sum(fact["draws"] for fact in facts) == 5 * order.samples
+        assert sum(fact["from_memory"] for fact in facts) >= 0.99 * 5 * order.samples
+        assert all(fact["received"] for fact in facts)
+
+
+def test_uneven_ranks(texts: Path) -> None:
+    """One node has three ranks, one has one, and one only serves."""
+    order = order_of(texts)
+    at = [0, 0, 0, 1]
+    with ExitStack() as stack, servers(texts, 3, memory=0.5) as found:
+        clients = [stack.enter_context(closing(node_of(texts, found[node].address))) for node in at]
+        drawing = [Rank(client, order, rank, 4) for rank, client in enumerate(clients)]
+        draw_in_step(drawing, range(2))
+        for epoch in range(2):
+            check_epoch(drawing, epoch)
+        assert found[2].facts()["sent"] > 0
+
+
+@pytest.mark.parametrize("protocol", ["stripes", "slots"])
+def test_the_order_does_not_depend_on_nodes_and_goes_on_with_others(texts: Path, protocol: str) -> None:
+    """An epoch that three nodes begin, two go on with from the middle, and then one: the plan's order throughout."""
+    order = across(order_of(texts, protocol), 3, 3)
+    middle = 16 * 3 * 5
+    found_by_nodes = []
+    for nodes, start in ((3, 0), (2, middle), (1, middle), (5, middle)):
+        with ExitStack() as stack, servers(texts, nodes, memory=0.6) as found:
+            clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found]
+            drawing = [Rank(client, order, rank, nodes, start=start) for rank, client in enumerate(clients)]
+            draw_in_step(drawing, [0, 1])
+            plan = order.plan(0).sample_of
+            drawn = np.full(order.samples, -1)
+            for rank in drawing:
+                drawn[rank.positions[0]] = np.concatenate(rank.drawn[0])
+            assert drawn[start:].tolist() == plan[start:].tolist()
+            check_epoch(drawing, 1)
+            found_by_nodes.append(drawn[middle:].tolist())
+    assert all(drawn == found_by_nodes[0] for drawn in found_by_nodes)
+
+
+def test_with_locality_the_global_batches_stay_the_same_sets(texts: Path) -> None:
+    """Each rank takes what its own node owns first: little crosses, and whole batches are the plan's."""
+    order, batch, sent = order_of(texts), 16, {}
+    for locality in (False, True):
+        with ExitStack() as stack, servers(texts, 3, memory=0.5) as found:
+            wait_until(lambda found=found: all_reachable(found), "all nodes can be reached")  # type: ignore[misc]
+            clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found]
+            drawing = [Rank(c, order, r, 3, batch, locality=locality) for r, c in enumerate(clients)]
+            draw_in_step(drawing, range(3))
+            for epoch in range(3):
+                check_epoch(drawing, epoch)
+                for first in range(0, order.samples - 3 * batch, 3 * batch):
+                    step = first // 3 // batch * batch
+                    got = np.concatenate([rank.positions[epoch][step : step + batch] for rank in drawing])
+                    assert sorted(got.tolist()) == list(range(first, first + 3 * batch))
+            sent[locality] = sum(server.facts()["sent"] for server in found)
+    assert sent[True] < sent[False] / 3

@@ -1,0 +1,195 @@
+"""Nodes die, hang, come back and lie: every sample still comes once, or an error says why not, and nobody hangs."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brand.node.launch import ServerError
+from brand.storage.dataset import StoredDataSet
+from brand.testing.cluster import running_cluster
+from brand.testing.storage import Fault, FaultyStorage
+from brand.torch import BrandDataset, BrandSampler
+from tests.nodes.support import Rank, all_reachable, check_epoch, draw_in_step, node_of, order_of, servers
+from tests.support import wait_until
+
+ROUNDS = int(os.environ.get("BRAND_KILL_ROUNDS", "4"))
+"""How often a node is killed; give more to be surer."""
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_a_node_is_killed_at_any_moment(texts: Path, number: int) -> None:
+    """By `kill -9`, and sometimes it comes back: the others draw every sample once, from the shared storage."""
+    rng, order = random.Random(number), order_of(texts)
+    with ExitStack() as stack, servers(texts, 3, memory=rng.choice([0.3, 0.6])) as found:
+        clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found[:2]]
+        drawing = [Rank(client, order, rank, 2) for rank, client in enumerate(clients)]
+        begun = time.monotonic()
+
+        def disturb() -> None:
+            time.sleep(rng.uniform(0, 1.5))
+            found[2].kill()
+            if rng.random() < 0.5:
+                time.sleep(rng.uniform(0, 0.5))
+                found[2].start()
+                found[2].tell([server.listens_at for server in found])
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        draw_in_step(drawing, range(4))
+        thread.join()
+        for epoch in range(4):
+            check_epoch(drawing, epoch)
+        assert time.monotonic() - begun < 60
+
+
+def test_a_node_that_hangs(texts: Path) -> None:
+    """It is stopped, not ended: its samples are read from storage, and when it goes on it takes part again."""
+    order = order_of(texts)
+    with ExitStack() as stack, servers(texts, 3, memory=0.5) as found:
+        wait_until(lambda: all_reachable(found), "all nodes can be reached")
+        clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found[:2]]
+        drawing = [Rank(client, order, rank, 2) for rank, client in enumerate(clients)]
+        draw_in_step(drawing, [0])
+        os.kill(found[2].process, signal.SIGSTOP)
+        try:
+            draw_in_step(drawing, [1])
+        finally:
+            os.kill(found[2].process, signal.SIGCONT)
+        wait_until(lambda: all_reachable(found), "all nodes can be reached again")
+        before = found[2].facts()["sent"]
+        draw_in_step(drawing, [2])
+        for epoch in range(3):
+            check_epoch(drawing, epoch)
+        assert found[2].facts()["sent"] > before
+
+
+def test_a_link_is_cut_and_mended(texts: Path) -> None:
+    """Both ways, in the middle of epochs."""
+    order = order_of(texts)
+    with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.5) as cluster:
+        clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
+        drawing = [Rank(client, order, rank, 3) for rank, client in enumerate(clients)]
+
+        def disturb() -> None:
+            for pair in ((0, 1), (2, 0), (1, 2)):
+                time.sleep(0.3)
+                cluster.links[pair].cut()
+                time.sleep(0.2)
+                cluster.links[pair].mend()
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        draw_in_step(drawing, range(5))
+        thread.join()
+        for epoch in range(5):
+            check_epoch(drawing, epoch)
+
+
+def test_a_link_that_swallows_everything(texts: Path) -> None:
+    """A cable is pulled: nothing is said any more, and nothing ends. What should have come is read from storage."""
+    order = order_of(texts)
+    with ExitStack() as stack, running_cluster(texts, nodes=2, memory=0.5) as cluster:
+        clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
+        drawing = [Rank(client, order, rank, 2) for rank, client in enumerate(clients)]
+        draw_in_step(drawing, [0])
+        for link in cluster.links.values():
+            link.hold()
+        draw_in_step(drawing, [1])
+        for link in cluster.links.values():
+            link.release()
+        draw_in_step(drawing, [2])
+        for epoch in range(3):
+            check_epoch(drawing, epoch)
+
+
+def test_a_chunk_that_one_node_cannot_read(texts: Path) -> None:
+    """Its owner leaves its samples out; who draws them reads them from storage, where they are whole."""
+    order = order_of(texts)
+    broken = FaultyStorage(Fault(chunk=35))
+    with ExitStack() as stack, running_cluster(texts, nodes=2, memory=0.5, storage={1: broken}) as cluster:
+        clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
+        drawing = [Rank(client, order, rank, 2) for rank, client in enumerate(clients)]
+        draw_in_step(drawing, range(2))
+        for epoch in range(2):
+            check_epoch(drawing, epoch)
+        assert cluster.facts(1)["failed_reads"] > 0
+        assert sum(rank.late for rank in drawing) >= 32
+
+
+def test_shares_on_three_nodes(shares: list[Path]) -> None:
+    """No node has all chunks; `BrandDataset` draws every sample, and reads by index those of other nodes."""
+    with servers(shares, 3, memory=0.5) as found:
+        data_sets = [BrandDataset(server.path, server=server.address) for server in found]
+        samplers = [BrandSampler(d, num_replicas=3, rank=rank) for rank, d in enumerate(data_sets)]
+        seen: list[list[int]] = [[], [], []]
+
+        def draw(rank: int) -> None:
+            tickets = list(samplers[rank])
+            for first in range(0, len(tickets), 16):
+                for sample in data_sets[rank].__getitems__(tickets[first : first + 16]):
+                    assert sample["text"].startswith(f"{sample['number']}:")
+                    seen[rank].append(sample["index"])
+
+        threads = [threading.Thread(target=draw, args=(rank,)) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(seen[0] + seen[1] + seen[2]) == list(range(1200))
+        wanted = np.random.default_rng(0).permutation(1200)[:200].tolist()
+        assert [sample["number"] for sample in data_sets[1].__getitems__(wanted)] == wanted
+        for data_set in data_sets:
+            data_set._node.close()
+
+
+def test_a_share_whose_node_is_gone_is_an_error_that_names_it(shares: list[Path]) -> None:
+    """Nobody else has its chunks: within ten seconds the draw fails, and says which node, group and position."""
+    order = order_of(shares[0])
+    with servers(shares, 3, memory=0.5) as found:
+        wait_until(lambda: all_reachable(found), "all nodes can be reached")
+        data_set = BrandDataset(found[0].path, server=found[0].address)
+        sampler = BrandSampler(data_set)
+        tickets = list(sampler)
+        data_set.__getitems__(tickets[:16])
+        found[2].kill()
+        lost = StoredDataSet(shares[2])
+        mine = lost.chunks_here
+        begun = time.monotonic()
+        with pytest.raises(
+            ServerError, match=r"position [\d,]+ of epoch 0 \(group \d+\), of rank 0 of 1, .*node 2 cannot be"
+        ):
+            data_set.__getitems__(tickets[16:])
+        assert time.monotonic() - begun < 10
+        elsewhere = int(lost.indices(np.array([mine.start * order.chunk_size]))[0])
+        with pytest.raises(ServerError, match="node 2 cannot be reached"):
+            data_set[elsewhere]
+        here = int(StoredDataSet(shares[0]).indices(np.array([0]))[0])
+        assert data_set[here]["number"] == here
+        data_set._node.close()
+        found[2].start()
+        found[2].tell([server.listens_at for server in found])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"seed": 1}, "seed is [01] on node [01] and [01] on node [01]"), ({"stripe": 2}, "stripe"), ({}, "begins epoch")],
+)
+def test_nodes_that_disagree_are_refused_at_once(texts: Path, change: dict[str, int], said: str) -> None:
+    """About the order, or where it begins: the error names both nodes and what differs."""
+    orders = [order_of(texts), order_of(texts, **change)]
+    with ExitStack() as stack, servers(texts, 2, memory=0.5) as found:
+        wait_until(lambda: all_reachable(found), "all nodes can be reached")
+        clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found]
+        starts = [0, 0] if change else [0, 64]
+        drawing = [Rank(c, orders[r], r, 2, start=starts[r]) for r, c in enumerate(clients)]
+        with pytest.raises(ServerError, match=said):
+            draw_in_step(drawing, range(3))

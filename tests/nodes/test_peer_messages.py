@@ -1,0 +1,233 @@
+"""What nodes say to each other: each is what was packed; whatever else comes is refused, and the server goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+
+from brand.node import peer_messages as wire
+from brand.node.messages import ProtocolError
+from brand.node.network import Closed, Event, Opened, Received, Stream
+from brand.node.peer_messages import PeerKind
+from brand.node.runs import Begin, Drawing
+from brand.node.server import NodeServer
+from brand.protocol.order import Order
+from brand.testing.node import random_address
+from tests.nodes.support import order_of
+
+PAGE = 128
+ORDER = Order("0" * 32, 1000, 16, 4, 7, "slots", nodes=2, ranks=2, window=10, remote=10)
+PLACES = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=20)
+
+
+def array(values: list[int]) -> Any:
+    """As places and positions are."""
+    return np.array(values, np.int64)
+
+
+def body_of(message: bytes, kind: PeerKind) -> memoryview:
+    """The body of a message of this kind, which it must be."""
+    found, body = wire.kind_of(message)
+    assert found == kind
+    return body
+
+
+@given(st.data())
+def test_drawing(data: Any) -> None:
+    """`DRAWING` there and back; `front` is said when it is sent."""
+    replicas = data.draw(st.integers(1, 50))
+    ranks = data.draw(st.sets(st.integers(0, replicas - 1), min_size=1))
+    numbers = st.integers(0, 1000)
+    begin = Begin(data.draw(numbers), replicas, tuple(ranks), data.draw(numbers), 3, data.draw(numbers), 0, 17)
+    drawing = Drawing("run", data.draw(st.none() | numbers), ORDER, data.draw(numbers), begin, data.draw(numbers))
+    asks, front = data.draw(st.booleans()), data.draw(numbers)
+    told = wire.unpack_drawing(body_of(wire.pack_drawing(drawing, front, asks=asks), PeerKind.DRAWING), 3)
+    assert told.asks == asks
+    assert told.drawing.begin == Begin(begin.start, replicas, begin.ranks, begin.batch, 3, begin.times, front, 17)
+    assert (told.drawing.name, told.drawing.order, told.drawing.epoch) == ("run", ORDER, drawing.epoch)
+    assert (told.drawing.turn, told.drawing.number) == (drawing.turn, drawing.number)
+
+
+@given(st.integers(0, (1 << 32) - 1), st.integers(0, wire.MAX_ROOM), PLACES)
+def test_rooms_requests_and_fetches(number: int, room: int, places: list[int]) -> None:
+    """There and back, whatever the positions are."""
+    assert wire.unpack_room(body_of(wire.pack_room(room), PeerKind.ROOM)) == room
+    found = wire.unpack_request(body_of(wire.pack_request(number, room, array(places)), PeerKind.REQUEST))
+    assert (found[0], found[1], found[2].tolist()) == (number, room, places)
+    fetched = wire.unpack_fetch(body_of(wire.pack_fetch(number, array(places)), PeerKind.FETCH))
+    assert (fetched[0], fetched[1].tolist()) == (number, places)
+    with pytest.raises(ProtocolError, match="room"):
+        wire.unpack_room(body_of(wire.pack_room(wire.MAX_ROOM + 1), PeerKind.ROOM))
+
+
+@given(st.integers(0, (1 << 32) - 1), PLACES, st.integers(0, 5), st.integers(0, 4))
+def test_pushes(number: int, places: list[int], missed: int, pages: int) -> None:
+    """There and back; the pages are one array."""
+    data = np.arange(pages * PAGE).astype(np.uint8).reshape(pages, PAGE)
+    some, others = array(places), array(places[:missed])
+    body = body_of(wire.pack_push(number, some, others, data), PeerKind.PUSH)
+    found = wire.unpack_push(body, PAGE)
+    assert (found[0], found[1].tolist(), found[2].tolist()) == (number, places, places[:missed])
+    assert found[3].tolist() == data.tolist()
+
+
+@given(st.binary(max_size=100), st.integers(0, 50))
+def test_parts_of_an_answer(data: bytes, offset: int) -> None:
+    """There and back; a part beyond the end of its answer is refused."""
+    view = memoryview(data)
+    message = wire.pack_fetched(9, len(data) + offset, offset, view)
+    assert wire.unpack_fetched(body_of(message, PeerKind.FETCHED)) == (9, len(data) + offset, offset, view)
+    if data:
+        with pytest.raises(ProtocolError, match="end"):
+            wire.unpack_fetched(body_of(wire.pack_fetched(9, len(data) + offset - 1, offset, view), PeerKind.FETCHED))
+
+
+class Wire:
+    """A network on which a test says what comes."""
+
+    def __init__(self) -> None:
+        self.wake, self.address = os.eventfd(0), "127.0.0.1:1"
+        self.coming: list[Event] = []
+        self.sent: list[tuple[Stream, bytes]] = []
+        self.hung_up: list[Stream] = []
+
+    def connect(self, addresses: dict[int, str]) -> None:
+        """Nobody is there."""
+
+    def events(self) -> list[Event]:
+        """What the test has put there."""
+        coming, self.coming = self.coming, []
+        return coming
+
+    def send(self, stream: Stream, message: bytes) -> None:
+        """Kept for the test."""
+        self.sent.append((stream, message))
+
+    def unsent(self, stream: Stream) -> int:
+        """All is taken."""
+        return 0
+
+    def hang_up(self, stream: Stream, reason: str) -> None:
+        """The stream is open again at once, so that the test goes on."""
+        self.hung_up.append(stream)
+        self.coming += [Closed(stream, reason), Opened(stream)]
+
+    def close(self) -> None:
+        """Nothing to let go of but the descriptor."""
+        os.close(self.wake)
+
+
+@pytest.fixture(scope="module")
+def served(texts: Path) -> Iterator[tuple[NodeServer, Wire]]:
+    """Node 0 of two, which no thread runs, and the network between them."""
+    made = Wire()
+    server = NodeServer(texts, random_address(), memory=0.5, node=0, nodes=2, network=lambda data, page: made)
+    for asks in (True, False):
+        made.coming.append(Opened(Stream(1, asks)))
+    yield server, made
+    server.stop()
+    server.run()
+
+
+def turn(server: NodeServer) -> None:
+    """What the loop does after something has come."""
+    assert server._exchange is not None
+    server._exchange.take_events(1.0)
+    server._step()
+
+
+@st.composite
+def messages(draw: Any, order: Order, page: int) -> bytes:
+    """Something that a node might say, often almost right."""
+    numbers = st.one_of(st.integers(0, 3), st.integers(0, 1 << 31))
+    places = st.lists(st.one_of(st.integers(-2, 1300), st.integers(-(1 << 63), (1 << 63) - 1)), min_size=1, max_size=9)
+    begin = Begin(
+        draw(st.integers(0, 1200)), draw(st.integers(1, 4)), (0,), draw(st.sampled_from([0, 0, 5])), 1, 1, 0, 4
+    )
+    drawing = Drawing("run", 0, order, draw(st.integers(0, 3)), begin, draw(st.integers(0, 3)))
+    pages = np.full((draw(st.integers(0, 6)), page), draw(st.integers(0, 255)), np.uint8)
+    message = draw(
+        st.one_of(
+            st.binary(max_size=40),
+            st.builds(lambda front, asks: wire.pack_drawing(drawing, front, asks=asks), numbers, st.booleans()),
+            st.builds(lambda run: wire.pack_forget(drawing, run=run), st.booleans()),
+            st.builds(wire.pack_room, st.integers(0, (1 << 64) - 1)),
+            st.builds(lambda n, p: wire.pack_request(n, 5, array(p)), numbers, places),
+            st.builds(lambda n, p: wire.pack_fetch(n, array(p)), numbers, places),
+            st.builds(lambda n, p, m: wire.pack_push(n, array(p), array(m), pages), numbers, places, places),
+            st.builds(lambda n: wire.pack_fetched(n, 10, 0, memoryview(b"0123456789")), numbers),
+            st.just(wire.pack_refused(drawing, "because")),
+        )
+    )
+    if draw(st.booleans()) and len(message) > 8:
+        where = draw(st.integers(0, len(message) - 1))
+        message = message[:where] + draw(st.binary(max_size=9)) + message[where + draw(st.integers(0, 9)) :]
+    return message
+
+
+@given(data=st.data(), asks=st.booleans())
+@settings(max_examples=1000)
+def test_whatever_a_node_says_the_server_goes_on(
+    served: tuple[NodeServer, Wire], texts: Path, data: Any, asks: bool
+) -> None:
+    """Each handler, in any order and state: a message is taken, or the stream is hung up on; memory stays accounted."""
+    server, made = served
+    order = order_of(texts)
+    message = data.draw(messages(order, server._arena.page))
+    made.coming.append(Received(Stream(1, asks), message))
+    turn(server)
+    made.sent.clear()
+    free = server._arena.free
+    assert 0 <= free < server._arena.count
+    assert server._core.remote.reserve() >= 0
+
+
+@given(st.binary(max_size=200))
+@example(struct.pack("<HHIII", PeerKind.PUSH, wire.VERSION, 0, (1 << 32) - 1, (1 << 32) - 1))
+@example(struct.pack("<HHQQQ", PeerKind.FETCHED, wire.VERSION, 0, (1 << 64) - 1, (1 << 64) - 1))
+@example(struct.pack("<HH", PeerKind.DRAWING, wire.VERSION) + b'{"run": ' + b"[" * 100_000)
+@example(struct.pack("<HH", PeerKind.DRAWING, wire.VERSION) + json.dumps({"run": "x", "order": 5}).encode())
+def test_any_bytes(message: bytes) -> None:
+    """Taken or refused; no length in a message makes anybody allocate memory."""
+    with suppress(ProtocolError):
+        _, body = wire.kind_of(message)
+        for unpack in (
+            lambda: wire.unpack_drawing(body, 1),
+            lambda: wire.unpack_forget(body),
+            lambda: wire.unpack_refused(body),
+            lambda: wire.unpack_room(body),
+            lambda: wire.unpack_request(body),
+            lambda: wire.unpack_fetch(body),
+            lambda: wire.unpack_push(body, PAGE),
+            lambda: wire.unpack_fetched(body),
+        ):
+            with suppress(ProtocolError):
+                unpack()
+
+
+def test_a_push_that_nobody_waits_for_is_no_harm(served: tuple[NodeServer, Wire]) -> None:
+    """Of an epoch that is not there, or said again: no memory is taken. More than there is room for is hung up on."""
+    server, made = served
+    turn(server)
+    pages = int(server._pages_of[700])
+    data = np.zeros((pages, server._arena.page), np.uint8)
+    came = Received(Stream(1, asks=True), wire.pack_push(99, array([700]), array([]), data))
+    free = server._arena.free
+    made.hung_up.clear()
+    for _ in range(2):
+        made.coming.append(came)
+        turn(server)
+    assert (server._arena.free, made.hung_up) == (free, [])
+    made.coming += [came] * (2 + server._core.remote_pages // pages)
+    turn(server)
+    assert (server._arena.free, made.hung_up[:1]) == (free, [Stream(1, asks=True)])
