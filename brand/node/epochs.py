@@ -271,7 +271,8 @@ class Epochs:
         told = {}
         node = self._members.node
         for key, turns, ranks, times, number in drawn:
-            here = tuple(sorted(rank for rank, at in ranks.items() if at == node))
+            there = self._runs[key[0]].ranks(turns.replicas)  # those whose processes have ended draw nothing any more
+            here = tuple(sorted(rank for rank, at in ranks.items() if at == there.get(rank) == node))
             if here and turns.start < self._samples:
                 largest = self._largest_sent[node]
                 begin = Begin(turns.start, turns.replicas, here, turns.batch, node, times, 0, largest)
@@ -304,8 +305,7 @@ class Epochs:
         epoch.begun = begin.times
         self._last_number += 1
         epoch.number = self._last_number
-        expected = (run.order.nodes, run.order.ranks) == (self._members.nodes, turns.replicas) and not turns.batch
-        if expected and turns.start == 0:
+        if self._members.as_foreseen(run.order) and turns == Turns(self._samples, 0, run.order.ranks):
             epoch.requests = follows(plan.requests, ranks, run.order.nodes, turns.replicas)
         self._epochs[key] = epoch
         self.changes += 1

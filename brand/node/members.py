@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.protocol.mapping import Mapping
+from brand.protocol.order import Order
 from brand.protocol.owners import owner_of_chunk
 
 
@@ -53,6 +54,10 @@ class Members:
     def others(self) -> list[int]:
         """All nodes but this one."""
         return [node for node in range(self.nodes) if node != self.node]
+
+    def as_foreseen(self, order: Order) -> bool:
+        """Whether as many nodes are there as the plans of an order foresee, and own what they foresee."""
+        return order.nodes == self.nodes and self.share_chunks in (None, order.group_chunks)
 
     def owners(self, mapping: Mapping) -> Owners:
         """Who owns what in a run whose groups are these."""

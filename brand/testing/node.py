@@ -57,10 +57,10 @@ class RunningServer:
             return client.stats()
 
 
-def attached(server: RunningServer) -> Node:
-    """A client of a running server, without PyTorch; it never starts another one."""
+def attached(server: RunningServer, run: str | None = None) -> Node:
+    """A client of a running server, without PyTorch, in a run of this name; it never starts another server."""
     data = StoredDataSet(server.path)
-    return Node(server.path, data.id, data.mean_bytes, server.address, None, secrets.token_hex(8), attach=True)
+    return Node(server.path, data.id, data.mean_bytes, server.address, None, run or secrets.token_hex(8), attach=True)
 
 
 @contextmanager

@@ -48,3 +48,19 @@ def test_stripes_on_three_nodes_ask_for_nothing(texts: Path) -> None:
     assert elsewhere > 3000
     assert sum(fact["received"] for fact in facts) >= elsewhere
     assert sum(fact["requests"] + fact["fetched"] + fact["late"] + fact["exact"] for fact in facts) == 0
+
+
+def test_a_training_that_has_ended_leaves_nothing_on_any_node(texts: Path) -> None:
+    """Nodes do not keep each other's runs alive: their memory is free for the next training."""
+    order = order_of(texts)
+    with servers(texts, 3, memory=0.5) as found:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found]
+            draw_in_step([Rank(client, order, rank, 3) for rank, client in enumerate(clients)], range(2))
+        wait_until(lambda: not any(server.facts()["epochs"] for server in found), "no epoch is under way")
+        wait_until(lambda: all(_only_kept(server.facts()["memory"]) for server in found), "memory is free")
+
+
+def _only_kept(memory: dict[str, int]) -> bool:
+    """Whether nothing is held for an epoch."""
+    return memory["used"] == memory["kept"]

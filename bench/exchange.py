@@ -1,0 +1,101 @@
+"""What do three nodes send each other, and what do they ask for? Counted, not timed.
+
+    python -m bench.exchange --data train.brand
+
+Three node servers, joined by gRPC on loopback, and a rank on each that draws epochs in batches of 256, in step. Rows:
+`stripes` with positions split in turn and by `locality`, and `slots`. Columns: samples and bytes of one epoch that
+crossed, on-demand requests (for `slots` also those that the plan foresees), samples that did not come in time, and
+reads of stripes or chunks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.harness import show, table
+from brand.node.choose import Nodes, ProtocolChoice, choose_order
+from brand.protocol.order import Order
+from brand.storage.dataset import StoredDataSet
+from brand.testing.cluster import RunningCluster, running_cluster
+from brand.testing.node import attached
+
+NODES = 3
+BATCH = 256
+
+
+def draw(cluster: RunningCluster, order: Order, epochs: int, *, locality: bool) -> list[dict[str, Any]]:
+    """Draw epochs on all nodes; counters of all nodes together after each epoch."""
+    step, counted = threading.Barrier(NODES), []
+    names = ("draws", "sent", "sent_bytes", "requests", "late", "exact", "reads")
+
+    def count() -> None:
+        facts = [cluster.facts(node) for node in range(NODES)]
+        counted.append({name: sum(fact[name] for fact in facts) for name in names})
+
+    with ExitStack() as stack:
+        clients = [stack.enter_context(closing(attached(cluster.servers[node], "bench"))) for node in range(NODES)]
+
+        def run(rank: int) -> None:
+            for epoch in range(epochs):
+                batch = BATCH if locality else 0
+                mine = clients[rank].begin(order, 1, epoch, 0, (rank, NODES), batch, turn=0)
+                positions = np.arange(rank, order.samples, NODES) if mine is None else mine
+                for first in range(0, -(-order.samples // NODES), BATCH):
+                    if len(some := positions[first : first + BATCH]):
+                        clients[rank].draw(order, epoch, some, owner=os.getpid())
+                    step.wait(120)
+                if step.wait(120) == 0:
+                    count()
+                step.wait(120)
+
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(NODES)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return counted
+
+
+def main() -> None:
+    """Count, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--memory", type=float, default=0.25)
+    parser.add_argument("--epochs", type=int, default=3)
+    options = parser.parse_args()
+    data, rows = StoredDataSet(options.data), []
+    kinds: list[tuple[str, ProtocolChoice, bool]] = [
+        ("stripes, in turn", "stripes", False),
+        ("stripes, locality", "stripes", True),
+        ("slots", "slots", False),
+    ]
+    for name, protocol, locality in kinds:
+        order = choose_order(data, 0, protocol, None, options.memory, Nodes(NODES, NODES, 0.1))
+        with running_cluster(options.data, nodes=NODES, memory=options.memory) as cluster:
+            counted = draw(cluster, order, options.epochs, locality=locality)
+        first, last = counted[-2], counted[-1]
+        epoch = {key: last[key] - first[key] for key in last}
+        table_of = order.plan(options.epochs - 1).requests
+        foreseen = "" if table_of is None else f" (foreseen {len(table_of.positions):,})"
+        rows.append(
+            (
+                name,
+                f"{epoch['sent']:,} = {100 * epoch['sent'] / epoch['draws']:.1f} %",
+                f"{epoch['sent_bytes'] / 1e6:.1f} MB",
+                f"{epoch['requests']:,}{foreseen}",
+                f"{last['late'] + last['exact']:,} of {last['draws']:,}",
+                f"{epoch['reads']:,}",
+            )
+        )
+    show(table(("", "samples that crossed", "bytes", "requests", "late or exact, all epochs", "reads"), rows))
+
+
+if __name__ == "__main__":
+    main()
