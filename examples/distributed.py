@@ -34,7 +34,7 @@ def main() -> None:
             shares = " + ".join(str(len(share)) for share in of_all)
             print(f"epoch {epoch}: {shares} draws, {len(set().union(*of_all)):,} samples, {len(loader)} batches a rank")
     if rank == 0:
-        print("one server:", data.stats()["draws"], "draws in all")
+        print("this node's server:", data.stats()["draws"], "draws in all")
     torch.distributed.destroy_process_group()
 
 

@@ -44,12 +44,12 @@ class Counters:
         """As plain values, with the ratios that follow; `mean_bytes` is the mean size of a stored sample.
 
         `hit_ratio`: share of the draws that came from memory. `fill_rate`: share of the samples read that were held.
-        `amplification`: bytes read from storage, exact reads included, over bytes delivered.
+        `amplification`: bytes read from storage, exact reads included, over bytes that were drawn here or sent elsewhere.
         """
-        delivered = self.draws * mean_bytes
+        used = (self.draws - self.received + self.sent) * mean_bytes
         return {
             **asdict(self),
             "hit_ratio": self.from_memory / self.draws if self.draws else None,
             "fill_rate": self.held_samples / self.read_samples if self.read_samples else None,
-            "amplification": (self.read_bytes + self.exact * mean_bytes) / delivered if self.draws else None,
+            "amplification": (self.read_bytes + self.exact * mean_bytes) / used if used > 0 else None,
         }

@@ -214,7 +214,7 @@ class BrandDataset(Dataset[Any]):
             return None
         facts = f"{name}|{self.id}|{self.memory}|{self.remote_memory}"
         name = hashlib.blake2s(facts.encode(), digest_size=8).hexdigest()
-        node, nodes = node_by_launcher() or find_nodes(*find_rank(None, None), name)
+        node, nodes = node_by_launcher() or find_nodes(*find_rank(None, None), name) or (0, 1)
         if self._stored.share is not None:
             node = self._stored.share.node
         return Job(name, node, nodes, remote_memory=self.remote_memory, tls=self.tls) if nodes > 1 else None

@@ -8,21 +8,25 @@ The store is that of `torch.distributed`, or, before it is initialised and in Da
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
 import torch.distributed
 
-from brand.errors import counted
+from brand.errors import UsageError, counted
 from brand.node.launch import ServerError
 from brand.node.member import Member
 from brand.node.memory import Memory
 from brand.node.tls import Tls
 from brand.torch.ranks import master, this_machine
+
+log = logging.getLogger("brand")
 
 LIMIT_S: Final = 60.0
 """How long nodes wait for each other."""
@@ -79,11 +83,19 @@ class Job:
         return f"brand/{self._name}/{what}"
 
 
-def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int]:
+def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:
     """Number of this node and how many there are, where the launcher does not say: ranks tell each other.
 
-    Nodes are numbered by their lowest rank. Raises `ServerError` where a rank does not answer in time.
+    Nodes are numbered by their lowest rank. None, and a warning, before `torch.distributed` is initialised: there is no
+    store yet, and its ranks may not wait for each other. Raises `ServerError` where a rank does not answer in time.
     """
+    if not torch.distributed.is_initialized():
+        log.warning(
+            "nobody says on how many nodes the %d ranks of this job are, so each node reads for itself; make the "
+            "BrandDataset after torch.distributed.init_process_group",
+            replicas,
+        )
+        return None
     store = _store()
     keys = [f"brand/{name}/rank/{number}" for number in range(replicas)]
     store.set(keys[rank], this_machine())
@@ -125,14 +137,16 @@ def _store() -> _Store:
 
 def _own_host() -> str:
     """The address of this node on the network over which its ranks speak; loopback where they all are on it."""
-    host, port = master()
+    host, port = ("", 0)
+    with suppress(UsageError):  # where the job did not meet by an address, this machine's own
+        host, port = master()
     try:
-        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        family, _, _, _, where = socket.getaddrinfo(host or socket.gethostname(), port or 1, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(where)  # sends nothing
             found = str(probe.getsockname()[0])
     except OSError as error:
-        raise ServerError(f"no way to {host}: {error}") from None
+        raise ServerError(f"no address by which other nodes could reach this one: {error}") from None
     return f"[{found}]" if ":" in found else found
 
 

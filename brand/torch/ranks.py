@@ -45,11 +45,13 @@ def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
 def node_by_launcher(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
     """Number of this node and how many there are, as torchrun and Slurm say; None where nobody does.
 
-    Raises `UsageError`.
+    Ranks that meet on loopback are all on one node. Raises `UsageError`.
     """
     if _found(environment)[1] == 1:
         return 0, 1
-    return _numbers(_NODES, environment)
+    found = _numbers(_NODES, environment)
+    on_loopback = environment.get("MASTER_ADDR") in ("localhost", "127.0.0.1", "::1")
+    return (0, 1) if found is None and on_loopback else found
 
 
 def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:

@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -183,7 +184,7 @@ def test_a_share_whose_node_is_gone_is_an_error_that_names_it(shares: list[Path]
     ("change", "said"),
     [({"seed": 1}, "seed is [01] on node [01] and [01] on node [01]"), ({"stripe": 2}, "stripe"), ({}, "begins epoch")],
 )
-def test_nodes_that_disagree_are_refused_at_once(texts: Path, change: dict[str, int], said: str) -> None:
+def test_nodes_that_disagree_are_refused_at_once(texts: Path, change: dict[str, Any], said: str) -> None:
     """About the order, or where it begins: the error names both nodes and what differs."""
     orders = [order_of(texts), order_of(texts, **change)]
     with ExitStack() as stack, servers(texts, 2, memory=0.5) as found:

@@ -156,7 +156,7 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
     )
     drawing = Drawing("run", 0, order, draw(st.integers(0, 3)), begin, draw(st.integers(0, 3)))
     pages = np.full((draw(st.integers(0, 6)), page), draw(st.integers(0, 255)), np.uint8)
-    message = draw(
+    message: bytes = draw(
         st.one_of(
             st.binary(max_size=40),
             st.builds(lambda front, asks: wire.pack_drawing(drawing, front, asks=asks), numbers, st.booleans()),

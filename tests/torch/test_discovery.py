@@ -1,0 +1,107 @@
+"""Nodes of one job find each other through its store."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch.distributed
+
+from brand.errors import UsageError
+from brand.node.launch import ServerError
+from brand.node.member import Member
+from brand.torch import discovery
+from brand.torch.discovery import Job, find_nodes
+from brand.torch.ranks import master, node_by_launcher
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The store of a job, at an address that the environment says."""
+    hosted = torch.distributed.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
+    )
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(hosted.port))
+    return hosted
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "3", "WORLD_SIZE": "4", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}, (1, 2)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}, (0, 1)),
+        (
+            {
+                "SLURM_PROCID": "5",
+                "SLURM_STEP_NUM_TASKS": "8",
+                "SLURM_NODEID": "2",
+                "SLURM_STEP_NUM_NODES": "4",
+                "MASTER_ADDR": "10.0.0.1",
+            },
+            (2, 4),
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, (0, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"}, None),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, None),
+    ],
+)
+def test_what_launchers_say(environment: dict[str, str], expected: tuple[int, int] | None) -> None:
+    """torchrun, Slurm, one machine by its loopback, or nothing."""
+    assert node_by_launcher(environment) == expected
+
+
+@pytest.mark.parametrize("environment", [{}, {"MASTER_ADDR": "host"}, {"MASTER_ADDR": "host", "MASTER_PORT": "x"}])
+def test_a_store_that_nobody_names(environment: dict[str, str]) -> None:
+    """The error says what the environment says."""
+    with pytest.raises(UsageError, match="MASTER_ADDR"):
+        master(environment)
+
+
+def test_nodes_meet(store: Any) -> None:
+    """All get the same token and learn where the others listen; a server that is started anew gets its old address."""
+    jobs = [Job("job", node, 3) for node in range(3)]
+    members = [Member.from_json(job.member()) for job in jobs]
+    assert len({member.token for member in members}) == 1
+    assert len(members[0].token) == 64
+    assert [(member.node, member.nodes, member.bind) for member in members] == [(n, 3, "127.0.0.1:0") for n in range(3)]
+    met: dict[int, list[str | None]] = {}
+    threads = [
+        threading.Thread(target=lambda job=job: met.update({job.node: job.meet(f"127.0.0.1:{7000 + job.node}")}))
+        for job in jobs
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert met[1] == ["127.0.0.1:7000", None, "127.0.0.1:7002"]
+    assert Member.from_json(jobs[2].member()).bind == "127.0.0.1:7002"
+    other = Member.from_json(Job("another job", 0, 3).member())
+    assert other.token != members[0].token
+
+
+def test_two_that_say_they_are_the_same_node(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second is told so."""
+    monkeypatch.setattr(discovery, "LIMIT_S", 0.2)
+    with pytest.raises(ServerError, match="no node server on node 1 within"):
+        Job("job", 0, 2).meet("127.0.0.1:1")
+    with pytest.raises(ServerError, match="two nodes say that they are node 0"):
+        Job("job", 0, 2).meet("127.0.0.1:2")
+
+
+def test_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens there: the error names it, and what to do."""
+    monkeypatch.setattr(discovery, "LIMIT_S", 0.2)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    with pytest.raises(ServerError, match=r"store at 127.0.0.1:1 cannot be reached.*init_process_group"):
+        Job("job", 0, 2).member()
+
+
+def test_before_the_process_group_each_node_is_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Where nobody says where ranks are: a warning, and no waiting for ranks that may wait for this one."""
+    assert find_nodes(0, 2, "job") is None
+    assert "init_process_group" in caplog.text
