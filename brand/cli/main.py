@@ -14,7 +14,9 @@ import brand
 from brand.cli.cat import cat
 from brand.cli.convert import convert
 from brand.cli.info import info
+from brand.cli.launch import launch
 from brand.cli.output import fail
+from brand.cli.partition import partition
 from brand.cli.profile import profile
 from brand.cli.reindex import reindex
 from brand.cli.serve import serve
@@ -33,7 +35,7 @@ def cli() -> None:
     """
 
 
-for _verb in (convert, info, verify, unpack, cat, reindex, profile, serve, top):
+for _verb in (convert, info, verify, unpack, cat, reindex, partition, profile, serve, launch, top):
     cli.add_command(_verb)
 
 
@@ -47,7 +49,7 @@ def main() -> None:
         code = cli.main(prog_name="brand", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Abort:
-        stopped = "Stopped. A conversion keeps what is finished: run the same command again and it goes on."
+        stopped = "Stopped. A conversion or partition keeps what is finished: run the same command again, it goes on."
         sys.exit(fail(stopped, "Interrupted", 130, as_json=as_json))
     except click.ClickException as error:
         if as_json:

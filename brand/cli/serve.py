@@ -3,43 +3,154 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
 from brand.cli.output import size
+from brand.cluster import serving
 from brand.errors import StorageError, UsageError
 from brand.node.connection import own_address
 from brand.node.server import NodeServer
 from brand.storage.dataset import StoredDataSet
 
+if TYPE_CHECKING:
+    from brand.cluster.member import Member  # imported where it is used: gRPC takes longer than other verbs need
+
+_MAX_TOKEN: Final = 4096
+_NO_TOKEN: Final = (
+    "nodes that serve each other need a token, the same for all: make one with `(umask 077; openssl rand -hex 32 >"
+    " token.txt)`, and give --token-file token.txt, or have it in the environment variable BRAND_TOKEN"
+)
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class EnvironmentOnly(click.Option):
+    """An option that is no option: the command line, which everybody sees, does not take it."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Have only its environment variable looked at."""
+
+
+def memory_options(command: _F) -> _F:
+    """How much memory a node takes, and for whom."""
+    own = "Memory for samples: 2GB, or a share of the data such as 0.25. Default: a quarter of what is free."
+    others = "How much of that other nodes may fill: 200MB, or a share of it. Default: 0.1."
+    return click.option("--memory", help=own)(click.option("--remote-memory", help=others)(command))
+
+
+def tls_options(command: _F) -> _F:
+    """Certificates: all three or none."""
+    for name, meaning in (
+        ("ca", "Who may sign the other nodes' certificates. All three, or the nodes speak unencrypted."),
+        ("key", "Its private key."),
+        ("cert", "This node's certificate, in PEM form."),
+    ):
+        command = click.option(f"--tls-{name}", metavar="FILE", help=meaning)(command)
+    return command
+
 
 @click.command()
 @click.argument("dst", type=click.Path(path_type=Path))
+@memory_options
+@click.option("--address", help="Where to listen, unix:@NAME. Default: a name made from the data set and the node.")
+@click.option("--node", type=click.IntRange(0), metavar="K", help="Which of several nodes this is, from 0.")
+@click.option("--peers", metavar="HOST:PORT,...", help="Where all of them listen for each other, in order.")
+@click.option("--bind", metavar="HOST:PORT", help="Where this one listens, if not at its entry in --peers.")
 @click.option(
-    "--memory", help="Memory for samples: 2GB, or a share of the data such as 0.25. Default: a quarter of what is free."
+    "--token-file",
+    type=click.File(),
+    metavar="FILE",
+    help="What all nodes know and nobody else; - is the first line of standard input. Else BRAND_TOKEN says it.",
 )
-@click.option("--address", help="Where to listen, unix:@NAME. Default: a name made from the data set.")
-def serve(dst: Path, memory: str | None, address: str | None) -> None:
+@click.option("--token", cls=EnvironmentOnly, envvar="BRAND_TOKEN", hidden=True)
+@tls_options
+@click.option("--until-eof", is_flag=True, help="End when standard input ends, as with the program that started it.")
+def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool, **cluster: Any) -> None:
     """Run the node server of the data set DST until Ctrl-C, for several processes of this user.
 
     They attach with BrandDataset(DST, server=ADDRESS). Without this verb a training starts its own server.
+
+    With --node and --peers it is one of several nodes, which serve each other; `brand launch` starts them all.
     """
-    where = address or own_address(StoredDataSet(dst).id.encode())
+    member, peers = _member(**cluster)
+    facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
+    where = address or own_address(facts.encode())
     try:
-        server = NodeServer(dst, where, memory=_share(memory))
+        make = NodeServer if member is None else member.server
+        server = make(dst, where, memory=_share(memory))
     except OSError as error:
         if error.errno != errno.EADDRINUSE or isinstance(error, StorageError):
             raise
         raise UsageError(f"somebody listens at {where} already: attach to it, or give another --address") from None
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: server.stop())
-    click.echo(f"serving {dst} with {size(server.memory)} for samples, process {os.getpid()}", err=True)
-    click.echo(f'attach with: BrandDataset("{dst}", server="{where}")', err=True)
+    say(f"serving {dst} with {size(server.memory)} for samples, process {os.getpid()}")
+    if member is not None:
+        secret = "not encrypted" if member.tls is None else "encrypted"
+        say(f"node {member.node} of {member.nodes} listens at {server.listens_at}, {secret}")
+    say(f'attach with: BrandDataset("{dst}", server="{where}")')
     click.echo(where)
-    server.run()
+    _run(server, member, peers, until_eof=until_eof)
+
+
+def _run(server: NodeServer, member: Member | None, peers: list[str], *, until_eof: bool) -> None:
+    """Serve until stopped."""
+    logging.basicConfig(format="%(levelname)s: %(message)s")
+    if until_eof:
+        serving.stop_at_end_of(sys.stdin.fileno(), server.stop)
+    if member is None:
+        server.run()
+    else:
+        serving.serve(server, peers, member.node, say)
+
+
+def _member(  # one option each
+    *,
+    node: int | None,
+    peers: str | None,
+    bind: str | None,
+    remote_memory: str | None,
+    token_file: TextIO | None,
+    token: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
+) -> tuple[Member | None, list[str]]:
+    """Which of several nodes this is, and where all of them are; None and nobody where it is alone."""
+    if peers is None:
+        given = {"--node": node, "--bind": bind, "--remote-memory": remote_memory, "--token-file": token_file}
+        given |= {"--tls-cert": tls_cert, "--tls-key": tls_key, "--tls-ca": tls_ca}
+        for name, value in given.items():
+            if value is not None:
+                raise UsageError(f"{name} is for one of several nodes: say with --peers where they are")
+        return None, []
+    if node is None:
+        raise UsageError("which of --peers is this one? Say so with --node, from 0")
+    from brand.cluster.member import Member
+    from brand.cluster.tls import Tls
+
+    listed = [entry.strip() for entry in peers.split(",")]
+    serving.check_peers(listed, node)
+    check_tls(tls_cert, tls_key, tls_ca)
+    tls = None if tls_cert is None or tls_key is None or tls_ca is None else Tls(tls_cert, tls_key, tls_ca, mutual=True)
+    secret = token if token_file is None else token_file.readline(_MAX_TOKEN).strip()
+    if not secret:
+        raise UsageError(_NO_TOKEN)
+    return Member(node, len(listed), secret, bind or listed[node], _share(remote_memory), tls), listed
+
+
+def check_tls(*files: str | None) -> None:
+    """Raises `UsageError` where some of the three files are given and some are not."""
+    if None in files and any(files):
+        raise UsageError("--tls-cert, --tls-key and --tls-ca go together: give all three, or none")
 
 
 def _share(memory: str | None) -> str | float | None:
@@ -49,3 +160,8 @@ def _share(memory: str | None) -> str | float | None:
     except ValueError:
         return memory
     return share if share <= 1 else memory
+
+
+def say(line: str) -> None:
+    """A line for people, on standard error."""
+    click.echo(line, err=True)

@@ -91,12 +91,26 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
         "clients": f"{facts['clients']}, {facts['waiting']} waiting, "
         f"{100 * rate('wait_s'):.0f} % of a client's time waited",
     }
+    if facts["cluster"] is not None:
+        rows |= {
+            "cluster": _nodes(facts["cluster"]),
+            "sent": f"{rate('sent'):,.0f}/s, {size(rate('sent_bytes'))}/s, {facts['sent']:,} in all",
+            "received": f"{rate('received'):,.0f}/s, {size(rate('received_bytes'))}/s, {facts['received']:,} in all",
+            "asked for": f"{facts['requests']:,} on demand, {facts['late']:,} late, {facts['fetched']:,} fetched",
+        }
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/bold]", value.replace("[", r"\["))
     for state in facts["epochs"]:
         done = min(1.0, (state["drawn"] + state["start"]) / state["samples"])
         table.add_row(f"[bold]epoch {state['epoch']}[/bold]", f"{'█' * round(_BAR * done):░<{_BAR}} {100 * done:.0f} %")
     return Group(table, _memory(facts["memory"]))
+
+
+def _nodes(cluster: dict[str, Any]) -> str:
+    """This node, and which of the others it can ask."""
+    missing = sorted(set(range(cluster["nodes"])) - {cluster["node"], *cluster["reachable"]})
+    others = f"not reachable: {', '.join(map(str, missing))}" if missing else "all others reachable"
+    return f"node {cluster['node']} of {cluster['nodes']}, {others}"
 
 
 def _memory(memory: dict[str, int]) -> RenderableType:

@@ -44,7 +44,7 @@ class Counters:
         """As plain values, with the ratios that follow; `mean_bytes` is the mean size of a stored sample.
 
         `hit_ratio`: share of the draws that came from memory. `fill_rate`: share of the samples read that were held.
-        `amplification`: bytes read from storage, exact reads included, over bytes that were drawn here or sent elsewhere.
+        `amplification`: bytes read from storage, exact reads included, over bytes that were drawn here or sent away.
         """
         used = (self.draws - self.received + self.sent) * mean_bytes
         return {

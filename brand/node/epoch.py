@@ -31,7 +31,7 @@ class Epoch:
 
     `read_of` is the read that brings each place in (None: found here), `without()` the places that need none,
     `too_large(node)` those whose samples cannot be sent to a node, both of shape (samples,). `ranks` are those known to
-    draw, and at which node.
+    draw, and at which node; see `expect` for `fronts`.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Epoch:
         too_large: Callable[[int], Mask],
         turns: Turns,
         ranks: Mapping[int, int],
+        fronts: Mapping[int, int],
         owners: Owners,
         unreachable: Iterable[int] = (),
     ) -> None:
@@ -67,7 +68,7 @@ class Epoch:
         """What this node has to ask for, where it has to."""
         self.asked = np.zeros(samples if plan.requests is not None else 0, np.bool_)
         """Places that other nodes were asked for."""
-        self.lost: set[int] = set()
+        self.lost = set(unreachable)
         """Nodes that were lost: what they own is not asked for as foreseen,"""
         self.unreachable = set(unreachable)
         """... and as long as they are, nothing is expected from them."""
@@ -80,7 +81,7 @@ class Epoch:
         self.coming = np.zeros(samples, np.bool_)
         """Those that are due and whose read is on its way."""
         self._todo, self._at = np.arange(0), 0
-        self.expect(ranks, read_of)
+        self.expect(ranks, fronts, read_of)
 
     @property
     def replicas(self) -> int:
@@ -130,8 +131,8 @@ class Epoch:
         due = self.due[places] if self._mine is None else self.due[places] & self._mine[places]
         return bool(due.any())
 
-    def expect(self, ranks: Mapping[int, int], read_of: NDArray[Any] | None = None, front: int = 0) -> None:
-        """These ranks, too, draw, each at its node, from position `front` on.
+    def expect(self, ranks: Mapping[int, int], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None) -> None:
+        """These ranks, too, draw, each at its node; what lies before a rank's position in `fronts` it has drawn.
 
         `read_of` where it is at hand (it takes memory to keep, and little time).
         """
@@ -141,7 +142,7 @@ class Epoch:
         self.ranks |= new
         without = self._without()
         for rank, node in new.items():
-            places = self._places(rank, front)
+            places = self._places(rank, fronts.get(rank, 0))
             if self._mine is not None:
                 mine, can = self._mine[places], ~self._too_large(node)[places]
                 if node == self._owners.node:
@@ -170,6 +171,7 @@ class Epoch:
             del self.ranks[rank]
             places = self._places(rank, 0)
             places = places if self._mine is None else places[self._mine[places]]
+            self.total -= len(places)
             self.due[places] = False
             gone.append(places[self.held[places]])
         held = np.concatenate(gone)

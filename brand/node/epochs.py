@@ -157,7 +157,7 @@ class Epochs:
         elif begin.times > state.begun or (begin.times and not turns.same_division(state.turns)):
             self._start(key, state, Beginning(turns, begin.times))
         else:
-            state.expect(run.ranks(state.replicas))
+            state.expect(run.ranks(state.replicas), run.fronts(epoch))
         self._retire(key[0], busy)
 
     def take(self, key: Key, node: int, front: int, *, asks: bool) -> None:
@@ -301,7 +301,17 @@ class Epochs:
             node_of_rank = np.array([ranks[rank] for rank in range(turns.replicas)])
             rank_at = split_near(owners.of(plan.sample_of[turns.start :]), node_of_rank, turns.batch)
             turns = replace(turns, rank_at=rank_at)
-        epoch = Epoch(plan, waiting.read_of, self._need_none, self._too_large, turns, ranks, owners, self.unreachable)
+        epoch = Epoch(
+            plan,
+            waiting.read_of,
+            self._need_none,
+            self._too_large,
+            turns,
+            ranks,
+            run.fronts(key[1]),
+            owners,
+            self.unreachable,
+        )
         epoch.begun = begin.times
         self._last_number += 1
         epoch.number = self._last_number
@@ -327,7 +337,8 @@ class Epochs:
         """An epoch that is planned is begun: as it was read ahead, or anew."""
         self.changes += 1
         if not state.begun and begin.turns.same_as(state.turns):
-            state.expect(self._runs[key[0]].ranks(state.replicas))
+            run = self._runs[key[0]]
+            state.expect(run.ranks(state.replicas), run.fronts(key[1]))
             state.begun = begin.times
             return
         self._drop(self._epochs.pop(key))

@@ -121,7 +121,7 @@ class Exchange:
             self._drawings = self._core.epochs.drawings()
             for node in self._members.others:
                 self._tell(node)
-        for request in self._core.remote.requests():
+        for request in self._core.remote.requests(self.reachable):
             room = self._core.remote.room_for(request.node, now=True)
             self._ask(request.node, wire.pack_request(request.number, room or 0, request.positions))
         for node in self._members.others:

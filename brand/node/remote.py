@@ -9,7 +9,7 @@ read from storage, or asked for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -186,7 +186,8 @@ class Remote:
         if (epoch.owner_of(both) != node).any():
             raise ProtocolError("samples that it does not own")
         answers = push.places[epoch.asked[push.places]] if epoch.requests is not None else push.places[:0]
-        self._outstanding[node] -= int(self._residents.pages_of[answers].sum())
+        left = int(self._outstanding[node]) - int(self._residents.pages_of[answers].sum())
+        self._outstanding[node] = max(0, left)
         wanted, there = epoch.due[push.places], self._residents.present(push.places)
         new = wanted & ~there
         self._put(node, push.places[new], push.data[np.repeat(new, counts)])
@@ -218,14 +219,19 @@ class Remote:
             mine = asked[of_node]
             if len(mine):
                 self._counters.requests += len(mine)
-                self._outstanding[node] += int(self._residents.pages_of[places[of_node]].sum())
                 epoch.asked[places[of_node]] = True
-                self._requests.append(Request(node, epoch.number, mine))
+                pages = int(self._residents.pages_of[places[of_node]].sum())
+                self._requests.append(Request(node, epoch.number, mine, pages))
 
-    def requests(self) -> Iterator[Request]:
-        """What is to be asked for."""
-        while self._requests:
-            yield self._requests.popleft()
+    def requests(self, reachable: Callable[[int], bool]) -> Iterator[Request]:
+        """What is to be asked for now; what concerns nodes that were never reached waits until they are."""
+        for _ in range(len(self._requests)):
+            request = self._requests.popleft()
+            if reachable(request.node):
+                self._outstanding[request.node] += request.pages
+                yield request
+            elif request.node not in self._epochs.unreachable:
+                self._requests.append(request)
 
     def give_up(self, epoch: Epoch, positions: NDArray[np.int64], silent_since_s: float) -> None:
         """Do not wait any longer for what owners should have sent that have sent nothing since then."""

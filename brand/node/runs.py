@@ -56,6 +56,11 @@ class Run:
     readers: dict[int, Reader] = field(default_factory=dict)
     """By client."""
 
+    def fronts(self, epoch: int) -> dict[int, int]:
+        """Positions of an epoch before which ranks have drawn already."""
+        begins = [reader.begin for reader in self.readers.values() if reader.epoch == epoch and reader.begin.front]
+        return {rank: begin.front for begin in begins for rank in begin.ranks}
+
     def ranks(self, replicas: int) -> dict[int, int]:
         """Ranks that draw, and at which node, as far as they have said so."""
         begins = [reader.begin for reader in self.readers.values() if reader.begin.replicas == replicas]

@@ -67,6 +67,8 @@ class Request:
     node: int
     number: int
     positions: NDArray[np.int64]
+    pages: int
+    """What the answers will take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from brand.cli import top
 from brand.cli.serve import _share
 from brand.node.client import look_at
 from brand.node.connection import own_addresses
+from brand.testing.cluster import running_cluster
 from brand.testing.node import RunningServer, random_address, running_server
 from tests.cli.test_terminal import on_terminal, plain
 from tests.support import LIMIT_S, brand, running_brand, wait_until
@@ -26,7 +27,8 @@ from tests.support import LIMIT_S, brand, running_brand, wait_until
 KEYS = {
     *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
     *("exact", "waited", "wait_s", "reads", "read_bytes", "read_samples", "held_samples", "failed_reads", "hit_ratio"),
-    *("fill_rate", "amplification", "memory", "reading", "waiting", "epochs"),
+    *("fill_rate", "amplification", "memory", "reading", "waiting", "epochs", "cluster", "sent", "sent_bytes"),
+    *("received", "received_bytes", "requests", "late", "fetched"),
 }
 
 
@@ -276,6 +278,7 @@ def facts_of(**more: Any) -> dict[str, Any]:
         **{"data_set": "/a[b]/set.brand", "address": "unix:@x", "uptime_s": 10.0, "draws": 5000, "reads": 100},
         **{"replaced": [], "hit_ratio": 0.5, "fill_rate": 1.0, "amplification": 1.25, "memory": memory},
         **{"epochs": [{"run": 1, "epoch": 3, "drawn": 250, "samples": 1000, "start": 250}], "wait_s": 5.0},
+        **{"cluster": None},
         **more,
     }
 
@@ -310,3 +313,29 @@ def test_the_view_shows_progress_and_memory() -> None:
 def test_names_with_brackets_are_shown_as_they_are() -> None:
     """Rich takes them for styles otherwise."""
     assert "/a[b]/set.brand" in view(None)
+
+
+def test_one_of_several_nodes_shows_the_others() -> None:
+    """Which can be asked, and what comes and goes, per second since the last look."""
+    assert "cluster" not in view(None)
+    here = {"cluster": {"node": 1, "nodes": 3, "reachable": [0, 2]}, "sent": 100, "sent_bytes": 20_000_000}
+    shown = view(None, **here, received=5000, received_bytes=10**6, requests=1200, late=3, fetched=2)
+    assert "cluster node 1 of 3, all others reachable" in shown
+    assert "sent 10/s, 2.0 MB/s, 100 in all" in shown
+    assert "received 500/s, 100.0 kB/s, 5,000 in all" in shown
+    assert "asked for 1,200 on demand, 3 late, 2 fetched" in shown
+    later = view(facts_of(**here), uptime_s=12.0, **here | {"sent": 300})
+    assert "sent 100/s, 0 B/s, 300 in all" in later
+    alone = view(None, cluster={"node": 1, "nodes": 4, "reachable": [2]})
+    assert "node 1 of 4, not reachable: 0, 3" in alone
+
+
+@pytest.mark.slow
+def test_a_running_node_shows_its_cluster(photos_set: Path) -> None:
+    """Also as JSON."""
+    with running_cluster(photos_set, nodes=2) as cluster:
+        where = cluster.addresses[0]
+        wait_until(lambda: brand("top", where, "--json").json["cluster"]["reachable"] == [1], "they meet")
+        assert "node 0 of 2, all others reachable" in brand("top", where).out
+        cluster.kill(1)
+        wait_until(lambda: "node 0 of 2, not reachable: 1" in brand("top", where).out, "it is missed")

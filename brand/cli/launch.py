@@ -1,0 +1,101 @@
+"""`brand launch DST`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Final, TextIO
+
+import click
+
+from brand.cli.serve import check_tls, memory_options, say, tls_options
+from brand.cluster.launcher import NODE, Serving, Start, free_ports, in_namespaces, on_ports, over_ssh, parse_hosts
+from brand.cluster.namespaces import namespaces
+from brand.cluster.supervisor import Supervisor
+from brand.errors import UsageError, counted
+
+_TOKEN_BYTES: Final = 32
+
+
+@click.command()
+@click.argument("dst")
+@click.option("--nodes", type=click.File(), metavar="FILE", help="Hosts, one [user@]host[:port] a line; port 7070.")
+@click.option("--local", type=click.IntRange(1, 1000), metavar="K", help="K nodes on this machine instead.")
+@click.option("--namespaces", "apart", is_flag=True, help="With --local: each in a network namespace (needs root).")
+@click.option("--rate", help="With --namespaces: how fast each link is, such as 1gbit.")
+@memory_options
+@click.option("--address", help="Where each listens, unix:@NAME. Default: a name made from the data set and the node.")
+@tls_options
+@click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="For ssh and more of its options.")
+@click.option("--python", metavar="COMMAND", help="Python on the hosts. Default: python3; with --local, this one.")
+def launch(
+    dst: str,
+    *,
+    nodes: TextIO | None,
+    local: int | None,
+    apart: bool,
+    rate: str | None,
+    ssh: str,
+    python: str | None,
+    **passed: str | None,
+) -> None:
+    """Start node servers of the data set DST on several hosts, and run them until Ctrl-C.
+
+    DST is the same path on every host; {node} in it, in --address and in the TLS files stands for 0 to K-1. A training
+    on a host attaches with BrandDataset(DST, server=ADDRESS); the addresses are printed when all nodes are there.
+
+    Where one ends all are stopped, and nothing is left behind.
+    """
+    check_tls(passed["tls_cert"], passed["tls_key"], passed["tls_ca"])
+    options = {f"--{name.replace('_', '-')}": value for name, value in passed.items()}
+    options |= {name: os.path.abspath(value) for name, value in options.items() if name.startswith("--tls") and value}
+    serving = Serving(os.path.abspath(dst), options)
+    starts: list[Start] = []
+
+    def ready(addresses: list[str]) -> None:
+        say(f"{counted(len(starts), 'node')} ready, until Ctrl-C; attach with")
+        for node, (start, address) in enumerate(zip(starts, addresses, strict=True)):
+            say(f'  node {node} at {start.where}: BrandDataset("{serving.folder(node)}", server="{address}")')
+        click.echo(" ".join(addresses))
+
+    with closing(Supervisor(secrets.token_hex(_TOKEN_BYTES), say, ready)) as supervisor:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, lambda *_: supervisor.stop())
+        with _starts(serving, nodes, local, ssh, python, rate, apart=apart) as found:
+            starts += found
+            supervisor.run(starts)
+
+
+@contextmanager
+def _starts(
+    serving: Serving,
+    nodes: TextIO | None,
+    local: int | None,
+    ssh: str,
+    python: str | None,
+    rate: str | None,
+    *,
+    apart: bool,
+) -> Iterator[list[Start]]:
+    """How each node is started, for as long as that can be done. Raises `UsageError`."""
+    if (nodes is None) == (local is None):
+        raise UsageError("on which hosts? Give --nodes FILE, or --local K for K nodes on this machine")
+    if (apart and local is None) or (rate is not None and not apart):
+        raise UsageError("--rate goes with --namespaces, and that with --local")
+    if nodes is not None:
+        hosts = parse_hosts(nodes.read(), nodes.name)
+        yield over_ssh(serving, hosts, python or "python3", shlex.split(ssh))
+    elif apart:
+        with namespaces(local or 0, rate) as spaces:
+            yield in_namespaces(serving, spaces, python or sys.executable)
+    else:
+        address = serving.options["--address"]
+        if address is not None and NODE not in address:
+            raise UsageError(f"--address {address}: nodes on one machine need one each, such as {address}-{NODE}")
+        with free_ports(local or 0) as ports:
+            yield on_ports(serving, ports, python or sys.executable)

@@ -1,0 +1,147 @@
+"""Which commands start the nodes of a cluster, and where? On the hosts of a list, over ssh, or all on this machine.
+
+Here everything is decided; `brand.cluster.supervisor` runs the commands. Each is `brand serve`, which gets the token on
+its standard input and ends when that ends. So a node lives no longer than what launched it, and the token is in no
+command line, no file and no environment.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from brand.cluster.address import split_address
+from brand.cluster.greeting import MAX_NODES
+from brand.cluster.namespaces import Namespace
+from brand.errors import UsageError, counted
+
+PORT: Final = 7070
+"""Where the nodes listen for each other, unless it is said."""
+NODE: Final = "{node}"
+"""Stands for the number of the node in what is passed on."""
+CONNECT_S: Final = 10
+SSH_OPTIONS: Final = (
+    *("-o", "BatchMode=yes"),  # nobody is there to type a password
+    *("-o", f"ConnectTimeout={CONNECT_S}"),
+    *("-o", "ServerAliveInterval=5"),  # a host that is gone is noticed within 15 s
+)
+_HOST: Final = re.compile(r"(?:([\w.-]+)@)?(\[[^\]]*\]|[^:\[\]]*)(?::(\d+))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where a node runs."""
+
+    login: str
+    """What ssh is given: `host` or `user@host`."""
+    address: str
+    """Where its node listens for the others, `host:port`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a node is started."""
+
+    where: str
+    """For people: where it runs."""
+    command: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What every node is told. `{node}` in it stands for the node's number."""
+
+    dst: str
+    """Folder of the data set, or of the node's share."""
+    options: Mapping[str, str | None]
+    """Options of `brand serve` that are passed on, by name; None: not given."""
+
+    def folder(self, node: int) -> str:
+        """Folder of the data set on this node."""
+        return self.dst.replace(NODE, str(node))
+
+    def command(self, python: str, node: int, peers: Sequence[str]) -> list[str]:
+        """The command that serves as this node, the token on its standard input."""
+        given = [word for name, value in self.options.items() if value is not None for word in (name, value)]
+        return [
+            *(python, "-m", "brand", "serve", self.folder(node)),
+            *(word.replace(NODE, str(node)) for word in given),
+            *("--node", str(node), "--peers", ",".join(peers), "--token-file", "-", "--until-eof"),
+        ]
+
+
+def parse_hosts(text: str, name: str) -> list[Host]:
+    """One `[user@]host[:port]` a line; what follows `#` is a comment. Raises `UsageError`, with the file's name."""
+    hosts: list[Host] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.partition("#")[0].strip()
+        if not entry:
+            continue
+        host = _parse_host(entry)
+        if host is None:
+            example = f"write it like node1, user@node1:{PORT} or [::1]"
+            raise UsageError(f"{name}, line {number}: {entry!r} is no host; {example}")
+        if any(host.address == other.address for other in hosts):
+            raise UsageError(f"{name}, line {number}: {host.address} is there already; two nodes need two ports")
+        hosts.append(host)
+    if not 1 <= len(hosts) <= MAX_NODES:
+        raise UsageError(f"{name} names {counted(len(hosts), 'host')}; a cluster has 1 to {MAX_NODES:,}")
+    return hosts
+
+
+def over_ssh(serving: Serving, hosts: Sequence[Host], python: str, ssh: Sequence[str]) -> list[Start]:
+    """How the nodes are started on their hosts; `ssh` is the command that takes ssh's options, a host and a command."""
+    peers = [host.address for host in hosts]
+    return [
+        Start(host.address, [*ssh, *SSH_OPTIONS, host.login, shlex.join(serving.command(python, node, peers))])
+        for node, host in enumerate(hosts)
+    ]
+
+
+def on_ports(serving: Serving, ports: Sequence[int], python: str) -> list[Start]:
+    """How they are started on this machine, each on a port of loopback."""
+    peers = [f"127.0.0.1:{port}" for port in ports]
+    return [Start(peer, serving.command(python, node, peers)) for node, peer in enumerate(peers)]
+
+
+def in_namespaces(serving: Serving, spaces: Sequence[Namespace], python: str) -> list[Start]:
+    """How they are started on this machine, each in a network namespace."""
+    peers = [f"{space.address}:{PORT}" for space in spaces]
+    return [
+        Start(f"{peers[node]} in {space.name}", space.command(serving.command(python, node, peers)))
+        for node, space in enumerate(spaces)
+    ]
+
+
+@contextmanager
+def free_ports(count: int) -> Iterator[list[int]]:
+    """Ports of loopback that nobody else is given for the length of the block; one can listen there."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for found in sockets:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that a node may bind it, too
+            found.bind(("127.0.0.1", 0))
+        yield [found.getsockname()[1] for found in sockets]
+    finally:
+        for found in sockets:
+            found.close()
+
+
+def _parse_host(entry: str) -> Host | None:
+    match = _HOST.fullmatch(entry)
+    if match is None:
+        return None
+    user, host, port = match.groups(default="")
+    address = f"{host}:{port or PORT}"
+    try:
+        bare, number = split_address(address)
+    except UsageError:
+        return None
+    if number == 0 or entry.startswith("-") or bare.startswith("-"):  # ssh would take it for an option
+        return None
+    return Host(f"{user}@{bare}" if user else bare, address)

@@ -1,0 +1,127 @@
+"""Nodes with a network between them, on one machine: each in a Linux network namespace, joined by a bridge.
+
+    with namespaces(3, rate="1gbit") as spaces:
+        subprocess.run(spaces[1].command(["ping", "-c", "1", spaces[2].address]))
+
+The namespaces are `brand-PROCESS-0`, `brand-PROCESS-1`, ...; the bridge has one of its own, `brand-PROCESS-bridge`, so
+that the machine's network and its firewall have nothing to do with any of this. All are removed with the block; those
+that a killed process has left are removed by the next one that makes some. Needs root, and `ip` and `tc`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from brand.errors import UsageError
+from brand.node.launch import ServerError
+
+NETWORK: Final = ipaddress.IPv4Network("10.77.0.0/16")
+"""Addresses of the nodes; each block has the whole network to itself."""
+MAX_SPACES: Final = 1000
+"""A bridge has 1,023 ports."""
+_NAMES: Final = Path("/var/run/netns")
+_OURS: Final = re.compile(r"brand-(\d+)-(?:\d+|bridge)")
+_RATE: Final = re.compile(r"\d+(\.\d+)?[kmg]?bit")
+_LIMIT_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A network namespace with one address, and loopback."""
+
+    name: str
+    """As `ip netns` calls it."""
+    address: str
+    """Its IP address, where the other namespaces of the block reach it."""
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """The command that runs another one in this namespace."""
+        return ["ip", "netns", "exec", self.name, *command]
+
+
+@contextmanager
+def namespaces(count: int, rate: str | None = None) -> Iterator[list[Namespace]]:
+    """So many namespaces for the length of the block, each link limited to `rate` (as tc writes it: 1gbit) both ways.
+
+    Raises `UsageError` (not root, no `ip` or `tc`, no rate), `ServerError` (a command failed; it names it).
+    """
+    _check(count, rate)
+    _remove_stale()
+    own = [f"brand-{os.getpid()}-{number}" for number in range(count)]
+    spaces = [Namespace(name, str(NETWORK[number])) for number, name in enumerate(own, 1)]
+    bridge = f"brand-{os.getpid()}-bridge"
+    with ExitStack() as made:
+        for name in [bridge, *own]:
+            _run(["ip", "netns", "add", name])
+            made.callback(_remove, name)
+        for command in commands(spaces, bridge, rate):
+            _run(command)
+        yield spaces
+
+
+def commands(spaces: Sequence[Namespace], bridge: str, rate: str | None) -> list[list[str]]:
+    """What joins namespaces that are there, in order; `bridge` is the name of the one between them."""
+    lines = [f"ip -n {bridge} link add name bridge type bridge", f"ip -n {bridge} link set bridge up"]
+    for number, space in enumerate(spaces):
+        port = f"port{number}"
+        lines += [
+            f"ip -n {space.name} link set lo up",
+            f"ip -n {bridge} link add name {port} type veth peer name eth0 netns {space.name}",
+            f"ip -n {bridge} link set {port} master bridge up",
+            f"ip -n {space.name} address add {space.address}/{NETWORK.prefixlen} dev eth0",
+            f"ip -n {space.name} link set eth0 up",
+        ]
+        if rate is not None:
+            ends = ((space.name, "eth0"), (bridge, port))
+            lines += [f"tc -n {n} qdisc add dev {d} root tbf rate {rate} burst 256k latency 50ms" for n, d in ends]
+    return [line.split() for line in lines]
+
+
+def _check(count: int, rate: str | None) -> None:
+    """Raises `UsageError`."""
+    if not 1 <= count <= MAX_SPACES:
+        raise UsageError(f"{count} network namespaces; 1 to {MAX_SPACES:,} can be joined")
+    if rate is not None and not _RATE.fullmatch(rate):
+        raise UsageError(f"{rate!r} is no rate of a link; write it like 1gbit or 100mbit")
+    if os.geteuid() != 0:
+        raise UsageError("network namespaces can only be made by root; without them nodes run on loopback ports")
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            raise UsageError(f"network namespaces are made with `{tool}`, which is not here; install iproute2")
+
+
+def _remove_stale() -> None:
+    """Remove what processes have left that are not there any more."""
+    for path in sorted(_NAMES.iterdir()) if _NAMES.is_dir() else []:
+        match = _OURS.fullmatch(path.name)
+        if match and not Path(f"/proc/{match[1]}").exists():
+            _remove(path.name)
+
+
+def _remove(name: str) -> None:
+    """Remove a namespace, and with it its ends of links; it may be gone already."""
+    _call(["ip", "netns", "delete", name])
+
+
+def _run(command: list[str]) -> None:
+    """Raises `ServerError`."""
+    done = _call(command)
+    if done.returncode:
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        raise ServerError(f"the network between the nodes cannot be made: `{' '.join(command)}` failed: {said}")
+
+
+def _call(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """In a session of its own, so that Ctrl-C does not end it half-way."""
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, start_new_session=True
+    )

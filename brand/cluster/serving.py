@@ -1,0 +1,149 @@
+"""How does a node server that was started by hand say whether the others are there, and when does it give up?
+
+The server's loop tells of streams; `Attendance` decides what is to be said of them. Until all nodes have met, nodes
+that disagree are a mistake of whoever started them, and the server ends at once. After that it goes on with those that
+are there: a node that comes back wrong is its own trouble, and the log's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from brand.cluster.address import split_address
+from brand.errors import UsageError, counted
+from brand.node.network import Closed, Opened
+from brand.node.server import NodeServer
+
+REMIND_S: Final = 5.0
+"""How often it says who is missing."""
+_MOST_NAMED: Final = 8
+_CHUNK: Final = 1 << 12
+
+Say = Callable[[str], None]
+"""Shows a line to whoever started the server."""
+
+
+def everybody(nodes: int) -> str:
+    """What a server says when all nodes are there; the launcher waits for this line."""
+    return f"all {nodes} nodes are connected" if nodes > 1 else "this is the only node"
+
+
+def check_peers(peers: Sequence[str], node: int) -> None:
+    """Whether these can be the addresses of all nodes, in order. Raises `UsageError`."""
+    if not 0 <= node < len(peers):
+        raise UsageError(f"node {node} of {len(peers)}: --peers lists all nodes in order, and the first is node 0")
+    for number, address in enumerate(peers):
+        _, port = split_address(address)
+        if port == 0:
+            raise UsageError(f"node {number} is at {address}: give a port, so that the others find it")
+        if address in peers[:number]:
+            raise UsageError(f"nodes {peers.index(address)} and {number} have the same address, {address}")
+
+
+def only_here(bind: str, peers: Sequence[str]) -> str:
+    """What to say where nobody else can reach a node: on some systems the name of a host means loopback on itself."""
+    host, port = split_address(bind)
+    if host == "localhost" or {split_address(peer)[0] for peer in peers} <= {host}:
+        return ""
+    try:
+        found = {str(where[0]) for *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        if not all(ipaddress.ip_address(address).is_loopback for address in found) or host in found:
+            return ""
+    except (OSError, ValueError):
+        return ""
+    named = " and ".join(sorted(found))
+    return f"here {host} is {named}, where no other host reaches it: list its IP address, or --bind 0.0.0.0:{port}"
+
+
+class Attendance:
+    """Which other nodes can be reached, from what the server tells. For any thread."""
+
+    def __init__(self, peers: Sequence[str], node: int) -> None:
+        self._peers, self._lock = peers, threading.Lock()
+        self._missing = {other: "" for other in range(len(peers)) if other != node}
+        """Nodes that cannot be reached, and why as far as it is known."""
+        self._met = not self._missing
+        self._refusal: str | None = None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why there is no use in going on."""
+        return self._refusal
+
+    def take(self, event: Opened | Closed) -> str:
+        """What is to be said of this; empty where it is nothing."""
+        if not event.stream.asks:
+            return ""
+        node = event.stream.node
+        with self._lock:
+            if isinstance(event, Closed):
+                was_there = node not in self._missing
+                self._missing[node] = "" if was_there else event.reason
+                if event.refused and not self._met:
+                    self._refusal = event.reason
+                return f"node {node} at {self._peers[node]} is gone: {event.reason}" if was_there else ""
+            self._missing.pop(node, None)
+            if not self._missing:
+                self._met = True
+                return everybody(len(self._peers))
+            return f"node {node} is back" if self._met else ""
+
+    def missing(self) -> str:
+        """Whom it waits for; empty where all are there."""
+        with self._lock:
+            missing = dict(self._missing)
+        if not missing:
+            return ""
+        named = [why or f"node {node} at {self._peers[node]}" for node, why in sorted(missing.items())[:_MOST_NAMED]]
+        named += [f"{len(missing) - _MOST_NAMED} more"] if len(missing) > _MOST_NAMED else []
+        return f"waiting for {len(missing)} of {counted(len(self._peers), 'node')}: {'; '.join(named)}"
+
+
+def serve(server: NodeServer, peers: Sequence[str], node: int, say: Say) -> None:
+    """Run one of several servers until it is stopped. Raises `UsageError` where the nodes disagree at the start."""
+    attendance, ended = Attendance(peers, node), threading.Event()
+
+    def watch(event: Opened | Closed) -> None:
+        if said := attendance.take(event):
+            say(said)
+        if attendance.refusal is not None:
+            server.stop()
+
+    def remind() -> None:
+        while not ended.wait(REMIND_S):
+            if said := attendance.missing():
+                say(said)
+
+    if said := only_here(server.listens_at or peers[node], peers):
+        say(f"WARNING: {said}")
+    server.connect({other: address for other, address in enumerate(peers) if other != node}, watch)
+    if len(peers) == 1:
+        say(everybody(1))
+    reminder = threading.Thread(target=remind, name="remind", daemon=True)
+    reminder.start()
+    try:
+        server.run()
+    finally:
+        ended.set()
+        reminder.join(REMIND_S)
+    if attendance.refusal is not None:
+        raise UsageError(attendance.refusal)
+
+
+def stop_at_end_of(descriptor: int, stop: Callable[[], None]) -> None:
+    """Call `stop` when a pipe ends: whoever held its other side has ended, however that came about."""
+
+    def wait() -> None:
+        try:
+            while os.read(descriptor, _CHUNK):
+                pass
+        except OSError:  # a terminal that is gone
+            pass
+        stop()
+
+    threading.Thread(target=wait, name="end of input", daemon=True).start()

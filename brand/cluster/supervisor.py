@@ -1,0 +1,267 @@
+"""How do the processes of a cluster's nodes live and end together? One loop watches all of them.
+
+It hands each its token, shows what it writes, a line at a time, and waits until every node says that all are there.
+When one ends that should not, or the time is over, all the others are stopped. A node is stopped by the end of its
+standard input, which also comes when this process is killed; who does not follow within a while is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from brand.cluster.launcher import Start
+from brand.cluster.serving import Say, everybody
+from brand.errors import counted
+from brand.node.connection import PREFIX
+from brand.node.launch import ServerError
+
+READY_LIMIT_S: Final = 60.0
+"""How long all nodes together may take to be there."""
+END_LIMIT_S: Final = 15.0
+"""How long they may take to end."""
+KILL_LIMIT_S: Final = 5.0
+_LAST_WORDS: Final = 100
+_MAX_LINE: Final = 1 << 16
+_CHUNK: Final = 1 << 16
+
+
+class Lines:
+    """Whole lines out of pieces; a line without an end has a limit."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, data: bytes) -> list[str]:
+        """The lines that end in this piece; an empty one is the end of all."""
+        whole = self._rest + (data or b"\n" * bool(self._rest))
+        *lines, self._rest = whole.split(b"\n")
+        if len(self._rest) > _MAX_LINE:
+            lines, self._rest = [*lines, self._rest], b""
+        return [line.decode(errors="backslashreplace").rstrip("\r") for line in lines]
+
+
+class Child:
+    """One node's process. Raises `ServerError` where its command cannot be run."""
+
+    def __init__(self, node: int, start: Start, token: str) -> None:
+        self.node, self.where = node, start.where
+        self.address: str | None = None
+        """Where a training attaches to it, once it is said."""
+        self.met = False
+        """Whether it says that all nodes are there."""
+        self.last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        """What it has written while all are being stopped."""
+        try:
+            # A session of its own: Ctrl-C is for the launcher, which then stops all.
+            self._process = subprocess.Popen(
+                start.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ServerError(f"{self} cannot be started: {start.command[0]}: {error.strerror}") from None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self.pipes = {self._process.stdout.fileno(): Lines(), self._process.stderr.fileno(): Lines()}
+        """What it has written, by descriptor: as far as it is no line yet."""
+        self.out = self._process.stdout.fileno()
+        self.life = os.pidfd_open(self._process.pid)
+        """Readable when it has ended."""
+        for descriptor in self.pipes:
+            os.set_blocking(descriptor, False)
+        with suppress(BrokenPipeError):  # it ends, and says why
+            assert self._process.stdin is not None
+            self._process.stdin.write(f"{token}\n".encode())
+            self._process.stdin.flush()
+
+    def __str__(self) -> str:
+        return f"node {self.node} at {self.where}"
+
+    @property
+    def code(self) -> int:
+        """Its exit code, or the signal that ended it as a negative number. It has ended."""
+        return self._process.wait(KILL_LIMIT_S)
+
+    @property
+    def fate(self) -> str:
+        """The same for people."""
+        return f"ended with exit code {self.code}" if self.code >= 0 else f"was ended by signal {-self.code}"
+
+    def read(self, descriptor: int) -> tuple[list[str], bool]:
+        """Lines that have come, and whether there may be more."""
+        lines: list[str] = []
+        try:
+            while data := os.read(descriptor, _CHUNK):
+                lines += self.pipes[descriptor].take(data)
+        except BlockingIOError:
+            return lines, True
+        return lines + self.pipes[descriptor].take(b""), False
+
+    def end(self) -> None:
+        """Have it end: nobody speaks to it any more."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def signal(self, how: signal.Signals) -> None:
+        """Send a signal to it and to all that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, how)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.end()
+        with suppress(subprocess.TimeoutExpired):  # not even SIGKILL ends a process that waits for a lost file system
+            self._process.wait(KILL_LIMIT_S)
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
+        os.close(self.life)
+
+
+class Supervisor:
+    """All nodes of a cluster, from their start to their end.
+
+    `say` is given what they write, and what becomes of them; `ready` the addresses at which a training attaches, by
+    node, when all are there.
+    """
+
+    def __init__(self, token: str, say: Say, ready: Callable[[list[str]], None]) -> None:
+        self._token, self._say, self._tell_ready = token, say, ready
+        self._nodes = 0
+        self._selector = selectors.DefaultSelector()
+        self._children: list[Child] = []
+        self._running: list[Child] = []
+        self._ready = self._stopped = False
+        self._failure: str | None = None
+        self._stop_end, self._stop_start = socket.socketpair()
+        self._selector.register(self._stop_end, selectors.EVENT_READ, self._take_stop)
+
+    def run(self, starts: Sequence[Start]) -> None:
+        """Run the nodes until stopped. Raises `ServerError` where a node ends by itself, or not all get ready."""
+        self._nodes = len(starts)
+        try:
+            self._watch(starts)
+        finally:
+            self._end_all()
+        if self._failure is not None:
+            raise ServerError(self._failure)
+
+    def stop(self) -> None:
+        """End `run`, from a signal handler."""
+        with suppress(OSError):
+            self._stop_start.send(b"x")
+
+    def close(self) -> None:
+        """Let go of all; nothing runs any more."""
+        for child in self._children:
+            child.close()
+        self._selector.close()
+        self._stop_end.close()
+        self._stop_start.close()
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stopped or self._failure is not None
+
+    def _start(self, node: int, start: Start) -> None:
+        child = Child(node, start, self._token)
+        self._children.append(child)
+        self._running.append(child)
+        for descriptor in child.pipes:
+            self._selector.register(
+                descriptor, selectors.EVENT_READ, lambda descriptor=descriptor: self._read(child, descriptor)
+            )
+        self._selector.register(child.life, selectors.EVENT_READ, lambda: self._ended(child))
+
+    def _watch(self, starts: Sequence[Start]) -> None:
+        end_s = time.monotonic() + READY_LIMIT_S
+        for node, start in enumerate(starts):
+            self._step(0)
+            if self._stopping:
+                return
+            self._start(node, start)
+        while not self._stopping:
+            left_s = None if self._ready else end_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                self._failure = self._late()
+                return
+            self._step(left_s)
+
+    def _step(self, limit_s: float | None) -> None:
+        for key, _ in self._selector.select(limit_s):
+            key.data()
+
+    def _read(self, child: Child, descriptor: int) -> None:
+        if descriptor not in child.pipes:  # it was read to its end when the process ended, a moment ago
+            return
+        lines, more = child.read(descriptor)
+        if not more:
+            self._selector.unregister(descriptor)
+            del child.pipes[descriptor]
+        for line in lines:
+            if descriptor == child.out and line.startswith(PREFIX) and child.address is None:
+                child.address = line
+                continue
+            child.met = child.met or line == everybody(self._nodes)
+            if self._stopping:
+                child.last_words.append(line)
+            else:
+                self._tell(child, line)
+        if not self._ready and len(self._children) == self._nodes:
+            self._ready = all(child.met and child.address for child in self._children)
+            if self._ready:
+                self._tell_ready([child.address for child in self._children if child.address])
+
+    def _ended(self, child: Child) -> None:
+        """A process is gone: first what it still said."""
+        for descriptor in list(child.pipes):
+            self._read(child, descriptor)
+        self._selector.unregister(child.life)
+        self._running.remove(child)
+        if child.code != 0:
+            while child.last_words:
+                self._tell(child, child.last_words.popleft())
+        if not self._stopping:
+            self._failure = f"{child} {child.fate}, and the others were stopped"
+
+    def _tell(self, child: Child, line: str) -> None:
+        self._say(f"[node {child.node}] {line}")
+
+    def _take_stop(self) -> None:
+        self._stop_end.recv(_CHUNK)
+        self._stopped = True
+
+    def _late(self) -> str:
+        missing = [f"{c} does not listen" for c in self._children if c.address is None]
+        missing += [f"{c} does not reach all others" for c in self._children if c.address is not None and not c.met]
+        return (
+            f"after {READY_LIMIT_S:.0f} s {counted(self._nodes, 'node')} are not all there, and were stopped: "
+            + "; ".join(missing)
+        )
+
+    def _end_all(self) -> None:
+        """Stop all that run, all at a time. That others go away is no news then: only who fails has the last word."""
+        self._stopped = True
+        if self._running:
+            self._say(f"stopping {counted(len(self._running), 'node')}")
+        for child in self._children:
+            child.end()
+        for how, limit_s in ((signal.SIGTERM, END_LIMIT_S), (signal.SIGKILL, KILL_LIMIT_S)):
+            end_s = time.monotonic() + limit_s
+            while self._running and (left_s := end_s - time.monotonic()) > 0:
+                self._step(left_s)
+            for child in self._running:
+                self._say(f"{child} does not end, and gets a {how.name}")
+                child.signal(how)
