@@ -46,8 +46,6 @@ RELEASE_EVERY: Final = 64
 SKIP_SLACK: Final = 8192
 """Positions so far behind those that are asked for were skipped, or half of what memory holds; nearer ones may be with
 a slow worker."""
-SILENCE_S: Final = 2.0
-"""What owners should have sent is not waited for if they have sent nothing for so long."""
 LONGEST_WAIT_S: Final = 30.0
 """After so long a draw is answered as it stands."""
 
@@ -59,7 +57,7 @@ class _Draw:
     positions: NDArray[np.int64]
     since_s: float
     asked_of: Epoch | None = None
-    """What other nodes should be asked for was asked for, for this epoch."""
+    """What the plan foresees that other nodes are asked for was asked for, of this epoch."""
 
 
 class Core:
@@ -91,6 +89,7 @@ class Core:
         """Runs that were under way when it was decided what is kept."""
         self.reading = 0
         """Reads on their way."""
+        self._no_room = False
 
     # -- what clients want -------------------------------------------------------------------------------------------
 
@@ -125,6 +124,10 @@ class Core:
         self._draws = [draw for draw in self._draws if draw.client != client]
         self._leases.left(client)
         self.epochs.left(client, self._busy())
+
+    def forget(self, client: int, key: Key, node: int) -> None:
+        """Another node has no use for an epoch any more."""
+        self.epochs.forget(client, key, node, self._busy())
 
     def left_run(self, client: int, run: int) -> None:
         """A client has no use for a run any more."""
@@ -181,6 +184,7 @@ class Core:
 
     def next_read(self) -> Read | None:
         """The read to start now; None where there is none or memory has no room for it."""
+        self._no_room = False
         while (epoch := self._most_urgent()) is not None:
             number = epoch.next_read
             if number is None:
@@ -196,6 +200,7 @@ class Core:
                 needed = int(self._residents.pages_of[absent].sum())
                 if needed > self._arena.free - self.remote.reserve():
                     if needed < self._arena.count - self.remote_pages:
+                        self._no_room = True
                         return None
                     epoch.due[absent] = False  # it will never fit
                 else:
@@ -203,6 +208,11 @@ class Core:
                     return self._read(epoch, number, absent)
             epoch.advance(held[:0])
         return None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether memory is full, and nothing is being read."""
+        return self._no_room and not self.reading
 
     def unblock(self, now_s: float) -> bool:
         """Nothing more can be read and draws wait: make room, or answer the oldest as it stands; whether that was done.
@@ -213,7 +223,8 @@ class Core:
         if self._settle_all(now_s):
             return True
         stuck = next((draw for draw in self._draws if self._waits_for_reads(draw)), None)
-        if stuck is None or self.reading or self._leases.fresh(now_s):
+        elsewhere = self._no_room and self.remote.waited_for
+        if (stuck is None and not elsewhere) or self.reading or self._leases.fresh(now_s):
             return False
         share = self._arena.count // AHEAD_SHARE
         made_room = (
@@ -221,10 +232,10 @@ class Core:
             or self._give_up_skipped()
             or self._residents.keep_less(self._chunk_size, share)
         )
-        if not made_room:
+        if not made_room and stuck is not None:
             self._draws.remove(stuck)
             self._answer(stuck, now_s)
-        return True
+        return made_room or stuck is not None
 
     def answer_ready(self, now_s: float) -> None:
         """Answer draws that wait for nothing any more, and those that have waited too long as they stand.
@@ -234,8 +245,10 @@ class Core:
         self.epochs.tick(now_s)
         for draw in self._draws:
             epoch = self.epochs.get(draw.key)
-            if epoch is not None and now_s - draw.since_s > SILENCE_S:
-                self.remote.give_up(epoch, draw.positions, now_s - SILENCE_S)
+            if epoch is not None and self._members.nodes > 1:
+                waited_s = now_s - draw.since_s
+                if self.remote.tend(epoch, draw.positions, waited_s, now_s):
+                    self.epochs.drop_idle(now_s - IDLE_S, self._busy())  # theirs may fill what others have room for
         self._settle_all(now_s)
         overdue = [d for d in self._draws if now_s - d.since_s > LONGEST_WAIT_S and not self.epochs.planned(d.key)]
         self._draws = [draw for draw in self._draws if draw not in overdue]
@@ -243,8 +256,8 @@ class Core:
             self._answer(draw, now_s)
 
     def idle(self) -> bool:
-        """Whether no draw waits."""
-        return not self._draws
+        """Whether nobody waits, here or at another node."""
+        return not self._draws and not self.remote.waited_for
 
     def facts(self, mean_bytes: float) -> dict[str, Any]:
         """Counters, memory by kind in bytes, and progress, as plain values."""

@@ -35,6 +35,8 @@ class Counters:
     received_bytes: int = 0
     requests: int = 0
     """Samples for which another node was asked on demand, as the plan of `slots` foresees."""
+    hurried: int = 0
+    """Samples that had not come when they were drawn, and for which their owner was asked."""
     late: int = 0
     """Samples that another node did not send in time;"""
     fetched: int = 0

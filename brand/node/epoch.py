@@ -66,7 +66,7 @@ class Epoch:
         self.ranks: dict[int, int] = {}
         self.requests: Requests | None = None
         """What this node has to ask for, where it has to."""
-        self.asked = np.zeros(samples if plan.requests is not None else 0, np.bool_)
+        self.asked = np.zeros(0 if self._mine is None else samples, np.bool_)
         """Places that other nodes were asked for."""
         self.lost = set(unreachable)
         """Nodes that were lost: what they own is not asked for as foreseen,"""

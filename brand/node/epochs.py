@@ -132,7 +132,7 @@ class Epochs:
 
     def begin_here(self, client: int, key: Key, start: int, ranks: tuple[int, int], batch: int, busy: set[Key]) -> None:
         """A rank of this node, number so many of so many, is about to draw; `busy` epochs have draws that wait."""
-        before = self._runs[key[0]].readers.get(client)
+        before = self._runs[key[0]].readers.get((client, None))
         times = before.begin.times + 1 if before is not None and before.epoch == key[1] else 1
         self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times), busy)
 
@@ -142,7 +142,7 @@ class Epochs:
         if begin.node != self._members.node:
             self._largest_sent[begin.node] = begin.largest
         if begin.times:
-            run.readers[client] = Reader(epoch, begin)
+            run.readers[client, None if begin.node == self._members.node else epoch] = Reader(epoch, begin)
         turns = Turns(self._samples, begin.start, begin.replicas, begin.batch)
         state = self._epochs.get(key)
         if state is None:
@@ -173,12 +173,14 @@ class Epochs:
         elif taker is not None:
             taker.ask_later(positions)
 
-    def forget(self, key: Key, node: int) -> None:
-        """A node has no use for an epoch any more."""
+    def forget(self, client: int, key: Key, node: int, busy: set[Key]) -> None:
+        """Another node, which is this client, has no use for an epoch any more."""
         self._takers.pop((key, node), None)
-        state = self._epochs.get(key)
+        state, run = self._epochs.get(key), self._runs.get(key[0])
         if state is not None:
             self._residents.let_go(state.forget(node))
+        if run is not None and run.readers.pop((client, key[1]), None) is not None:
+            self._retire(key[0], busy)
 
     def expect(self, key: Key, first: int, busy: set[Key]) -> None:
         """A draw from position `first` on has come; where its epoch is not there, it is begun anew.
@@ -246,11 +248,13 @@ class Epochs:
         """A client is gone, or has left one run only."""
         for number, run in [(n, run) for n, run in self._runs.items() if only in (None, n)]:
             run.clients.discard(client)
-            was_reader = run.readers.pop(client, None) is not None
+            readers = [reader for reader in run.readers if reader[0] == client]
+            for reader in readers:
+                del run.readers[reader]
             if not run.clients:
                 self._retire(number, set())
                 del self._runs[number]
-            elif was_reader:
+            elif readers:
                 self._retire(number, busy)
 
     def drop_idle(self, since_s: float, busy: set[Key]) -> bool:
@@ -264,21 +268,33 @@ class Epochs:
 
     def drawings(self) -> dict[Key, Drawing]:
         """What other nodes should know: which epochs the ranks of this node draw, or will draw next."""
-        drawn = [(key, state.turns, state.ranks, state.begun, state.number) for key, state in self._epochs.items()]
-        for key in self._planned & self._begun.keys():
-            turns, times = self._begun[key].turns, self._begun[key].times
-            drawn.append((key, turns, self._runs[key[0]].ranks(turns.replicas), times, 0))
-        told = {}
-        node = self._members.node
-        for key, turns, ranks, times, number in drawn:
-            there = self._runs[key[0]].ranks(turns.replicas)  # those whose processes have ended draw nothing any more
-            here = tuple(sorted(rank for rank, at in ranks.items() if at == there.get(rank) == node))
-            if here and turns.start < self._samples:
-                largest = self._largest_sent[node]
-                begin = Begin(turns.start, turns.replicas, here, turns.batch, node, times, 0, largest)
-                run = self._runs[key[0]]
-                told[key] = Drawing(run.name, run.turn, run.order, key[1], begin, number)
+        node, told = self._members.node, {}
+        for number, run in self._runs.items():
+            begun: dict[int, int] = {}
+            for reader in run.readers.values():
+                if reader.begin.node == node:
+                    begun[reader.epoch] = max(reader.begin.times, begun.get(reader.epoch, 0))
+                    begun.setdefault(reader.epoch + 1, 0)
+            for epoch, times in begun.items():
+                drawing = self._drawing(run, (number, epoch), times)
+                if drawing is not None:
+                    told[number, epoch] = drawing
         return told
+
+    def _drawing(self, run: Run, key: Key, times: int) -> Drawing | None:
+        """What ranks of this node draw of an epoch; None where they draw nothing."""
+        node, state, begun = self._members.node, self._epochs.get(key), self._begun.get(key)
+        if state is not None:
+            turns = state.turns
+        elif begun is not None:
+            turns = begun.turns
+        else:
+            return None
+        here = tuple(sorted(rank for rank, at in run.ranks(turns.replicas).items() if at == node))
+        if not here or turns.start >= self._samples:
+            return None
+        begin = Begin(turns.start, turns.replicas, here, turns.batch, node, times, largest=self._largest_sent[node])
+        return Drawing(run.name, run.turn, run.order, key[1], begin, 0 if state is None else state.number)
 
     def _need_none(self) -> NDArray[np.bool_]:
         """Places that need no read: those that are here for good, and those that are never held."""

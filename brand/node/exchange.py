@@ -174,7 +174,7 @@ class Exchange:
             if backlog:
                 self._network.send(stream, backlog.popleft())
                 continue
-            push = self._core.remote.next_push(node)
+            push = self._core.remote.next_push(node, stuck=self._core.stuck)
             if push is None:
                 return
             number = self._numbers.get((node, push.key), 0)
@@ -229,7 +229,7 @@ class Exchange:
             if other == node:
                 del self._numbers[other, key]
                 self._theirs.pop((node, number), None)
-                self._core.epochs.forget(key, node)
+                self._core.forget(_client(node), key, node)
         self._core.left(_client(node))
 
     # -- as the owner ------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class Exchange:
         before = self._numbers.get((node, key), 0)
         if before not in (0, drawing.number):  # it has begun the epoch anew
             self._theirs.pop((node, before), None)
-            self._core.epochs.forget(key, node)
+            self._core.forget(_client(node), key, node)
         self._numbers[node, key] = drawing.number
         self._core.begin_elsewhere(_client(node), key, drawing.begin)
         if drawing.number:
@@ -310,7 +310,7 @@ class Exchange:
         for other, key in list(self._numbers):
             if other == node and key[0] == run and forgotten.epoch in (None, key[1]):
                 self._theirs.pop((node, self._numbers.pop((node, key))), None)
-                self._core.epochs.forget(key, node)
+                self._core.forget(_client(node), key, node)
         if forgotten.epoch is None and run is not None:
             self._core.left_run(_client(node), run)
 

@@ -26,18 +26,23 @@ class Outgoing:
         self._first = positions if requests is None else nothing
         self._second = nothing
         """Sent along with answers, after them."""
-
-    @property
-    def asks(self) -> bool:
-        """Whether the node has to ask."""
-        return self._requests is not None
+        self.urgent = 0
+        """The node waits for so many, the next ones."""
 
     def ask(self, positions: NDArray[np.int64]) -> None:
-        """The node asks for these; what the plan does not foresee as asked for comes alone."""
+        """The node draws these and does not have them: they come first.
+
+        Where it has to ask, others are sent along; what the plan does not foresee as asked for comes alone.
+        """
         if self._requests is None:
+            urgent, rest = self._first[: self.urgent], self._first[self.urgent :]
+            waits = np.isin(rest, positions)
+            self._first = np.concatenate((urgent, rest[waits], rest[~waits]))
+            self.urgent += int(waits.sum())
             return
         table = self._requests
         self._first = np.concatenate((self._first, positions))
+        self.urgent = len(self._first)
         at = np.searchsorted(table.positions, positions)
         known = at < len(table.positions)
         known[known] = table.positions[at[known]] == positions[known]
@@ -54,6 +59,7 @@ class Outgoing:
         """So many of them are sent, or will never be."""
         if len(self._first):
             self._first = self._first[count:]
+            self.urgent = max(0, self.urgent - count)
         else:
             self._second = self._second[count:]
 
@@ -61,7 +67,7 @@ class Outgoing:
         """No position before this one will be sent any more; `samples` where nothing will, as far as is known."""
         if self._requests is not None:
             return 0
-        return int(self._first[0]) if len(self._first) else samples
+        return int(self._first.min(initial=samples))
 
 
 def follows(requests: Requests | None, ranks: dict[int, int], nodes: int, replicas: int) -> Requests | None:

@@ -2,8 +2,8 @@
 
 As the owner of samples: `next_push` is what another node gets next, as far as its room goes. What is sent is consumed.
 As one who draws: `came` puts what owners send into memory, where a part is left free for each of them (`reserve`); as
-it is drawn, they may send more (`room_for`). What an owner does not send in time is not waited for (`give_up`): it is
-read from storage, or asked for.
+it is drawn, they may send more (`room_for`). What an owner does not send in time is not waited for (`tend`): it is
+read from storage, or asked for by name.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ MESSAGE_BYTES: Final = 1 << 20
 """Samples sent together."""
 LARGEST_SENT: Final = 4
 """A sample larger than one part in so many of a message, or of the room for a node, is never sent unasked."""
+HURRY_S: Final = 0.2
+"""Owners are asked for what a draw has waited for so long."""
+SILENCE_S: Final = 2.0
+"""What owners should have sent is not waited for if they have sent nothing for so long."""
 TELL_SHARE: Final = 16
 """An owner is told of new room when it is one part in so many of all that it has."""
 
@@ -92,16 +96,27 @@ class Remote:
         """A node has opened a stream, to ask on: its room is not known yet."""
         self._allowed[node] = self._sent[node] = 0
 
-    def next_push(self, node: int) -> Push | None:
-        """What a node is to be sent now; None where there is nothing, or no room for it."""
+    @property
+    def waited_for(self) -> bool:
+        """Whether another node waits for what it has asked for."""
+        return any(outgoing.urgent for _, epoch in self._epochs for outgoing in epoch.outgoing.values())
+
+    def next_push(self, node: int, *, stuck: bool) -> Push | None:
+        """What a node is to be sent now; None where there is nothing, or no room for it.
+
+        `stuck`: nothing can be read just now. Then a node that waits for what is still to be read is told to see to it.
+        """
+        queues = [(key, epoch) for key, epoch in self._epochs if node in epoch.outgoing]
+        urgent = [(key, epoch) for key, epoch in queues if epoch.outgoing[node].urgent]
         blocked: set[int] = set()
-        for key, epoch in sorted(self._epochs, key=lambda item: item[0]):
-            outgoing = epoch.outgoing.get(node)
-            if outgoing is None or key[0] in blocked:
-                continue
+        for key, epoch in sorted(urgent or queues, key=lambda item: item[0]):  # what is waited for, and nothing else
+            outgoing = epoch.outgoing[node]
             positions = outgoing.next()
-            if not len(positions):
+            if not len(positions) or key[0] in blocked:
                 continue
+            if stuck and outgoing.urgent:
+                waits = epoch.plan.sample_of[positions[: outgoing.urgent]]
+                epoch.due[waits[~epoch.coming[waits]]] = False
             push = self._push(node, key, epoch, positions)
             if push is not None:
                 return push
@@ -185,7 +200,7 @@ class Remote:
             return
         if (epoch.owner_of(both) != node).any():
             raise ProtocolError("samples that it does not own")
-        answers = push.places[epoch.asked[push.places]] if epoch.requests is not None else push.places[:0]
+        answers = push.places[epoch.asked[push.places]]
         left = int(self._outstanding[node]) - int(self._residents.pages_of[answers].sum())
         self._outstanding[node] = max(0, left)
         wanted, there = epoch.due[push.places], self._residents.present(push.places)
@@ -219,9 +234,7 @@ class Remote:
             mine = asked[of_node]
             if len(mine):
                 self._counters.requests += len(mine)
-                epoch.asked[places[of_node]] = True
-                pages = int(self._residents.pages_of[places[of_node]].sum())
-                self._requests.append(Request(node, epoch.number, mine, pages))
+                self._ask(node, epoch, mine, places[of_node])
 
     def requests(self, reachable: Callable[[int], bool]) -> Iterator[Request]:
         """What is to be asked for now; what concerns nodes that were never reached waits until they are."""
@@ -233,8 +246,32 @@ class Remote:
             elif request.node not in self._epochs.unreachable:
                 self._requests.append(request)
 
-    def give_up(self, epoch: Epoch, positions: NDArray[np.int64], silent_since_s: float) -> None:
-        """Do not wait any longer for what owners should have sent that have sent nothing since then."""
+    def tend(self, epoch: Epoch, positions: NDArray[np.int64], waited_s: float, now_s: float) -> bool:
+        """A draw waits: ask for what has not come, then do not wait for owners that say nothing.
+
+        Returns whether something was asked for.
+        """
+        if waited_s > SILENCE_S:
+            self._give_up(epoch, positions, now_s - SILENCE_S)
+        return waited_s > HURRY_S and self._hurry(epoch, positions)
+
+    def _hurry(self, epoch: Epoch, positions: NDArray[np.int64]) -> bool:
+        places = epoch.plan.sample_of[positions]
+        waits = epoch.due[places] & ~epoch.asked[places]
+        owner = np.where(waits, epoch.owner_of(places), self._members.node)
+        late = [node for node in self._open - epoch.unreachable if (owner == node).any()]
+        for node in late:
+            mine = owner == node
+            self._counters.hurried += int(mine.sum())
+            self._ask(node, epoch, positions[mine], places[mine])
+        return bool(late)
+
+    def _ask(self, node: int, epoch: Epoch, positions: NDArray[np.int64], places: NDArray[Any]) -> None:
+        epoch.asked[places] = True
+        pages = int(self._residents.pages_of[places].sum())
+        self._requests.append(Request(node, epoch.number, positions, pages))
+
+    def _give_up(self, epoch: Epoch, positions: NDArray[np.int64], silent_since_s: float) -> None:
         places: NDArray[Any] = epoch.plan.sample_of[positions]
         places = places[epoch.due[places]]
         owner = epoch.owner_of(places)

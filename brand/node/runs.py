@@ -53,8 +53,8 @@ class Run:
     turn: int | None
     """Its place among the orders that a training has begun: the same on all nodes."""
     clients: set[int] = field(default_factory=set)
-    readers: dict[int, Reader] = field(default_factory=dict)
-    """By client."""
+    readers: dict[tuple[int, int | None], Reader] = field(default_factory=dict)
+    """By client; another node, whose ranks may be in several epochs, also by epoch."""
 
     def fronts(self, epoch: int) -> dict[int, int]:
         """Positions of an epoch before which ranks have drawn already."""

@@ -1,0 +1,18 @@
+"""Many nodes as one: streams between their servers, and who is let in. The only room that imports grpc.
+
+peers      Peers: the streams to and from all other nodes
+asking     a stream to one node, opened again whenever it ends
+answering  the server to which the others open theirs
+streams    which streams are open, and what has happened on them
+link       what is on its way to one node
+greeting   what must be the same on all nodes
+proof      that the other side knows the token
+tls        certificates
+options    how gRPC is set up
+address    host and port
+serving    what a server that was started by hand says of the others
+launcher   which commands start all nodes, and where
+supervisor runs these commands, together
+namespaces nodes in network namespaces of one machine
+allocator  memory that is used again
+"""

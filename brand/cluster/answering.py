@@ -1,0 +1,136 @@
+"""Who may ask this node? The gRPC server: it lets in those who know the token and belong to the cluster, one each.
+
+Nothing is read from a stranger but two short values of metadata. A stream that was let in has two threads of the
+server's bounded number: one sends, one receives.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hmac import compare_digest
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from brand.cluster.address import check_free, split_address
+from brand.cluster.greeting import Greeting, disagreement
+from brand.cluster.link import Link
+from brand.cluster.options import ANSWERING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, printable
+from brand.cluster.proof import Hello, Nonces, Token
+from brand.cluster.streams import Streams
+from brand.cluster.tls import Tls
+from brand.errors import BrandError
+from brand.node.launch import ServerError
+from brand.node.network import Stream
+
+STRANGER: Final = "not let in"
+"""All that a peer hears which does not know the token."""
+_SPARE: Final = 16
+"""Calls at a time beside two for each node (its stream, and one that replaces it): they greet, and turn away."""
+_STOP_S: Final = 2.0
+
+log = logging.getLogger("brand.cluster")
+
+
+class Answering:
+    """A server at `bind`, whose streams are put into `streams`.
+
+    Raises `UsageError` (no address, or a file of `tls` is gone), `ServerError` (one cannot listen there).
+    """
+
+    def __init__(self, greeting: Greeting, token: Token, bind: str, tls: Tls | None, streams: Streams) -> None:
+        self._greeting, self._token, self._streams = greeting, token, streams
+        self._nonces = Nonces()
+        self._turned_away = ""
+        host, _ = split_address(bind)
+        check_free(bind)
+        calls = 2 * greeting.nodes + _SPARE
+        self._pool = ThreadPoolExecutor(2 * calls, thread_name_prefix="answer")
+        self._server = grpc.server(self._pool, options=ANSWERING, maximum_concurrent_rpcs=calls)
+        self._server.add_generic_rpc_handlers((_Methods(self),))
+        try:
+            if tls is None:
+                port = self._server.add_insecure_port(bind)
+            else:
+                port = self._server.add_secure_port(bind, tls.server_credentials())
+        except RuntimeError as error:
+            raise ServerError(f"the node server cannot listen at {bind}: {error}") from None
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        """Where it listens."""
+        self._server.start()
+
+    def close(self) -> None:
+        """End the server and its threads. The streams are closed by then."""
+        stopped = self._server.stop(0).wait(_STOP_S)
+        self._pool.shutdown(wait=stopped)  # with its calls cancelled no thread has anything to wait for
+
+    def greet(self, _requests: Iterator[bytes], _context: grpc.ServicerContext) -> bytes:
+        """A nonce, for anybody. What is sent here is not read, so that nobody can have a thread wait for it."""
+        return self._nonces.make()
+
+    def exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """A stream from its first byte to its last."""
+        said: dict[str, Any] = dict(context.invocation_metadata())
+        hello = said.get(HELLO, b"")
+        if not compare_digest(self._token.of_asking(hello), said.get(PROOF, b"")):
+            self._turn_away(context, grpc.StatusCode.UNAUTHENTICATED, STRANGER)
+        node = self._admit(hello, context)
+        welcome = self._greeting.to_json()
+        context.send_initial_metadata(((WELCOME, welcome), (PROOF, self._token.of_answering(hello, welcome))))
+        link = Link(Stream(node, asks=False), self._streams.rouse, context.cancel)
+        if self._streams.open(link):
+            self._pool.submit(self._receive, link, requests)
+            yield from link.outgoing()
+
+    def _admit(self, data: bytes, context: grpc.ServicerContext) -> int:
+        """The number of the node that says this hello; it knows the token. Raises where it is turned away."""
+        me = self._greeting.node
+        try:
+            hello = Hello.from_bytes(data)
+            if not self._nonces.use(hello.nonce):
+                self._turn_away(
+                    context, grpc.StatusCode.ABORTED, "the greeting took too long, or is not the first like it"
+                )
+            theirs = Greeting.from_json(hello.greeting)
+        except BrandError as error:
+            self._turn_away(context, grpc.StatusCode.FAILED_PRECONDITION, f"node {me} does not understand: {error}")
+        wrong = disagreement(self._greeting, theirs)
+        if hello.to != me:
+            wrong = f"node {theirs.node} looks for node {hello.to} where node {me} listens"
+        if wrong:
+            self._turn_away(context, grpc.StatusCode.FAILED_PRECONDITION, wrong)
+        return theirs.node
+
+    def _receive(self, link: Link, requests: Iterator[bytes]) -> None:
+        reason = f"node {link.stream.node} has ended it"
+        try:
+            self._streams.follow(link, requests)
+        except grpc.RpcError:  # it says no more
+            reason = f"node {link.stream.node} has ended it, has died, or cannot be reached any more"
+        finally:
+            self._streams.end(link, reason)
+
+    def _turn_away(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:
+        """End a call. Raises."""
+        host, _, _ = context.peer().rpartition(":")
+        said = f"{printable(host)} is turned away: {printable(reason)}"
+        if said != self._turned_away:  # it tries again and again
+            self._turned_away = said
+            log.warning("%s", said)
+        context.abort(code, printable(reason))
+
+
+class _Methods(grpc.GenericRpcHandler):
+    """The two methods, with bytes as they are."""
+
+    def __init__(self, answering: Answering) -> None:
+        self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            GREET: grpc.stream_unary_rpc_method_handler(answering.greet),
+            EXCHANGE: grpc.stream_stream_rpc_method_handler(answering.exchange),
+        }
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        """The method that is called."""
+        return self._methods.get(handler_call_details.method)

@@ -1,0 +1,166 @@
+"""How does this node reach another one, and what when it cannot? One thread for each other node.
+
+It greets, opens the stream, and receives until the stream ends; then again, after a while that doubles as long as
+nothing comes of it. Each attempt has a channel of its own, so that nothing is left of the one before.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from contextlib import closing
+from hmac import compare_digest
+from typing import Any, Final
+
+import grpc
+
+from brand.cluster.address import split_address
+from brand.cluster.greeting import Greeting, disagreement
+from brand.cluster.link import Link
+from brand.cluster.options import ANSWER_LIMIT_S, ASKING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, printable
+from brand.cluster.proof import NONCE, Hello, Token
+from brand.cluster.streams import Streams
+from brand.cluster.tls import Tls
+from brand.errors import BrandError
+from brand.node.messages import ProtocolError
+from brand.node.network import Closed, Stream
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 2.0
+"""Between two attempts. A node that refuses is asked again, too, though seldom: it may be started anew, set right."""
+_TLS_TROUBLE: Final = "handshake|certificate|socket closed"
+
+
+class Asking:
+    """A stream to a node, opened again and again until closed. Raises `UsageError` (no address)."""
+
+    def __init__(
+        self, node: int, address: str, greeting: Greeting, token: Token, tls: Tls | None, streams: Streams
+    ) -> None:
+        split_address(address)
+        self._stream, self._address = Stream(node, asks=True), address
+        self._greeting, self._token, self._streams = greeting, token, streams
+        self._credentials = None if tls is None else tls.channel_credentials()
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"ask-{node}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the stream and try no more; `join` waits for it."""
+        with self._lock:
+            self._ended.set()
+            if self._channel is not None:
+                self._channel.close()
+
+    def join(self, limit_s: float) -> None:
+        """Wait for the thread to end, after `close`."""
+        self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        pause_s, told = FIRST_PAUSE_S, ""
+        while not self._ended.is_set():
+            began_s = time.monotonic()
+            failure = self._attempt()
+            if failure is None:
+                told = ""
+                if time.monotonic() - began_s > LONGEST_PAUSE_S:
+                    pause_s = FIRST_PAUSE_S
+            elif failure.refused:
+                pause_s = LONGEST_PAUSE_S
+            if failure is not None and failure.reason != told:  # each reason once, not twice a second
+                told = failure.reason
+                self._streams.fail(failure)
+            self._ended.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _attempt(self) -> Closed | None:
+        """Open the stream and receive until it ends; or why it could not be opened."""
+        with self._lock:
+            if self._ended.is_set():
+                return None
+            target = f"dns:///{self._address}"
+            if self._credentials is None:
+                channel = grpc.insecure_channel(target, ASKING)
+            else:
+                channel = grpc.secure_channel(target, self._credentials, ASKING)
+            self._channel = channel
+        with closing(channel):
+            try:
+                self._exchange(channel)
+            except BrandError as error:
+                return Closed(self._stream, str(error), refused=True)
+            except grpc.RpcError as error:
+                return self._failure(error)
+            except ValueError:  # the channel was closed before the call
+                if not self._ended.is_set():
+                    raise
+        return None
+
+    def _exchange(self, channel: grpc.Channel) -> None:
+        """Greet, and receive. Raises `grpc.RpcError` or `BrandError` where it does not come to that."""
+        greet: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(GREET)
+        nonce = greet(b"", timeout=ANSWER_LIMIT_S)
+        if len(nonce) != NONCE:
+            raise ProtocolError(f"what listens at {self._address} is no node of Brand")
+        hello = Hello(self._stream.node, nonce, self._greeting.to_json()).to_bytes()
+        link = Link(self._stream, self._streams.rouse)
+        metadata = ((HELLO, hello), (PROOF, self._token.of_asking(hello)))
+        exchange: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(EXCHANGE)
+        call = exchange(link.outgoing(), metadata=metadata)
+        link.cancel = call.cancel
+        try:
+            self._check(call, hello)
+            if self._streams.open(link):
+                self._receive(link, call)
+        finally:
+            link.end()
+
+    def _check(self, call: Any, hello: bytes) -> None:
+        """Whether the other side knows the token, too, and is the node that is meant. Raises as `_exchange` does."""
+        watchdog = threading.Timer(ANSWER_LIMIT_S, call.cancel)  # gRPC waits for metadata without a limit
+        watchdog.start()
+        try:
+            said = dict(call.initial_metadata())
+            if PROOF not in said:
+                for _ in call:  # raises what the other side says instead
+                    break
+            welcome = said.get(WELCOME, b"")
+            if not compare_digest(self._token.of_answering(hello, welcome), said.get(PROOF, b"")):
+                raise ProtocolError(f"what listens at {self._address} does not know the token of this cluster")
+        finally:
+            watchdog.cancel()
+            watchdog.join()
+        theirs = Greeting.from_json(welcome)
+        if theirs.node != self._stream.node:
+            raise ProtocolError(f"node {theirs.node} listens at {self._address}, where node {self._stream.node} should")
+        if wrong := disagreement(self._greeting, theirs):
+            raise ProtocolError(wrong)
+
+    def _receive(self, link: Link, call: Any) -> None:
+        reason = f"node {self._stream.node} has ended it"
+        try:
+            self._streams.follow(link, call)
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.CANCELLED:
+                reason = f"the stream to node {self._stream.node} broke: {printable(error.details())}"
+        finally:
+            self._streams.end(link, reason)
+
+    def _failure(self, error: grpc.RpcError) -> Closed:
+        """What a failure means here."""
+        details = printable(error.details())
+        who = f"node {self._stream.node} at {self._address}"
+        match error.code():
+            case grpc.StatusCode.UNAUTHENTICATED:
+                return Closed(self._stream, f"{who} has another token: start all nodes with the same", refused=True)
+            case grpc.StatusCode.FAILED_PRECONDITION:
+                return Closed(self._stream, details, refused=True)
+            case grpc.StatusCode.CANCELLED | grpc.StatusCode.DEADLINE_EXCEEDED:
+                return Closed(self._stream, f"{who} does not answer within {ANSWER_LIMIT_S:.0f} s")
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return Closed(self._stream, f"what listens at {self._address} is no node of Brand")
+        hint = " (do both sides use TLS, with the same CA?)" if re.search(_TLS_TROUBLE, details, re.IGNORECASE) else ""
+        return Closed(self._stream, f"{who} cannot be reached: {details}{hint}")

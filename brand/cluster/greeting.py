@@ -1,0 +1,120 @@
+"""Do two nodes belong together? What a node says of itself, and what must be the same on both sides.
+
+A greeting is a small JSON object. Whoever reads one distrusts it: sizes first, then every field.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from brand.errors import counted
+from brand.node.messages import ProtocolError
+
+PROTOCOL: Final = 1
+"""Version of what nodes say to each other."""
+MAX_GREETING: Final = 1024
+"""Longest greeting in bytes."""
+MAX_NODES: Final = 1024
+"""Most nodes of a cluster."""
+_MAX_TEXT: Final = 100
+_LIMITS: Final = {
+    "protocol": (0, 1 << 16),
+    "node": (0, MAX_NODES - 1),
+    "nodes": (1, MAX_NODES),
+    "page": (1, 1 << 30),
+    "shares": (1, 1 << 40),
+}
+"""Least and most of each number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a node says of itself to another one."""
+
+    data_set: str
+    """Id of the data set."""
+    node: int
+    """Its number, from 0."""
+    nodes: int
+    """How many nodes there are."""
+    page: int
+    """Size of its arena's pages in bytes."""
+    shares: int | None
+    """Where each node holds a share of the data: chunks of a group. None where all see one folder."""
+    brand: str
+    """Version of Brand; it may differ."""
+    protocol: int = PROTOCOL
+
+    def to_json(self) -> bytes:
+        """As it is sent."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Greeting:
+        """Inverse of `to_json`. Raises `ProtocolError`, also where it is of another version of the protocol."""
+        value = _object(text)
+        node, protocol = _number(value, "node"), _number(value, "protocol")
+        if protocol != PROTOCOL:  # the rest may be other fields
+            raise ProtocolError(f"node {node} speaks version {protocol} of the protocol between nodes, not {PROTOCOL}")
+        return cls(
+            data_set=_text(value, "data_set"),
+            node=node,
+            nodes=_number(value, "nodes"),
+            page=_number(value, "page"),
+            shares=None if value.get("shares") is None else _number(value, "shares"),
+            brand=_text(value, "brand"),
+        )
+
+
+def disagreement(mine: Greeting, theirs: Greeting) -> str:
+    """Why two nodes cannot work together, naming both; empty where they can."""
+    if theirs.node == mine.node:
+        return f"two nodes say that they are node {mine.node}: give each a number of its own"
+    if theirs.nodes == mine.nodes <= theirs.node:
+        return f"node {theirs.node} greets node {mine.node}, but of {mine.nodes} nodes the last is {mine.nodes - 1}"
+    differ = [
+        f"node {theirs.node} {verb} {said}, node {mine.node} {meant}"
+        for (verb, meant), (_, said) in zip(_facts(mine), _facts(theirs), strict=True)
+        if said != meant
+    ]
+    return "; ".join(differ)
+
+
+def _facts(greeting: Greeting) -> list[tuple[str, str]]:
+    """What must be the same, as a verb and its object."""
+    shares = "all chunks" if greeting.shares is None else f"a share in groups of {counted(greeting.shares, 'chunk')}"
+    return [
+        ("serves", f"data set {greeting.data_set}"),
+        ("knows of", counted(greeting.nodes, "node")),
+        ("holds", shares),
+        ("has", f"pages of {counted(greeting.page, 'byte')}"),
+    ]
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    if len(text) > MAX_GREETING:
+        raise ProtocolError(f"a greeting of {len(text):,} bytes; the limit is {MAX_GREETING:,}")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ProtocolError("a greeting is not JSON") from None
+    if not isinstance(value, dict):
+        raise ProtocolError("a greeting is not a JSON object")
+    return value
+
+
+def _number(value: dict[str, Any], name: str) -> int:
+    least, most = _LIMITS[name]
+    number = value.get(name)
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+        raise ProtocolError(f"a greeting in which {name} is no number from {least} to {most:,}")
+    return number
+
+
+def _text(value: dict[str, Any], name: str) -> str:
+    text = value.get(name)
+    if not isinstance(text, str) or not 0 < len(text) <= _MAX_TEXT or not text.isprintable():
+        raise ProtocolError(f"a greeting in which {name} is no text of 1 to {_MAX_TEXT} characters")
+    return text

@@ -1,0 +1,85 @@
+"""What is on its way to another node? The sending half of one open stream.
+
+The loop puts messages in and never waits; the thread of gRPC that sends takes them out, the next when the one before
+has passed flow control. So what is counted here as unsent is what the other side has not taken.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from brand.cluster.parcel import pack
+from brand.node.network import MAX_UNSENT, Stream
+
+LIMIT_UNSENT: Final = 4 * MAX_UNSENT
+"""A stream that is given more than this is ended: who sends does not look at `unsent`."""
+WAIT_S: Final = 1.0
+"""How long a thread waits before it looks again whether there is still something to wait for."""
+
+
+class Link:
+    """Messages to one node, in order. The loop's calls never wait."""
+
+    def __init__(self, stream: Stream, rouse: Callable[[], None], cancel: Callable[[], object] | None = None) -> None:
+        self.stream = stream
+        self.cancel = cancel
+        """Ends the call that carries the stream; None while there is no call."""
+        self._rouse = rouse
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes] = deque()
+        self._unsent = 0
+        self._was_full = self._ended = False
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that gRPC has not taken, or cannot send because the other side takes nothing."""
+        return self._unsent
+
+    def put(self, message: bytes) -> bool:
+        """Have a message sent; False where there is more than `LIMIT_UNSENT`."""
+        with self._changed:
+            if self._unsent + len(message) > LIMIT_UNSENT:
+                return False
+            self._waiting.append(message)
+            self._unsent += len(message)
+            self._was_full = self._was_full or self._unsent >= MAX_UNSENT
+            self._changed.notify()
+            return True
+
+    def outgoing(self) -> Iterator[bytes]:
+        """What to send, for the thread that sends; waits for messages until the stream is ended."""
+        while (parcel := self._next()) is not None:
+            data, size = parcel
+            yield from data
+            self._sent(size)
+
+    def finish(self) -> None:
+        """Send nothing more."""
+        with self._changed:
+            self._ended = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Send nothing more, and end the call."""
+        self.finish()
+        if self.cancel is not None:
+            self.cancel()
+
+    def _next(self) -> tuple[list[bytes], int] | None:
+        with self._changed:
+            while not self._waiting and not self._ended:
+                self._changed.wait(WAIT_S)
+            return None if self._ended else pack(self._waiting)
+
+    def _sent(self, size: int) -> None:
+        with self._changed:
+            self._unsent -= size
+            room = self._was_full and self._unsent < MAX_UNSENT // 2
+            if room:
+                self._was_full = False
+        if room:
+            self._rouse()

@@ -1,0 +1,58 @@
+"""How is gRPC set up? Names of the two methods, limits, and what makes a dead peer or a lost link known in seconds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_MESSAGE: Final = 8 << 20
+"""Largest message in bytes, both ways. gRPC refuses a larger one as soon as it has read its length."""
+GREET: Final = "/brand.Peers/Greet"
+"""Empty -> nonce."""
+EXCHANGE: Final = "/brand.Peers/Exchange"
+"""Messages <-> messages."""
+HELLO: Final = "brand-hello-bin"
+WELCOME: Final = "brand-welcome-bin"
+PROOF: Final = "brand-proof-bin"
+"""Keys of the metadata in which two nodes greet each other."""
+ANSWER_LIMIT_S: Final = 3.0
+"""How long the other side may take for a step of the greeting."""
+MAX_REASON: Final = 500
+"""Most characters that are taken from a reason which another node gives."""
+
+Options = list[tuple[str, int]]
+
+_BOTH: Final[Options] = [
+    ("grpc.http2.max_frame_size", (1 << 24) - 1),  # a message is a frame or two, not one for each 16 KiB
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.absolute_max_metadata_size", 8 << 10),
+    # A peer that says nothing for 2 s is asked whether it lives, and has 3 s to answer.
+    ("grpc.keepalive_time_ms", 2000),
+    ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.http2.ping_timeout_ms", 3000),  # the limit above does not hold where this one, a minute, is larger
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+]
+ANSWERING: Final[Options] = [
+    *_BOTH,
+    ("grpc.so_reuseport", 0),  # else two servers could share a port, and take turns
+    ("grpc.max_concurrent_streams", 8),
+    ("grpc.server_handshake_timeout_ms", 5000),
+    ("grpc.max_allowed_incoming_connections", 1024),
+]
+ASKING: Final[Options] = [
+    *_BOTH,
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.use_local_subchannel_pool", 1),  # each attempt connects anew, whatever became of the one before
+    ("grpc.min_reconnect_backoff_ms", int(ANSWER_LIMIT_S * 1000)),  # the limit for one attempt to connect
+]
+
+
+def printable(text: str | None) -> str:
+    """What another side says of itself, as it may stand in a message or a log."""
+    return "".join(c if c.isprintable() else "?" for c in (text or "")[:MAX_REASON])

@@ -1,0 +1,75 @@
+"""How do many small messages travel? Together: what a message costs gRPC hardly depends on its size.
+
+What is sent to gRPC at a time is a message as it is where it has more than `PARCEL` bytes; else a parcel of whole
+messages, those that wait anyway, in order:
+
+    u32 count | u32 size of each | the messages
+
+A parcel of none says that the next one is a message as it is, whatever its size; it goes before those few that are too
+large for a parcel and too small to be told from one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from typing import Final
+
+from brand.node.messages import ProtocolError
+
+PARCEL: Final = (1 << 20) - 1
+"""Largest parcel in bytes."""
+MAX_COUNT: Final = 4096
+"""Most messages in a parcel."""
+_COUNT: Final = struct.Struct("<I")
+_WORD: Final = 4
+_ALONE: Final = _COUNT.pack(0)
+
+
+def pack(waiting: deque[bytes]) -> tuple[list[bytes], int]:
+    """Take the first of the waiting messages, and those that fit with it: what to send, and the messages' bytes."""
+    first = waiting.popleft()
+    size = len(first)
+    if size > PARCEL:
+        return [first], size
+    length = 2 * _WORD + size
+    if length > PARCEL:
+        return [_ALONE, first], size
+    messages = [first]
+    while waiting and len(messages) < MAX_COUNT and length + _WORD + len(waiting[0]) <= PARCEL:
+        message = waiting.popleft()
+        messages.append(message)
+        size += len(message)
+        length += _WORD + len(message)
+    sizes = struct.pack(f"<{1 + len(messages)}I", len(messages), *map(len, messages))
+    return [b"".join((sizes, *messages))], size
+
+
+class Unpacking:
+    """Messages out of what comes from one node. Each size is checked before a byte is taken."""
+
+    def __init__(self) -> None:
+        self._alone = False
+
+    def messages(self, data: bytes) -> list[bytes]:
+        """The messages that are in this. Raises `ProtocolError`."""
+        if self._alone or len(data) > PARCEL:
+            self._alone = False
+            return [data]
+        if data == _ALONE:
+            self._alone = True
+            return []
+        return list(_split(data))
+
+
+def _split(data: bytes) -> Iterator[bytes]:
+    count = _COUNT.unpack_from(data)[0] if len(data) >= _WORD else 0
+    begin = _WORD * (1 + count)
+    if not 0 < count <= MAX_COUNT or begin > len(data):
+        raise ProtocolError("a parcel without its sizes")
+    ends = list(accumulate(struct.unpack_from(f"<{count}I", data, _WORD), initial=begin))
+    if ends[-1] != len(data):
+        raise ProtocolError("a parcel whose sizes do not add up")
+    return (data[a:b] for a, b in pairwise(ends))

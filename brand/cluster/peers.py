@@ -1,0 +1,108 @@
+"""How do the nodes of a cluster reach each other? By gRPC: `Peers` is the `Network` of `brand.node`.
+
+A node answers on the streams that others open to its server, and asks on those that it opens to theirs:
+
+    asking    one thread for each other node: connects, greets, receives
+    answering a gRPC server: checks who greets, sends and receives
+    streams   which streams are open; one bounded queue of events from all those threads to the loop
+    link      what is on its way to one node
+
+All state is behind the locks of `Streams` and `Link`. The loop's calls never wait but `close`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from brand.cluster.address import split_address
+from brand.cluster.allocator import keep_freed_memory
+from brand.cluster.answering import Answering
+from brand.cluster.asking import Asking
+from brand.cluster.greeting import Greeting
+from brand.cluster.options import MAX_MESSAGE
+from brand.cluster.proof import Token
+from brand.cluster.streams import Streams
+from brand.cluster.tls import Tls
+from brand.errors import UsageError
+from brand.node.network import Event, Stream
+
+CLOSE_S: Final = 2.0
+"""How long the threads that ask may take to end."""
+
+
+class Peers:
+    """Streams to and from the other nodes. It listens at `bind` (`host:port`, port 0 for any) at once.
+
+    Without `tls` nothing is encrypted: for one machine, or a network where nobody listens.
+    Raises `UsageError` (no address, a short token, a file of `tls`), `ServerError` (one cannot listen there).
+    """
+
+    def __init__(self, greeting: Greeting, token: str, bind: str, tls: Tls | None = None) -> None:
+        keep_freed_memory()
+        self._greeting, self._token, self._tls = greeting, Token(token), tls
+        split_address(bind)
+        self._streams = Streams()
+        self._asking: list[Asking] = []
+        try:
+            self._answering = Answering(greeting, self._token, bind, tls, self._streams)
+        except BaseException:
+            self._streams.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Where it listens: `host:port`."""
+        return self._answering.address
+
+    @property
+    def wake(self) -> int:
+        """A descriptor that can be read while there are events, or when a full stream has room again."""
+        return self._streams.wake
+
+    def connect(self, addresses: dict[int, str]) -> None:
+        """Open a stream to each of these nodes, again and again if it ends. Raises `UsageError`."""
+        me = self._greeting
+        for node, address in addresses.items():
+            if node == me.node or not 0 <= node < me.nodes:
+                raise UsageError(f"node {node} is not another one of {me.nodes} nodes, of which this is {me.node}")
+            split_address(address)
+        for node, address in addresses.items():
+            self._asking.append(Asking(node, address, me, self._token, self._tls, self._streams))
+
+    def events(self) -> list[Event]:
+        """What has happened since the last call."""
+        return self._streams.take()
+
+    def send(self, stream: Stream, message: bytes) -> None:
+        """Have a message of at most `MAX_MESSAGE` bytes sent; nothing happens where the stream is not open.
+
+        A stream with more than four times `MAX_UNSENT` to send is ended. Raises `UsageError` (too large).
+        """
+        if len(message) > MAX_MESSAGE:
+            raise UsageError(f"a message of {len(message):,} bytes; the limit between nodes is {MAX_MESSAGE:,}")
+        link = self._streams.find(stream)
+        if link is not None and not link.put(message):
+            self._streams.end(link, f"node {stream.node} does not take what it is sent")
+
+    def unsent(self, stream: Stream) -> int:
+        """Bytes that the other side has not taken yet; 0 where the stream is not open."""
+        link = self._streams.find(stream)
+        return 0 if link is None else link.unsent
+
+    def hang_up(self, stream: Stream, reason: str) -> None:
+        """End a stream; nothing happens where it is not open."""
+        link = self._streams.find(stream)
+        if link is not None:
+            self._streams.end(link, reason)
+
+    def close(self) -> None:
+        """End all streams, and let go of threads and descriptors."""
+        self._streams.close()
+        for asking in self._asking:
+            asking.close()
+        end_s = time.monotonic() + CLOSE_S
+        for asking in self._asking:
+            asking.join(max(0.0, end_s - time.monotonic()))
+        self._asking.clear()
+        self._answering.close()

@@ -1,0 +1,139 @@
+"""Which streams are open, and what has happened on them? One queue between the threads that receive and the loop.
+
+The queue has a bound in bytes. While the loop takes nothing, the threads that receive wait, gRPC's flow control stops
+the other side, and its messages wait over there. An eventfd wakes the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from brand.cluster.link import WAIT_S, Link
+from brand.cluster.parcel import Unpacking
+from brand.node.messages import ProtocolError
+from brand.node.network import Closed, Event, Opened, Received, Stream
+
+MAX_HELD: Final = 4 << 20
+"""Most bytes in the queue."""
+_EVENT: Final = 256
+"""What an event counts beside its message, so that empty ones have a bound, too."""
+
+
+class Streams:
+    """Open streams and their events. For any thread; the loop's calls never wait."""
+
+    def __init__(self, limit: int = MAX_HELD) -> None:
+        self._limit = limit
+        self._changed = threading.Condition()
+        self._links: dict[Stream, Link] = {}
+        self._events: list[Event] = []
+        self._held = 0
+        self._closed = False
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable when there are events, or a full stream has room again."""
+
+    # -- the loop's --------------------------------------------------------------------------------------------------
+
+    def take(self) -> list[Event]:
+        """All events since the last call."""
+        with self._changed:
+            if not self._closed:
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self.wake)
+            events, self._events, self._held = self._events, [], 0
+            self._changed.notify_all()
+            return events
+
+    def find(self, stream: Stream) -> Link | None:
+        """The open stream."""
+        with self._changed:
+            return self._links.get(stream)
+
+    def end(self, link: Link, reason: str) -> None:
+        """End an open stream; nothing happens where it has ended. Does not wait: each `Closed` has its `Opened`."""
+        with self._changed:
+            if self._links.get(link.stream) is link:
+                del self._links[link.stream]
+                self._add(Closed(link.stream, reason))
+                self._changed.notify_all()
+        link.end()
+
+    # -- of the threads that receive ---------------------------------------------------------------------------------
+
+    def open(self, link: Link) -> bool:
+        """A stream is open; one that is open to the same node ends. False where all is closed."""
+        with self._changed:
+            while not self._closed and not self._has_room(_EVENT):
+                self._changed.wait(WAIT_S)
+            if self._closed:
+                return False
+            old = self._links.get(link.stream)
+            if old is not None:
+                self._add(Closed(link.stream, f"node {link.stream.node} has opened it anew"))
+            self._links[link.stream] = link
+            self._add(Opened(link.stream))
+            self._changed.notify_all()  # the old one's receiver may wait for room
+        if old is not None:
+            old.end()
+        return True
+
+    def follow(self, link: Link, incoming: Iterator[bytes]) -> None:
+        """Receive until the stream ends, here or there; what `incoming` raises is the caller's."""
+        unpacking = Unpacking()
+        try:
+            for data in incoming:
+                if not self._receive(link, unpacking.messages(data)):
+                    return
+        except ProtocolError as error:
+            self.end(link, f"node {link.stream.node} says what no node says: {error}")
+
+    def fail(self, event: Closed) -> None:
+        """A stream could not be opened; waits for room."""
+        with self._changed:
+            while not self._closed and not self._has_room(_EVENT):
+                self._changed.wait(WAIT_S)
+            if not self._closed:
+                self._add(event)
+
+    def rouse(self) -> None:
+        """Wake the loop."""
+        with self._changed:
+            if not self._closed:
+                os.eventfd_write(self.wake, 1)
+
+    def close(self) -> None:
+        """End all streams; nothing happens after this."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            links, self._links, self._events = list(self._links.values()), {}, []
+            self._changed.notify_all()
+            os.close(self.wake)
+        for link in links:
+            link.end()
+
+    def _receive(self, link: Link, messages: list[bytes]) -> bool:
+        """Messages have come together; waits for room. False where the stream has ended."""
+        size = sum(map(len, messages))
+        with self._changed:
+            while self._links.get(link.stream) is link:
+                if self._has_room(size + _EVENT * len(messages)):
+                    for message in messages:
+                        self._add(Received(link.stream, message), len(message))
+                    return True
+                self._changed.wait(WAIT_S)
+            return False
+
+    def _has_room(self, size: int) -> bool:
+        return not self._held or self._held + size <= self._limit
+
+    def _add(self, event: Event, size: int = 0) -> None:
+        if not self._events:
+            os.eventfd_write(self.wake, 1)
+        self._events.append(event)
+        self._held += size + _EVENT
