@@ -128,7 +128,7 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
             axes.barh(place, seconds, 0.9 * height, color=f"C{min(epoch, 1)}", alpha=1 if epoch < 2 else 0.6)
             axes.text(seconds, place, f" {seconds:.0f}", va="center", fontsize=8)
     axes.set_yticks(range(len(outcomes)), [outcome.variant.name for outcome in reversed(outcomes)])
-    axes.set(xlabel="seconds of an epoch; blue: the first, from cold storage", xscale="log")
+    axes.set(xlabel="seconds of an epoch; blue: the first, from cold storage")
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 
 import click
 
@@ -17,11 +17,11 @@ from brand.cli.output import size
 from brand.cluster import serving
 from brand.errors import StorageError, UsageError
 from brand.node.connection import own_address
+from brand.node.member import Member
+from brand.node.memory import Memory
 from brand.node.server import NodeServer
+from brand.node.tls import Tls
 from brand.storage.dataset import StoredDataSet
-
-if TYPE_CHECKING:
-    from brand.cluster.member import Member  # imported where it is used: gRPC takes longer than other verbs need
 
 _MAX_TOKEN: Final = 4096
 _NO_TOKEN: Final = (
@@ -84,8 +84,7 @@ def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
     where = address or own_address(facts.encode())
     try:
-        make = NodeServer if member is None else member.server
-        server = make(dst, where, memory=_share(memory))
+        server = _server(member, dst, where, _share(memory))
     except OSError as error:
         if error.errno != errno.EADDRINUSE or isinstance(error, StorageError):
             raise
@@ -99,6 +98,14 @@ def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool
     say(f'attach with: BrandDataset("{dst}", server="{where}")')
     click.echo(where)
     _run(server, member, peers, until_eof=until_eof)
+
+
+def _server(member: Member | None, dst: Path, where: str, memory: Memory) -> NodeServer:
+    if member is None:
+        return NodeServer(dst, where, memory=memory)
+    from brand.cluster.member import server_of  # here, as gRPC takes longer to load than other verbs need
+
+    return server_of(member, dst, where, memory=memory)
 
 
 def _run(server: NodeServer, member: Member | None, peers: list[str], *, until_eof: bool) -> None:
@@ -134,9 +141,6 @@ def _member(  # one option each
         return None, []
     if node is None:
         raise UsageError("which of --peers is this one? Say so with --node, from 0")
-    from brand.cluster.member import Member
-    from brand.cluster.tls import Tls
-
     listed = [entry.strip() for entry in peers.split(",")]
     serving.check_peers(listed, node)
     check_tls(tls_cert, tls_key, tls_ca)

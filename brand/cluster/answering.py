@@ -20,10 +20,11 @@ from brand.cluster.link import Link
 from brand.cluster.options import ANSWERING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, printable
 from brand.cluster.proof import Hello, Nonces, Token
 from brand.cluster.streams import Streams
-from brand.cluster.tls import Tls
+from brand.cluster.tls import server_credentials
 from brand.errors import BrandError
 from brand.node.launch import ServerError
 from brand.node.network import Stream
+from brand.node.tls import Tls
 
 STRANGER: Final = "not let in"
 """All that a peer hears which does not know the token."""
@@ -54,7 +55,7 @@ class Answering:
             if tls is None:
                 port = self._server.add_insecure_port(bind)
             else:
-                port = self._server.add_secure_port(bind, tls.server_credentials())
+                port = self._server.add_secure_port(bind, server_credentials(tls))
         except RuntimeError as error:
             raise ServerError(f"the node server cannot listen at {bind}: {error}") from None
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -21,10 +21,11 @@ from brand.cluster.link import Link
 from brand.cluster.options import ANSWER_LIMIT_S, ASKING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, printable
 from brand.cluster.proof import NONCE, Hello, Token
 from brand.cluster.streams import Streams
-from brand.cluster.tls import Tls
+from brand.cluster.tls import channel_credentials
 from brand.errors import BrandError
 from brand.node.messages import ProtocolError
 from brand.node.network import Closed, Stream
+from brand.node.tls import Tls
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
@@ -41,7 +42,7 @@ class Asking:
         split_address(address)
         self._stream, self._address = Stream(node, asks=True), address
         self._greeting, self._token, self._streams = greeting, token, streams
-        self._credentials = None if tls is None else tls.channel_credentials()
+        self._credentials = None if tls is None else channel_credentials(tls)
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._ended = threading.Event()

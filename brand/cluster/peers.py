@@ -23,9 +23,9 @@ from brand.cluster.greeting import Greeting
 from brand.cluster.options import MAX_MESSAGE
 from brand.cluster.proof import Token
 from brand.cluster.streams import Streams
-from brand.cluster.tls import Tls
 from brand.errors import UsageError
 from brand.node.network import Event, Stream
+from brand.node.tls import Tls
 
 CLOSE_S: Final = 2.0
 """How long the threads that ask may take to end."""

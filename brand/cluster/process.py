@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from brand.cluster.member import Member
+from brand.cluster.member import server_of
 from brand.node.launch import Spec
+from brand.node.member import Member
 from brand.node.process import serve
 from brand.node.server import NodeServer
 
@@ -16,4 +17,4 @@ def main() -> None:
 def _make(spec: Spec) -> NodeServer:
     assert spec.cluster is not None
     member = Member.from_json(spec.cluster)
-    return member.server(spec.path, spec.address, memory=spec.memory, owners=spec.owners)
+    return server_of(member, spec.path, spec.address, memory=spec.memory, owners=spec.owners)

@@ -1,67 +1,20 @@
-"""With which certificates do nodes speak to each other? Files in PEM form, read and checked before gRPC sees them.
-
-Without TLS what nodes say can be read and changed by whoever sits between them; the token only keeps strangers out.
-With it a node proves its address by its certificate, and with `mutual` also who asks must show one of the same CA.
-"""
+"""Certificates as gRPC takes them. `brand.node.tls` says which files they are, and checks them."""
 
 from __future__ import annotations
 
-import os
-import ssl
-from dataclasses import dataclass
-from pathlib import Path
-
 import grpc
 
-from brand.errors import UsageError
+from brand.node.tls import Tls, bytes_of
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Files of a node. Raises `UsageError` where one is missing, or is not what it should be."""
-
-    cert: str | os.PathLike[str]
-    """Its certificate, for the host names or IP addresses by which others reach it, and those between it and the CA."""
-    key: str | os.PathLike[str]
-    """The certificate's private key, without a password."""
-    ca: str | os.PathLike[str]
-    """Certificates of those who may sign the other nodes' certificates."""
-    mutual: bool = False
-    """Whether a node that asks must show a certificate, too."""
-
-    def __post_init__(self) -> None:
-        _bytes_of(self.cert), _bytes_of(self.key), _bytes_of(self.ca)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        try:
-            context.load_verify_locations(self.ca)
-        except ssl.SSLError:
-            raise UsageError(f"{os.fspath(self.ca)}: no certificates in PEM form") from None
-        try:
-            context.load_cert_chain(self.cert, self.key, password=_no_password)
-        except (ssl.SSLError, ValueError):
-            raise UsageError(
-                f"{os.fspath(self.cert)} and {os.fspath(self.key)}: not a certificate and its key in PEM form"
-            ) from None
-
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """For the side that answers. Raises `UsageError`."""
-        pair = (_bytes_of(self.key), _bytes_of(self.cert))
-        return grpc.ssl_server_credentials([pair], _bytes_of(self.ca), require_client_auth=self.mutual)
-
-    def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For the side that asks. Raises `UsageError`."""
-        if not self.mutual:
-            return grpc.ssl_channel_credentials(_bytes_of(self.ca))
-        return grpc.ssl_channel_credentials(_bytes_of(self.ca), _bytes_of(self.key), _bytes_of(self.cert))
+def server_credentials(tls: Tls) -> grpc.ServerCredentials:
+    """For the side that answers. Raises `UsageError`."""
+    pair = (bytes_of(tls.key), bytes_of(tls.cert))
+    return grpc.ssl_server_credentials([pair], bytes_of(tls.ca), require_client_auth=tls.mutual)
 
 
-def _bytes_of(path: str | os.PathLike[str]) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from None
-
-
-def _no_password() -> str:
-    """Instead of a question at the terminal."""
-    raise ValueError
+def channel_credentials(tls: Tls) -> grpc.ChannelCredentials:
+    """For the side that asks. Raises `UsageError`."""
+    if not tls.mutual:
+        return grpc.ssl_channel_credentials(bytes_of(tls.ca))
+    return grpc.ssl_channel_credentials(bytes_of(tls.ca), bytes_of(tls.key), bytes_of(tls.cert))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from brand.errors import UsageError
@@ -33,7 +33,8 @@ class Member:
 
     def to_json(self) -> dict[str, Any]:
         """As a server process is told."""
-        return asdict(self)
+        tls = None if self.tls is None else self.tls.to_json()
+        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "tls": tls}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Member:

@@ -10,6 +10,7 @@ import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from brand.errors import UsageError
 
@@ -28,7 +29,7 @@ class Tls:
     """Whether a node that asks must show a certificate, too."""
 
     def __post_init__(self) -> None:
-        _bytes_of(self.cert), _bytes_of(self.key), _bytes_of(self.ca)
+        bytes_of(self.cert), bytes_of(self.key), bytes_of(self.ca)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             context.load_verify_locations(self.ca)
@@ -41,8 +42,17 @@ class Tls:
                 f"{os.fspath(self.cert)} and {os.fspath(self.key)}: not a certificate and its key in PEM form"
             ) from None
 
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"cert": _path(self.cert), "key": _path(self.key), "ca": _path(self.ca), "mutual": self.mutual}
 
-def _bytes_of(path: str | os.PathLike[str]) -> bytes:
+
+def _path(path: str | os.PathLike[str]) -> str:
+    return os.path.abspath(path)  # a server process may be elsewhere
+
+
+def bytes_of(path: str | os.PathLike[str]) -> bytes:
+    """Contents of a file. Raises `UsageError`."""
     try:
         return Path(path).read_bytes()
     except OSError as error:

@@ -19,10 +19,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from brand.cluster.member import Member
-from brand.cluster.tls import Tls
+from brand.cluster.member import server_of
 from brand.node.choose import DEFAULT_DEPTH
+from brand.node.member import Member
 from brand.node.memory import Memory
+from brand.node.tls import Tls
 from brand.storage.vectored import LocalFiles, Storage
 from brand.testing.link import Link
 from brand.testing.node import RunningServer, random_address, running
@@ -97,7 +98,7 @@ def running_cluster(
         bind = listens.get(node, "127.0.0.1:0")
         member = Member(node, nodes, token, bind, remote_memory, tls)
         reads = (storage or {}).get(node, LocalFiles)
-        server = member.server(paths[node], where[node], memory=memory, depth=depth, storage=reads)
+        server = server_of(member, paths[node], where[node], memory=memory, depth=depth, storage=reads)
         stack = cluster._stacks[node] = ExitStack()
         found = stack.enter_context(running(paths[node], server))
         assert server.listens_at is not None

@@ -28,7 +28,7 @@ KEYS = {
     *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
     *("exact", "waited", "wait_s", "reads", "read_bytes", "read_samples", "held_samples", "failed_reads", "hit_ratio"),
     *("fill_rate", "amplification", "memory", "reading", "waiting", "epochs", "cluster", "sent", "sent_bytes"),
-    *("received", "received_bytes", "requests", "late", "fetched"),
+    *("received", "received_bytes", "requests", "hurried", "late", "fetched"),
 }
 
 

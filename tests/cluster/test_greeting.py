@@ -66,7 +66,7 @@ def test_a_greeting_with_a_wrong_field(name: str, value: Any) -> None:
     "text",
     [
         b"[" * 1000,
-        b" " * (MAX_GREETING + 1),
+        greeting(0).to_json() + b" " * MAX_GREETING,
         b'{"node": ' + b"9" * 900 + b"}",
         b'{"node": 1e400}',
         b'{"node": NaN}',
