@@ -5,6 +5,7 @@ asking     a stream to one node, opened again whenever it ends
 answering  the server to which the others open theirs
 streams    which streams are open, and what has happened on them
 link       what is on its way to one node
+parcel     small messages travel together
 greeting   what must be the same on all nodes
 proof      that the other side knows the token
 tls        certificates

@@ -1,0 +1,55 @@
+"""`examples/train_ddp.py` is the same script on one process, on two ranks, and on two nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+LIMIT_S = 120.0
+
+
+def free_port() -> int:
+    """A port on loopback where nobody listens just now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def run(commands: Sequence[list[str]]) -> str:
+    """What commands print that run at the same time."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("RANK", "WORLD", "MASTER"))
+    }
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment | {"OMP_NUM_THREADS": "1"})
+        for command in commands
+    ]
+    said = [process.communicate(timeout=LIMIT_S)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * len(started), said
+    return "\n".join(said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "ranks", "locality"), [(0, 1, False), (1, 2, False), (2, 1, False), (2, 1, True)])
+def test_train_ddp(repository: Path, fashion_set: Path, nodes: int, ranks: int, locality: bool) -> None:
+    """Two epochs; every rank has drawn its share from memory, and nodes have sent each other samples."""
+    script = [str(repository / "examples" / "train_ddp.py"), str(fashion_set), str(fashion_set)]
+    script += ["--batch-size=20", "--memory=0.9", *(["--locality"] * locality)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"]
+    where = ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    commands = [[*torchrun, f"--node-rank={node}", *where, *script] for node in range(nodes)]
+    said = run(commands or [[sys.executable, *script]])
+    assert re.findall(r"^epoch \d: 600 samples", said, re.MULTILINE) == ["epoch 0: 600 samples", "epoch 1: 600 samples"]
+    assert "test accuracy 0." in said
+    served = re.findall(r"has served ([\d,]+) draws, ([\d,]+) from memory, ([\d,]+) samples came", said)
+    assert len(served) == max(1, nodes) * ranks
+    assert sum(int(draws.replace(",", "")) for draws, _, _ in served) == 1200 * (2 if (nodes, ranks) == (1, 2) else 1)
+    came = [int(number.replace(",", "")) for _, _, number in served]
+    assert sum(came) == 0 if nodes < 2 else 0 < sum(came) < (100 if locality else 1200)
