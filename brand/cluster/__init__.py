@@ -11,6 +11,8 @@ proof      that the other side knows the token
 tls        certificates
 options    how gRPC is set up
 address    host and port
+member     a node server that is one of several
+process    the process of one that a training started
 serving    what a server that was started by hand says of the others
 launcher   which commands start all nodes, and where
 supervisor runs these commands, together

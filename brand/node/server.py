@@ -32,7 +32,7 @@ from brand.node.epochs import Key
 from brand.node.exchange import Exchange, Watch
 from brand.node.executor import Executor
 from brand.node.fetches import Fetches, pack_samples
-from brand.node.members import Members
+from brand.node.members import members_of
 from brand.node.memory import Memory, memory_bytes, remote_bytes
 from brand.node.messages import Kind, ProtocolError
 from brand.node.network import Network
@@ -88,11 +88,7 @@ class NodeServer:
             limit = memory_bytes(memory, every)
             # A number of bytes is a hard limit; a share of very little data still means that something fits.
             self._arena = Arena(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
-            share = self._data.share
-            members = Members(node, nodes, None if share is None else share.group_chunks)
-            if share is not None and (share.node, share.nodes) != (node, nodes):
-                has = f"is the share of node {share.node} of {share.nodes}"
-                raise UsageError(f"{self._data.path} {has}, and this is node {node} of {nodes}")
+            members = members_of(self._data, node, nodes)
             remote = remote_bytes(remote_memory, self._arena.bytes) // page if nodes > 1 else 0
             self._network = None if network is None else network(self._data, page)
         except BaseException:

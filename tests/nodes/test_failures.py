@@ -112,6 +112,20 @@ def test_a_link_that_swallows_everything(texts: Path) -> None:
             check_epoch(drawing, epoch)
 
 
+def test_slow_links(texts: Path) -> None:
+    """What comes late is asked for, or read from storage."""
+    order = order_of(texts)
+    with ExitStack() as stack, running_cluster(texts, nodes=2, memory=0.5) as cluster:
+        for link in cluster.links.values():
+            link.bytes_per_s = 300_000
+        clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
+        drawing = [Rank(client, order, rank, 2) for rank, client in enumerate(clients)]
+        draw_in_step(drawing, range(2))
+        for epoch in range(2):
+            check_epoch(drawing, epoch)
+        assert sum(link.bytes for link in cluster.links.values()) > 300_000
+
+
 def test_a_chunk_that_one_node_cannot_read(texts: Path) -> None:
     """Its owner leaves its samples out; who draws them reads them from storage, where they are whole."""
     order = order_of(texts)

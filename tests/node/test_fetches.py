@@ -1,0 +1,107 @@
+"""Samples by name from other nodes: whole answers, refused ones, and an end to all waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from brand.node import fetches
+from brand.node.counters import Counters
+from brand.node.fetches import Fetches, UnreachableError, pack_samples, unpack_samples
+from brand.node.members import Members
+from brand.node.messages import ProtocolError
+from brand.protocol.mapping import Mapping
+from tests.node.world import Index
+
+MAPPING = Mapping(40, 4, 1)
+SIZES = [7 * place % 30 for place in range(40)]
+
+
+def made() -> Fetches:
+    """Node 1 of three: it owns the places 16 to 27."""
+    return Fetches(Index(SIZES, 4), Members(1, 3).owners(MAPPING), 40, Counters())
+
+
+def array(*places: int) -> Any:
+    """As an array."""
+    return np.array(places, np.int64)
+
+
+def answer(*places: int) -> memoryview:
+    """What an owner would say."""
+    return memoryview(pack_samples([bytes([place]) * SIZES[place] for place in places]))
+
+
+@given(st.lists(st.none() | st.binary(max_size=20), min_size=1, max_size=10))
+def test_samples_there_and_back(samples: list[bytes | None]) -> None:
+    """Those that are there, and which they are; anything shorter or longer is refused."""
+    sizes = np.array([5 if sample is None else len(sample) for sample in samples])
+    data = pack_samples(samples)
+    present, found = unpack_samples(memoryview(data), sizes)
+    assert present.tolist() == [sample is not None for sample in samples]
+    assert found == [sample for sample in samples if sample is not None]
+    for wrong in (data + b"x", data[:-1], bytes([2]) + data[1:]):
+        with pytest.raises(ProtocolError):
+            unpack_samples(memoryview(wrong), sizes)
+
+
+def test_two_owners_answer_in_parts() -> None:
+    """The client gets all samples in the order that it asked for, one twice."""
+    some = made()
+    some.want(5, array(39, 2, 39, 1), 0.0)
+    (first, zero), (second, two) = *some.questions(0), *some.questions(2)
+    assert (zero.tolist(), two.tolist()) == ([1, 2], [39])
+    assert not list(some.questions(0))
+    data = answer(1, 2)
+    some.came(0, first, len(data), 0, data[:3])
+    some.came(2, second, len(answer(39)), 0, answer(39))
+    assert some.done() == []
+    some.came(0, first, len(data), 3, data[3:])
+    expected = pack_samples([bytes([place]) * SIZES[place] for place in (39, 2, 39, 1)])
+    assert some.done() == [(5, expected)]
+    assert some.idle
+
+
+def test_what_no_owner_should_say() -> None:
+    """An answer by another node, out of turn, or of a size that its samples do not have."""
+    some = made()
+    some.want(5, array(1, 2), 0.0)
+    [(number, _)] = some.questions(0)
+    data = answer(1, 2)
+    for node, size, offset in ((2, len(data), 0), (0, len(data), 1), (0, 1 << 40, 0)):
+        with pytest.raises(ProtocolError):
+            some.came(node, number, size, offset, data)
+    some.came(0, number + 1, len(data), 0, data)
+    some.came(0, number, len(data), 0, data)
+    assert len(some.done()) == 1
+
+
+@pytest.mark.parametrize("places", [[], [40], [-1], [16], [1, 17]])
+def test_what_no_client_should_want(places: list[int]) -> None:
+    """Nothing, what is not there, or what this node has itself."""
+    with pytest.raises(ProtocolError):
+        made().want(5, array(*places), 0.0)
+
+
+def test_a_node_that_does_not_answer() -> None:
+    """The client is told which, and why; a stream that ended meanwhile is asked again when it is back."""
+    some = made()
+    some.want(5, array(1), 0.0)
+    assert len(list(some.questions(0))) == 1
+    some.lost(0)
+    assert len(list(some.questions(0))) == 1
+    some.give_up(fetches.LIMIT_S - 1, lambda node: True)
+    assert some.done() == []
+    some.give_up(fetches.LIMIT_S + 1, lambda node: False)
+    [(client, error)] = some.done()
+    assert client == 5
+    assert isinstance(error, UnreachableError)
+    assert str(error) == "node 0 cannot be reached, and nobody else has chunk 0 (place 1)"
+    some.want(6, array(1), 0.0)
+    some.left(6)
+    assert some.idle
+    assert not list(some.questions(0))

@@ -1,0 +1,60 @@
+"""What another node is still to be sent: everything in the order of its draws, or what it asks for."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import given
+
+from brand.node.outgoing import Outgoing, follows
+from brand.protocol.plan import Requests
+
+
+def positions(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """As an array."""
+    return np.array(values, np.int64)
+
+
+def taken(outgoing: Outgoing) -> list[int]:
+    """All of a queue, one after the other."""
+    found = []
+    while len(some := outgoing.next()):
+        found.append(int(some[0]))
+        outgoing.advance(1)
+    return found
+
+
+@given(st.sets(st.integers(0, 60), max_size=40), st.lists(st.lists(st.integers(0, 60), max_size=6), max_size=5))
+def test_unasked_all_comes_once_and_what_is_waited_for_comes_first(queued: set[int], asked: list[list[int]]) -> None:
+    """In the order of the questions, each in the order of draws; what was not queued is nobody's matter."""
+    outgoing, expected, rest = Outgoing(positions(*sorted(queued)), None), list[int](), sorted(queued)
+    assert outgoing.front(100) == min(queued, default=100)
+    for some in asked:
+        outgoing.ask(positions(*some))
+        expected += [position for position in rest if position in some]
+        rest = [position for position in rest if position not in some]
+        assert outgoing.urgent == len(expected)
+    outgoing.advance(0)
+    assert taken(outgoing) == expected + rest
+    assert outgoing.urgent == 0
+
+
+def test_asked_for_answers_come_first_and_then_what_is_sent_along() -> None:
+    """That which is drawn next first; what the plan does not foresee as a request comes alone."""
+    table = Requests(positions(3, 10), positions(7, 30, 5, 12), np.array([2, 4]))
+    outgoing = Outgoing(positions(3, 5, 7, 10, 12, 30), table)
+    assert taken(outgoing) == []
+    outgoing.ask(positions(3, 10))
+    assert outgoing.urgent == 2
+    assert taken(outgoing) == [3, 10, 5, 7, 12, 30]
+    outgoing.ask(positions(4))
+    assert taken(outgoing) == [4]
+
+
+def test_a_plan_of_requests_is_followed_where_ranks_lie_as_it_foresees() -> None:
+    """Those of a node side by side."""
+    table = Requests(positions(), positions(), np.array([], np.int64))
+    assert follows(table, {0: 0, 1: 0, 2: 1, 3: 1}, 2, 4) is table
+    assert follows(table, {2: 1}, 2, 4) is table
+    assert follows(table, {0: 0, 1: 1, 2: 0, 3: 1}, 2, 4) is None
+    assert follows(None, {0: 0}, 1, 1) is None
