@@ -3,7 +3,7 @@
     python -m bench.nodes --train train.brand --folder fashion-mnist/train --test test.brand --lab lab \
         --out bench/results/nodes.json --plot docs/images/nodes.svg
 
-Three network namespaces, each linked by 1 Gbit/s, run `examples/train_ddp.py` (gloo, CPU) on Fashion-MNIST, a batch of
+Three network namespaces, each linked by 1 Gbit/s, run `bench.ddp` (gloo, CPU) on Fashion-MNIST, a batch of
 64 on each rank. `lab` gives a command storage of its own that is limited like a NAS: 120 MB/s and 400 operations a
 second. PyTorch's nodes read plain files from one such folder, as they would from a shared NAS; Brand's nodes each have
 one. Caches are dropped before each run. The one node that the accuracy is compared with draws the same global batches.
@@ -27,7 +27,6 @@ from bench.harness import progress, show, table
 from bench.system import drop_caches
 from brand.cluster.namespaces import Namespace, namespaces
 
-SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "train_ddp.py"
 BATCH = 64
 NODES = 3
 LIMIT_S = 1800.0
@@ -89,8 +88,8 @@ def run(variant: Variant, options: argparse.Namespace, spaces: Sequence[Namespac
         if process.returncode:
             raise SystemExit(f"{variant.name} failed with exit code {process.returncode}:\n{text}")
     text = "\n".join(said)
-    moved = sum(int(number.replace(",", "")) for number in re.findall(r"([\d,]+) samples came", text))
-    epochs = [float(seconds) for seconds in re.findall(r"^epoch \d+: .* in ([\d.]+) s", text, re.MULTILINE)]
+    moved = sum(int(number) for number in re.findall(r"(\d+) samples came", text))
+    epochs = [float(seconds) for seconds in re.findall(r"^epoch \d+ in ([\d.]+) s", text, re.MULTILINE)]
     found = re.search(r"test accuracy ([\d.]+)", text)
     if found is None or not epochs:
         raise SystemExit(f"{variant.name} said nothing of its accuracy:\n{text}")
@@ -103,8 +102,8 @@ def launch(variant: Variant, number: int, master: str, data: Path, options: argp
     return [
         *("env", "GLOO_SOCKET_IFNAME=eth0", "OMP_NUM_THREADS=1"),
         *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={variant.nodes}", f"--node-rank={number}"),
-        *(f"--master-addr={master}", "--master-port=29500", str(SCRIPT), str(data), str(options.test)),
-        *(f"--epochs={options.epochs}", f"--batch-size={batch}", *variant.options),
+        *(f"--master-addr={master}", "--master-port=29500", "-m", "bench.ddp", str(data), str(options.test)),
+        *(f"--epochs={options.epochs}", f"--batch-size={batch}", *variant.options, *(["--files"] * variant.plain)),
     ]
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,17 @@ import pytest
 from hypothesis import example, given, settings
 
 from brand.node import peer_messages as wire
+from brand.node.arena import ROW_BYTES
 from brand.node.messages import ProtocolError
 from brand.node.network import Closed, Event, Opened, Received, Stream
 from brand.node.peer_messages import PeerKind
 from brand.node.runs import Begin, Drawing
 from brand.node.server import NodeServer
 from brand.protocol.order import Order
+from brand.storage.dataset import StoredDataSet
 from brand.testing.node import random_address
 from tests.nodes.support import order_of
+from tests.support import wait_until
 
 PAGE = 128
 ORDER = Order("0" * 32, 1000, 16, 4, 7, "slots", nodes=2, ranks=2, window=10, remote=10)
@@ -130,6 +133,13 @@ class Wire:
 @pytest.fixture(scope="module")
 def served(texts: Path) -> Iterator[tuple[NodeServer, Wire]]:
     """Node 0 of two, which no thread runs, and the network between them."""
+    with serving(texts) as found:
+        yield found
+
+
+@contextmanager
+def serving(texts: Path) -> Iterator[tuple[NodeServer, Wire]]:
+    """The same for the length of a block."""
     made = Wire()
     server = NodeServer(texts, random_address(), memory=0.5, node=0, nodes=2, network=lambda data, page: made)
     for asks in (True, False):
@@ -143,7 +153,14 @@ def turn(server: NodeServer) -> None:
     """What the loop does after something has come."""
     assert server._exchange is not None
     server._exchange.take_events(1.0)
+    server._take_results()
     server._step()
+
+
+def planned(server: NodeServer, key: tuple[int, int]) -> bool:
+    """Whether an epoch is there after another turn."""
+    turn(server)
+    return server._core.epochs.get(key) is not None
 
 
 @st.composite
@@ -231,3 +248,33 @@ def test_a_push_that_nobody_waits_for_is_no_harm(served: tuple[NodeServer, Wire]
     made.coming += [came] * (2 + server._core.remote_pages // pages)
     turn(server)
     assert (server._arena.free, made.hung_up[:1]) == (free, [Stream(1, asks=True)])
+
+
+def test_a_peer_that_lies(texts: Path) -> None:
+    """Rows of the index are this node's own, so wrong bytes are found out; what a node does not own it cannot send."""
+    data, order = StoredDataSet(texts), order_of(texts)
+    with serving(texts) as (server, made):
+        turn(server)
+        core, page = server._core, server._arena.page
+        run = core.epochs.register(1, order, "run", None)
+        core.begin(1, (run, 0), 0, 0, 1)
+        wait_until(lambda: planned(server, (run, 0)), "the epoch is planned")
+        epoch = core.epochs.get((run, 0))
+        assert epoch is not None
+        mine, theirs = 3, order.samples - 3
+        assert epoch.owner_of(array([mine, theirs])).tolist() == [0, 1]
+        assert epoch.due[theirs]
+        lie = np.full((int(server._pages_of[theirs]), page), 255, np.uint8)
+        made.coming.append(
+            Received(Stream(1, asks=True), wire.pack_push(epoch.number, array([theirs]), array([]), lie))
+        )
+        turn(server)
+        counts, pages = core._residents.chains(array([theirs]))
+        assert counts.tolist() == [len(lie)]
+        kept = server._arena.pages[pages[0], :ROW_BYTES].tobytes()
+        assert kept == data.rows_at(array([theirs])).tobytes()
+        assert made.hung_up == []
+        lie = lie[:1].repeat(int(server._pages_of[mine]), axis=0)
+        made.coming.append(Received(Stream(1, asks=True), wire.pack_push(epoch.number, array([mine]), array([]), lie)))
+        turn(server)
+        assert made.hung_up == [Stream(1, asks=True)]
