@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from brand.formats.media import Waveform as Waveform
     from brand.node.choose import Slots as Slots
     from brand.node.choose import Stripes as Stripes
+    from brand.node.tls import Tls as Tls
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
@@ -27,6 +28,7 @@ __all__ = [
     "BrandSampler",
     "Slots",
     "Stripes",
+    "Tls",
     "Waveform",
     "__version__",
     "pack",
@@ -38,6 +40,7 @@ _HOMES: Final = {
     "BrandSampler": "brand.torch",
     "Slots": "brand.node.choose",
     "Stripes": "brand.node.choose",
+    "Tls": "brand.node.tls",
     "Waveform": "brand.formats.media",
     "pack": "brand.chunker",
 }

@@ -22,8 +22,8 @@ class Link:
         """Where it can be reached."""
         self.bytes_per_s: float | None = None
         """How fast it is each way; None: as fast as it can."""
-        self.bytes = 0
-        """What it has relayed, both ways."""
+        self.relayed = 0
+        """Bytes that it has relayed, both ways."""
         self._open = True
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -79,7 +79,7 @@ class Link:
         with suppress(OSError):
             while data := source.recv(_PIECE):
                 self._flowing.wait()
-                self.bytes += len(data)
+                self.relayed += len(data)
                 if self.bytes_per_s is not None:
                     time.sleep(len(data) / self.bytes_per_s)
                 target.sendall(data)

@@ -123,7 +123,7 @@ def test_slow_links(texts: Path) -> None:
         draw_in_step(drawing, range(2))
         for epoch in range(2):
             check_epoch(drawing, epoch)
-        assert sum(link.bytes for link in cluster.links.values()) > 300_000
+        assert sum(link.relayed for link in cluster.links.values()) > 300_000
 
 
 def test_a_chunk_that_one_node_cannot_read(texts: Path) -> None:
