@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from brand.testing.cluster import running_cluster
 from tests.nodes.support import Rank, across, all_reachable, draw_in_step, node_of, order_of, servers
 from tests.support import wait_until
 
@@ -64,3 +65,13 @@ def test_a_training_that_has_ended_leaves_nothing_on_any_node(texts: Path) -> No
 def _only_kept(memory: dict[str, int]) -> bool:
     """Whether nothing is held for an epoch."""
     return memory["used"] == memory["kept"]
+
+
+def test_no_run_is_left(texts: Path) -> None:
+    """Nor does a node remember trainings of others that have ended: their number is limited."""
+    order = order_of(texts)
+    with running_cluster(texts, nodes=2, memory=0.5) as cluster:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
+            draw_in_step([Rank(client, order, rank, 2) for rank, client in enumerate(clients)], [0])
+        wait_until(lambda: not any(s.node._core.epochs._runs for s in cluster.servers.values()), "no run is known")
