@@ -12,7 +12,6 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from train_fashion_mnist import accuracy, make_model, to_tensor
@@ -46,13 +45,14 @@ def main() -> None:
         sampler.set_epoch(epoch)
         for images, labels in loader:
             optimizer.zero_grad()
-            cross_entropy(model(images), labels).backward()
+            torch.nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
         if dist.get_rank() == 0:
             print(f"epoch {epoch}: {len(loader)} batches on each of {dist.get_world_size()} ranks")
     if dist.get_rank() == 0:
         print(f"test accuracy {accuracy(model.module, DataLoader(pictures(args.test), 256)):.2f}")
     print(f"rank {dist.get_rank()}: {data.stats()['received']:,} samples came from other nodes", flush=True)
+    dist.barrier()
     dist.destroy_process_group()
 
 

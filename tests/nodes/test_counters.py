@@ -8,22 +8,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.testing.cluster import running_cluster
-from tests.nodes.support import Rank, across, all_reachable, draw_in_step, node_of, order_of, servers
+from brand.node import epochs as epochs_module
+from brand.node import remote
+from brand.testing.cluster import RunningCluster, running_cluster
+from tests.nodes.support import Rank, across, draw_in_step, node_of, order_of, servers
 from tests.support import wait_until
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, nobody asks or gives up because something takes long."""
+    for name in ("HURRY_S", "SILENCE_S"):
+        monkeypatch.setattr(remote, name, 60.0)
+    monkeypatch.setattr(epochs_module, "RANKS_S", 60.0)
+
+
+def all_open(cluster: RunningCluster) -> bool:
+    """Whether every node can ask every other one."""
+    return all(len(cluster.facts(node)["cluster"]["reachable"]) == 2 for node in range(3))
+
+
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("ahead", [0, 40])
 def test_slots_on_three_nodes_count_what_the_plan_foresees(texts: Path, ahead: int) -> None:
     """Requests exactly: they depend on the plan alone. Chunks read exactly, but for what was read for a next epoch."""
     epochs = range(4)
     order = across(order_of(texts, "slots"), 3, 3, ahead)
     plans = [order.plan(epoch) for epoch in range(len(epochs) + 1)]
-    with ExitStack() as stack, servers(texts, 3, memory=0.6) as found:
-        wait_until(lambda: all_reachable(found), "all nodes can be reached")
-        clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found]
+    with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.6) as cluster:
+        wait_until(lambda: all_open(cluster), "all nodes can be reached")
+        clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
         draw_in_step([Rank(client, order, rank, 3) for rank, client in enumerate(clients)], epochs)
-        facts = [server.facts() for server in found]
+        facts = [cluster.facts(node) for node in range(3)]
     requests = [0 if plan.requests is None else len(plan.requests.positions) for plan in plans]
     assert sum(fact["requests"] for fact in facts) == sum(requests[:-1])
     assert sum(fact["late"] + fact["fetched"] for fact in facts) == 0
@@ -31,15 +47,16 @@ def test_slots_on_three_nodes_count_what_the_plan_foresees(texts: Path, ahead: i
     assert sum(reads[:-1]) <= sum(fact["reads"] for fact in facts) <= sum(reads)
 
 
+@pytest.mark.usefixtures("patient")
 def test_stripes_on_three_nodes_ask_for_nothing(texts: Path) -> None:
     """After the first global batch: the push brings every sample of another node before it is asked for."""
     order = order_of(texts)
-    with ExitStack() as stack, servers(texts, 3, memory=0.5) as found:
-        wait_until(lambda: all_reachable(found), "all nodes can be reached")
-        clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found]
+    with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.5) as cluster:
+        wait_until(lambda: all_open(cluster), "all nodes can be reached")
+        clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
         drawing = [Rank(client, order, rank, 3) for rank, client in enumerate(clients)]
         draw_in_step(drawing, range(5))
-        facts = [server.facts() for server in found]
+        facts = [cluster.facts(node) for node in range(3)]
         chunk_owner = np.arange(order.mapping.groups) * 3 // order.mapping.groups
         elsewhere = sum(
             int((chunk_owner[np.concatenate(rank.drawn[epoch]) // order.mapping.group_size] != rank.rank).sum())

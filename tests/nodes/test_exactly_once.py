@@ -29,7 +29,6 @@ def test_every_sample_once(texts: Path, protocol: str, nodes: int, on_each: int)
         assert max(counts) - min(counts) <= 1
         facts = [server.facts() for server in found]
         assert sum(fact["draws"] for fact in facts) == 5 * order.samples
-        assert sum(fact["from_memory"] for fact in facts) >= 0.99 * 5 * order.samples
         assert all(fact["received"] for fact in facts)
 
 
