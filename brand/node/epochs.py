@@ -63,6 +63,8 @@ class Epochs:
         self._wanted: deque[Key] = deque()
         self.unreachable: set[int] = set()
         """Nodes from which nothing is expected just now."""
+        self._faults: list[str] = []
+        """What was found wrong with what ranks have drawn."""
         self.changes = 0
         """Changes with whatever `drawings` would tell."""
 
@@ -130,9 +132,25 @@ class Epochs:
         run.turn = run.turn if turn is None else turn
         return number
 
-    def begin_here(self, client: int, key: Key, start: int, ranks: tuple[int, int], batch: int, busy: set[Key]) -> None:
-        """A rank of this node, number so many of so many, is about to draw; `busy` epochs have draws that wait."""
-        before = self._runs[key[0]].readers.get((client, None))
+    def begin_here(
+        self,
+        client: int,
+        key: Key,
+        start: int,
+        ranks: tuple[int, int],
+        batch: int,
+        busy: set[Key],
+        processes: int = 1,
+    ) -> None:
+        """A rank of this node, number so many of so many, is about to draw; `busy` epochs have draws that wait.
+
+        So many `processes` draw what it has to draw.
+        """
+        run = self._runs[key[0]]
+        run.processes = processes
+        before = run.readers.get((client, None))
+        if before is not None and key[1] <= before.epoch:
+            run.fault = None  # it begins again
         times = before.begin.times + 1 if before is not None and before.epoch == key[1] else 1
         self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times), busy)
 
@@ -196,11 +214,23 @@ class Epochs:
             begin = begins[0]
             start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
             turns = Turns(self._samples, max(start, begin.start), begin.replicas, begin.batch)
-            self._begun[key] = Beginning(turns, begin.times)
+            self._begun[key] = Beginning(turns, begin.times, whole=False)
         else:
-            self._begun[key] = Beginning(Turns(self._samples, self._samples if run.readers else first), 0)
+            turns = Turns(self._samples, self._samples if run.readers else first)
+            self._begun[key] = Beginning(turns, 0, whole=False)
         self.want(key)
         self._retire(key[0], busy | {(key[0], epoch + more) for more in (-1, 0, 1)})
+
+    def take_faults(self) -> list[str]:
+        """What was found wrong with what ranks have drawn, for people; told once."""
+        faults, self._faults = self._faults, []
+        return faults
+
+    def check(self, key: Key) -> None:
+        """Raises `UsageError` where ranks of a run left out positions of an epoch."""
+        fault = self._runs[key[0]].fault
+        if fault is not None:
+            raise UsageError(fault)
 
     def want(self, key: Key) -> None:
         """Have a plan made, where there is none yet."""
@@ -327,6 +357,7 @@ class Epochs:
             run.fronts(key[1]),
             owners,
             self.unreachable,
+            whole=begin.whole and begin.times <= 1,
         )
         epoch.begun = begin.times
         self._last_number += 1
@@ -352,6 +383,7 @@ class Epochs:
     def _start(self, key: Key, state: Epoch, begin: Beginning) -> None:
         """An epoch that is planned is begun: as it was read ahead, or anew."""
         self.changes += 1
+        self._judge(key, state)
         if not state.begun and begin.turns.same_as(state.turns):
             run = self._runs[key[0]]
             state.expect(run.ranks(state.replicas), run.fronts(key[1]))
@@ -367,6 +399,7 @@ class Epochs:
         at = {reader.epoch for reader in self._runs[number].readers.values()}
         wanted = {(number, epoch + more) for epoch in at for more in (0, 1)} | busy
         for key in [key for key in self._epochs if key[0] == number and key not in wanted]:
+            self._judge(key, self._epochs[key])
             self._drop(self._epochs.pop(key))
         for key in [key for key in self._planned if key[0] == number and key not in wanted]:
             self._planned.discard(key)
@@ -376,7 +409,26 @@ class Epochs:
             del self._takers[taken]
         self.changes += 1
 
+    def _judge(self, key: Key, state: Epoch) -> None:
+        """Ranks have left an epoch: where they left out some of it, what they draw next is refused."""
+        run = self._runs[key[0]]
+        left_out = state.account.left_out(run.processes) if state.begun and state.whole else None
+        if left_out is not None:
+            run.fault = (
+                f"epoch {key[1]} left out {left_out.positions:,} of the {left_out.of:,} positions that "
+                f"{_ranks(left_out.ranks)} passed ({left_out.at_the_beginning:,} of them at the beginning): something "
+                "between BrandSampler and data set takes batches away. A framework that shards again does that, and "
+                "one that skips batches to resume: docs/frameworks.md says what to use with it. A batch sampler of "
+                "your own must yield all that the BrandSampler does"
+            )
+            self._faults.append(run.fault)
+
     def _drop(self, state: Epoch) -> None:
         self._residents.let_go(np.flatnonzero(state.held))
         state.held[:] = False
         state.dropped = True
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    """For people."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -383,7 +383,7 @@ class Positions(Iterator[int]):
         if sampler.shuffle and not self._announced and end > self._made:
             self._announced = True
             ranks = (self._rank, self._replicas)
-            mine = sampler.data_set.announce(sampler.order, self.epoch, self._start, ranks, self._batch)
+            mine = sampler.data_set.announce(sampler.order, self.epoch, self._start, ranks, self._batch, self._dealt)
             self._mine = None if mine is None else self._with_tail(mine)
         if self._mine is None:
             positions = self._start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
