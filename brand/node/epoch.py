@@ -89,6 +89,10 @@ class Epoch:
         self._todo, self._at = np.arange(0), 0
         self.expect(ranks, fronts, read_of)
 
+    def begun_at(self, start: int) -> None:
+        """Ranks begin it at a position; where others began it elsewhere, what was left out cannot be told."""
+        self.whole = self.whole and start == self.turns.start
+
     @property
     def replicas(self) -> int:
         """Ranks among which the positions are divided."""

@@ -149,8 +149,8 @@ class Epochs:
         run = self._runs[key[0]]
         run.processes = processes
         before = run.readers.get((client, None))
-        if before is not None and key[1] <= before.epoch:
-            run.fault = None  # it begins again
+        if before is None or key[1] <= before.epoch:
+            run.fault = None  # a training begins, or begins again
         times = before.begin.times + 1 if before is not None and before.epoch == key[1] else 1
         self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times), busy)
 
@@ -175,6 +175,7 @@ class Epochs:
         elif begin.times > state.begun or (begin.times and not turns.same_division(state.turns)):
             self._start(key, state, Beginning(turns, begin.times))
         else:
+            state.begun_at(begin.start)
             state.expect(run.ranks(state.replicas), run.fronts(epoch))
         self._retire(key[0], busy)
 

@@ -97,7 +97,7 @@ class BrandLoader(DataLoader[Any]):
         sampler = BrandSampler(data_set) if sampler is None else sampler
         # The pages are locked here, by the threads that make the batches, not by DataLoader's own iterator.
         super().__init__(data_set, batch_size, sampler=sampler, drop_last=drop_last, collate_fn=collate_fn)
-        vars(self)["batch_sampler"] = _OwnBatches(sampler, batch_size, drop_last)  # DataLoader refuses to set it
+        vars(self)["batch_sampler"] = OwnBatches(sampler, batch_size, drop_last)  # DataLoader refuses to set it
         self.pin_memory = pin_memory
         if isinstance(sampler, BrandSampler):
             sampler.pin_ranks()
@@ -172,7 +172,7 @@ class BrandLoader(DataLoader[Any]):
         return self.sampler
 
 
-class _OwnBatches(BatchSampler):
+class OwnBatches(BatchSampler):
     """What frameworks find as the `batch_sampler` of a `BrandLoader`: they may look at it, and not take from it."""
 
     def __iter__(self) -> Iterator[list[int]]:

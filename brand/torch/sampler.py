@@ -132,9 +132,14 @@ class BrandSampler(DistributedSampler[int]):
             return 0, 1
         return find_rank(self.rank, self.num_replicas)
 
-    def pin_ranks(self) -> None:
-        """Deal out positions to the ranks here also where Accelerate is in use, as it does not prepare this loader."""
+    def pin_ranks(self, rank: int | None = None, replicas: int | None = None) -> None:
+        """Deal out positions to the ranks here also where Accelerate is in use, as it does not prepare this loader.
+
+        Where they were not said before, this is `rank` of `replicas`, if given.
+        """
         self._pinned = True
+        if self.rank is self.num_replicas is None and rank is not None and replicas is not None:
+            self.rank, self.num_replicas = rank, replicas
 
     @property
     def announced(self) -> bool:
@@ -182,6 +187,10 @@ class BrandSampler(DistributedSampler[int]):
             "shuffle": self.shuffle,
             "order": self.order.to_json() if self.shuffle else {"data_set": self.data_set.id, "seed": self.seed},
         }
+
+    def state_of_next(self) -> dict[str, Any]:
+        """The state of a run that goes on with the epoch after the present one."""
+        return self.state_at(self.epoch + 1, 0)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says. Raises `UsageError` where it is no state, or one of another data set."""
