@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def results(numbers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def results(numbers: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function: the results of a framework, by number of processes, one dict for each rank."""
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
 
@@ -38,7 +37,7 @@ def results(numbers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             found[framework] = _run(framework, numbers, tmp_path_factory.mktemp("runs"))
         return found[framework]
 
-    yield run
+    return run
 
 
 def _run(framework: str, path: Path, folder: Path) -> dict[int, list[dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""Training loops as users write them, one for each framework: what each step trains is recorded, and a run can be stopped.
+"""Training loops as users write them, for each framework: what a step trains is recorded, and a run can be stopped.
 
 A loop gets a `Run`, which says what to train, where to stop and what to go on from. It calls `run.train(epoch, batch)`
 for each step; that raises `Stopped` after the checkpoint was asked for, as a preempted job ends.
@@ -347,7 +347,7 @@ _world = 1
 
 def set_ranks(count: int) -> None:
     """How many processes there are."""
-    global _world  # noqa: PLW0603 - a script's one setting
+    global _world
     _world = count
 
 
