@@ -13,12 +13,13 @@ raised where that batch is due; leaving the loop, by `break` or Ctrl-C, stops th
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -125,7 +126,9 @@ class BrandLoader:
             self._pool = ThreadPoolExecutor(self.threads, "brand-decode")
         self.iterations += 1
         self._epoch = epoch = _Epoch(self, iter(self.sampler), self._pool)
-        return epoch.batches()
+        batches = epoch.batches()
+        _iterations.add(batches)
+        return batches
 
     def set_epoch(self, epoch: int) -> None:
         """Pass on to the sampler."""
@@ -181,7 +184,7 @@ class _Epoch:
         self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Generator[Any, None, None]:
         """The batches, in order. Nothing is started before the first is asked for."""
         try:
             self._thread.start()
@@ -332,12 +335,22 @@ class _Epoch:
 
 
 _loaders: weakref.WeakSet[BrandLoader] = weakref.WeakSet()
+_iterations: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
 
 def _begin_anew_in_child() -> None:
     """A forked child has none of its parent's threads, and perhaps locks that they hold."""
+    _iterations.clear()
     for loader in list(_loaders):
         loader._begin_anew()
+
+
+@atexit.register
+def _end_iterations() -> None:
+    """An iteration that a script leaves half used ends while the modules that its end needs are still there."""
+    for batches in list(_iterations):
+        with suppress(ValueError):  # another thread is in it
+            batches.close()
 
 
 os.register_at_fork(after_in_child=_begin_anew_in_child)
