@@ -4,7 +4,8 @@
     pool of threads      slices of a batch: decode, transform; the last slice of a batch puts it together
     training loop        takes batches in order
 
-Where nothing is decoded or transformed, the producer makes batches out of columns, and the pool has nothing to do.
+Where nothing is decoded or transformed, one thread of the pool makes all batches of a request out of columns, while the
+producer makes the next request: to unpack compressed samples takes no lock of the interpreter.
 
 Pillow, libsndfile and zstandard let other threads run while they decode, so threads are enough, start at once, and hand
 over a batch without pickling it. At most `ahead` batches are on their way. An error travels with its batch and is
@@ -262,9 +263,6 @@ class _Epoch:
             fetched = self._data.fetch(indices)
             self._stages.add("storage", fetched.waited_s)
             self._stages.add("gather", time.perf_counter() - start_s - fetched.waited_s)
-            if self._whole:
-                with self._stages.measure("decode"):
-                    columns = fetched.columns(0, len(indices), views=True)
         except FormatError:
             if len(indices) <= self._size:
                 raise
@@ -272,11 +270,11 @@ class _Epoch:
             return all(self._request(indices[first : first + self._size]) for first in parts)
         before = self._requested
         self._requested += len(indices)
-        for first in range(0, len(indices), self._size):
-            end = min(first + self._size, len(indices))
-            batch = _Batch(end - first)
-            if self._whole:
-                self._finish(batch, partial(assemble, columns, self._data.fields, self._data.files, first, end))
+        spans = [(first, min(first + self._size, len(indices))) for first in range(0, len(indices), self._size)]
+        batches = [_Batch(end - first) for first, end in spans]
+        if self._whole:
+            self._pool.submit(self._make_whole, batches, fetched, spans)
+        for batch, (first, end) in zip(batches, spans, strict=True):
             with self._stages.measure("full"):
                 if not self._put(batch):
                     return False
@@ -287,6 +285,27 @@ class _Epoch:
         return True
 
     # -- the pool ----------------------------------------------------------------------------------------------------
+
+    def _make_whole(self, batches: Sequence[_Batch], fetched: Fetched, spans: Sequence[tuple[int, int]]) -> None:
+        """Batches of columns; where a sample does not decode, that is a matter of its own batch."""
+        if self._stop.is_set():
+            return
+        try:
+            with self._stages.measure("decode"):
+                first, last = spans[0][0], spans[-1][1]
+                columns = fetched.columns(first, last, views=True)
+            for batch, (low, high) in zip(batches, spans, strict=True):
+                make = partial(assemble, columns, self._data.fields, self._data.files, low - first, high - first)
+                self._finish(batch, make)
+        except FormatError as error:
+            if len(batches) == 1:
+                _fail(batches[0], error)
+            else:
+                for batch, span in zip(batches, spans, strict=True):
+                    self._make_whole([batch], fetched, [span])
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
+            for batch in batches:
+                _fail(batch, error)
 
     def _make_slice(self, batch: _Batch, number: int, fetched: Fetched, span: slice, turn: int) -> None:
         if self._stop.is_set() or batch.done():
