@@ -179,8 +179,8 @@ class Core:
 
     def choice_wanted(self) -> Choice | None:
         """What is to be kept must be chosen anew: a run has begun, or has ended and left its memory."""
-        runs = {run for (run, _), _ in self.epochs}
-        if runs == self._kept_for:
+        runs = self.epochs.under_way(self._kept_for)
+        if runs == self._kept_for or (runs and not self.epochs.orders()):
             return None
         self._kept_for = runs
         for (run, _), epoch in self.epochs:

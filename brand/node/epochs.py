@@ -79,6 +79,10 @@ class Epochs:
         """Whether its plan is being made."""
         return key in self._planned
 
+    def under_way(self, before: set[int]) -> set[int]:
+        """Runs that have epochs, and those of `before` that have left one and wait for the plan of the next."""
+        return {run for run, _ in self._epochs} | (before & {run for run, _ in self._planned})
+
     def order(self, run: int) -> Order:
         """The order of a run."""
         return self._runs[run].order

@@ -4,7 +4,8 @@
     pool of threads      slices of a batch: decode, transform; the last slice of a batch puts it together
     training loop        takes batches in order
 
-Where nothing is decoded or transformed, the producer makes batches out of columns, and the pool has nothing to do.
+Where nothing is decoded or transformed, one thread of the pool makes all batches of a request out of columns, while the
+producer makes the next request: to unpack compressed samples takes no lock of the interpreter.
 
 Pillow, libsndfile and zstandard let other threads run while they decode, so threads are enough, start at once, and hand
 over a batch without pickling it. At most `ahead` batches are on their way. An error travels with its batch and is
@@ -13,13 +14,14 @@ raised where that batch is due; leaving the loop, by `break` or Ctrl-C, stops th
 
 from __future__ import annotations
 
+import atexit
 import operator
 import os
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -140,7 +142,9 @@ class BrandLoader(DataLoader[Any]):
             self._pool = ThreadPoolExecutor(self.threads, "brand-decode")
         self.iterations += 1
         self._epoch = epoch = _Epoch(self, iter(self.sampler), self._pool)
-        return epoch.batches()
+        batches = epoch.batches()
+        _iterations.add(batches)
+        return batches
 
     def set_epoch(self, epoch: int) -> None:
         """Pass on to the sampler."""
@@ -213,7 +217,7 @@ class _Epoch:
         self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Generator[Any, None, None]:
         """The batches, in order. Nothing is started before the first is asked for.
 
         Which epoch it is is settled then, as frameworks call `set_epoch` between `iter` and the first batch.
@@ -299,9 +303,6 @@ class _Epoch:
             fetched = self._data.fetch(indices)
             self._stages.add("storage", fetched.waited_s)
             self._stages.add("gather", time.perf_counter() - start_s - fetched.waited_s)
-            if self._whole:
-                with self._stages.measure("decode"):
-                    columns = fetched.columns(0, len(indices), views=True)
         except FormatError:
             if len(indices) <= self._size:
                 raise
@@ -309,11 +310,11 @@ class _Epoch:
             return all(self._request(indices[first : first + self._size]) for first in parts)
         before = self._requested
         self._requested += len(indices)
-        for first in range(0, len(indices), self._size):
-            end = min(first + self._size, len(indices))
-            batch = _Batch(end - first)
-            if self._whole:
-                self._finish(batch, partial(assemble, columns, self._data.fields, self._data.files, first, end))
+        spans = [(first, min(first + self._size, len(indices))) for first in range(0, len(indices), self._size)]
+        batches = [_Batch(end - first) for first, end in spans]
+        if self._whole:
+            self._pool.submit(self._make_whole, batches, fetched, spans)
+        for batch, (first, end) in zip(batches, spans, strict=True):
             with self._stages.measure("full"):
                 if not self._put(batch):
                     return False
@@ -324,6 +325,27 @@ class _Epoch:
         return True
 
     # -- the pool ----------------------------------------------------------------------------------------------------
+
+    def _make_whole(self, batches: Sequence[_Batch], fetched: Fetched, spans: Sequence[tuple[int, int]]) -> None:
+        """Batches of columns; where a sample does not decode, that is a matter of its own batch."""
+        if self._stop.is_set():
+            return
+        try:
+            with self._stages.measure("decode"):
+                first, last = spans[0][0], spans[-1][1]
+                columns = fetched.columns(first, last, views=True)
+            for batch, (low, high) in zip(batches, spans, strict=True):
+                make = partial(assemble, columns, self._data.fields, self._data.files, low - first, high - first)
+                self._finish(batch, make)
+        except FormatError as error:
+            if len(batches) == 1:
+                _fail(batches[0], error)
+            else:
+                for batch, span in zip(batches, spans, strict=True):
+                    self._make_whole([batch], fetched, [span])
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
+            for batch in batches:
+                _fail(batch, error)
 
     def _make_slice(self, batch: _Batch, number: int, fetched: Fetched, span: slice, turn: int) -> None:
         if self._stop.is_set() or batch.done():
@@ -372,12 +394,22 @@ class _Epoch:
 
 
 _loaders: weakref.WeakSet[BrandLoader] = weakref.WeakSet()
+_iterations: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
 
 def _begin_anew_in_child() -> None:
     """A forked child has none of its parent's threads, and perhaps locks that they hold."""
+    _iterations.clear()
     for loader in list(_loaders):
         loader._begin_anew()
+
+
+@atexit.register
+def _end_iterations() -> None:
+    """An iteration that a script leaves half used ends while the modules that its end needs are still there."""
+    for batches in list(_iterations):
+        with suppress(ValueError):  # another thread is in it
+            batches.close()
 
 
 os.register_at_fork(after_in_child=_begin_anew_in_child)
