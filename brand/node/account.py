@@ -4,6 +4,7 @@ A framework that shards a sampler's batches again, or skips some to resume, leav
 that by itself. The server does: it knows which positions each rank has to draw, and notes which are asked for. Workers
 of one training process are at different places, and what was on its way when a loop was left is not drawn any more. So
 only positions are judged that all workers of all processes of a rank have passed: what is missing there was left out.
+A batch sampler that draws in another order than the sampler's is not judged: what is missing may come later.
 """
 
 from __future__ import annotations
@@ -51,17 +52,31 @@ class Account:
         """The last position of each worker, by rank and training process."""
         self._workers: dict[int, int] = {}
         """How many workers a training process has."""
+        self._draws = 0
+        self._in_order = True
 
     def note(self, drawer: Drawer, positions: NDArray[np.int64]) -> None:
         """These are drawn."""
         self._drawn[positions] = True
+        self._draws += 1
         rank, last = self._turns.rank_of(int(positions[0])), int(positions.max())
         self._workers[drawer.training] = drawer.workers
         by_worker = self._last.setdefault(rank, {}).setdefault(drawer.training, {})
-        by_worker[drawer.worker] = max(last, by_worker.get(drawer.worker, -1))
+        before = by_worker.get(drawer.worker, -1)
+        steps = np.diff(positions)
+        natural = (steps > 0) if self._turns.batch else (steps == self._turns.replicas)
+        self._in_order = self._in_order and bool(natural.all()) and int(positions[0]) > before
+        by_worker[drawer.worker] = max(last, before)
+
+    @property
+    def due(self) -> bool:
+        """Whether to look now: seldom, as that looks at all positions, and soon, as batches skipped show at once."""
+        return self._draws & (self._draws - 1) == 0
 
     def left_out(self, processes: int) -> LeftOut | None:
         """What was left out, where so many training processes draw for each rank; None where nothing was, for sure."""
+        if not self._in_order:
+            return None
         missing = passed = skipped = 0
         ranks = []
         for rank, by_process in sorted(self._last.items()):

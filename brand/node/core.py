@@ -381,6 +381,8 @@ class Core:
         epoch.note_asked(draw.positions, now_s)
         if draw.drawer is not None:
             epoch.account.note(draw.drawer, draw.positions)
+            if epoch.account.due:
+                self.epochs.judge(draw.key)
         epoch.drawn += len(places)
         if epoch.begun and 2 * epoch.done >= epoch.total:
             self.epochs.want((draw.key[0], draw.key[1] + 1))

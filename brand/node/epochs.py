@@ -237,6 +237,20 @@ class Epochs:
         if fault is not None:
             raise UsageError(fault)
 
+    def judge(self, key: Key) -> None:
+        """Where ranks left out some of an epoch, what they draw next is refused."""
+        run, state = self._runs[key[0]], self._epochs[key]
+        left_out = state.account.left_out(run.processes) if state.begun and state.whole and not run.fault else None
+        if left_out is not None:
+            run.fault = (
+                f"epoch {key[1]} left out {left_out.positions:,} of the {left_out.of:,} positions that "
+                f"{_ranks(left_out.ranks)} passed ({left_out.at_the_beginning:,} of them at the beginning): something "
+                "between BrandSampler and data set takes batches away. A framework that shards again does that, and "
+                "one that skips batches to resume: docs/frameworks.md says what to use with it. A batch sampler of "
+                "your own must yield all that the BrandSampler does, and not its batches in another order"
+            )
+            self._faults.append(run.fault)
+
     def want(self, key: Key) -> None:
         """Have a plan made, where there is none yet."""
         self.changes += 1
@@ -388,7 +402,6 @@ class Epochs:
     def _start(self, key: Key, state: Epoch, begin: Beginning) -> None:
         """An epoch that is planned is begun: as it was read ahead, or anew."""
         self.changes += 1
-        self._judge(key, state)
         if not state.begun and begin.turns.same_as(state.turns):
             run = self._runs[key[0]]
             state.expect(run.ranks(state.replicas), run.fronts(key[1]))
@@ -404,7 +417,7 @@ class Epochs:
         at = {reader.epoch for reader in self._runs[number].readers.values()}
         wanted = {(number, epoch + more) for epoch in at for more in (0, 1)} | busy
         for key in [key for key in self._epochs if key[0] == number and key not in wanted]:
-            self._judge(key, self._epochs[key])
+            self.judge(key)
             self._drop(self._epochs.pop(key))
         for key in [key for key in self._planned if key[0] == number and key not in wanted]:
             self._planned.discard(key)
@@ -413,20 +426,6 @@ class Epochs:
         for taken in [taken for taken in self._takers if taken[0][0] == number and taken[0] not in wanted]:
             del self._takers[taken]
         self.changes += 1
-
-    def _judge(self, key: Key, state: Epoch) -> None:
-        """Ranks have left an epoch: where they left out some of it, what they draw next is refused."""
-        run = self._runs[key[0]]
-        left_out = state.account.left_out(run.processes) if state.begun and state.whole else None
-        if left_out is not None:
-            run.fault = (
-                f"epoch {key[1]} left out {left_out.positions:,} of the {left_out.of:,} positions that "
-                f"{_ranks(left_out.ranks)} passed ({left_out.at_the_beginning:,} of them at the beginning): something "
-                "between BrandSampler and data set takes batches away. A framework that shards again does that, and "
-                "one that skips batches to resume: docs/frameworks.md says what to use with it. A batch sampler of "
-                "your own must yield all that the BrandSampler does"
-            )
-            self._faults.append(run.fault)
 
     def _drop(self, state: Epoch) -> None:
         self._residents.let_go(np.flatnonzero(state.held))
