@@ -143,6 +143,8 @@ class BrandDataset(Dataset[Any]):
         if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:
             asked = self._indices(asked)
             self._habit.note(asked, self)
+        else:
+            self._habit.note_draw(len(asked), self)
         return self._fetcher.fetch(asked)
 
     def __repr__(self) -> str:

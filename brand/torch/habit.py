@@ -1,4 +1,8 @@
-"""Does somebody read a whole data set in random order, sample by sample? Then they should hear of `BrandSampler`."""
+"""Does a user read in a way that is much slower than another? Then a line in the log says so, once.
+
+A whole data set read exactly, in random order: `BrandSampler` draws it. Draws that come one by one, through a wrapper
+around the data set: a transform sees the same, and costs no request for each sample.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,34 @@ from torch.utils.data import get_worker_info
 
 ENOUGH: Final = 5000
 """Samples that must have been read in random order before anything is said."""
+ENOUGH_SINGLE: Final = 200
+"""Draws of one sample, one after the other, before anything is said."""
 
 log = logging.getLogger("brand")
 
 
-_said = mmap.mmap(-1, 1)
-"""Whether it was said: one byte that forked workers share."""
+_said = mmap.mmap(-1, 2)
+"""Whether it was said, of reads and of draws: bytes that forked workers share."""
 
 
 class ReadingHabit:
     """Notes what is read exactly, and says once what drawing would change."""
 
     def __init__(self) -> None:
-        self._jumps = 0
+        self._jumps = self._single = 0
+
+    def note_draw(self, count: int, data_set: Any) -> None:
+        """So many were drawn with one request."""
+        self._single = self._single + 1 if count == 1 else 0
+        if self._single == ENOUGH_SINGLE and not _said[1]:
+            _said[1] = 1
+            log.warning(
+                "%s is drawn from one sample at a time, a request for each, as a wrapper around it does. Use "
+                "transform= in place of the wrapper: it gets the whole sample, with its own `index` and `key`. What a "
+                "BrandSampler yields is no index: a table of the wrapper finds nothing, or a default, under it. (This "
+                "is said once.)",
+                data_set.path,
+            )
 
     def note(self, indices: NDArray[np.int64], data_set: Any) -> None:
         """These were read exactly."""

@@ -19,7 +19,7 @@ from brand.errors import UsageError
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.tickets import MAX_POSITIONS, tickets
 from brand.torch.dataset import BrandDataset
-from brand.torch.dealing import accelerate_processes, wrapping_of
+from brand.torch.dealing import accelerate_processes, lightning_goes_on_without_state, wrapping_of
 from brand.torch.ranks import find_rank
 
 STATE_VERSION: Final = 1
@@ -97,6 +97,12 @@ class BrandSampler(DistributedSampler[int]):
         wrapping = wrapping_of(self)
         if wrapping is not None and wrapping.restored:
             raise UsageError(f"Accelerate restores a loader by skipping what it had yielded. {_FROM_A_STATE}")
+        if lightning_goes_on_without_state():
+            raise UsageError(
+                f"Lightning goes on inside epoch {epoch}, and a DataLoader has no state to go on from: it would begin "
+                "the epoch anew and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
+                "saves in its checkpoints (docs/frameworks.md)"
+            )
         if self._next is not None and self._next.loaded:
             if epoch == self._next.epoch:
                 return

@@ -52,6 +52,8 @@ def main(framework: str, path: Path, folder: Path) -> None:
         results[f"{way}|{loader}|{name}"] = _one(
             framework, way, Run(_open(path), loader, own / name, SEED, stop, resume)
         )
+        (folder / f"run-{len(results)}-{rank}-of-{ranks}").touch()
+        _wait(folder, [f"run-{len(results)}-{r}-of-{ranks}" for r in range(ranks)])  # its checkpoint is whole
 
     for way, loader in ways:
         run(way, loader, "whole")

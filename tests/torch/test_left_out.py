@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from brand.errors import BrandError
-from brand.torch import BrandLoader, BrandSampler
+from brand.torch import BrandDataset, BrandLoader, BrandSampler, habit
 from tests.torch.support import MANY_WORKERS, Openings, indices_of
 
 pytestmark = MANY_WORKERS
@@ -103,3 +105,30 @@ def test_beginning_again_is_allowed(small: Path, opened: Openings) -> None:
         indices_of(wrong)
     sampler.set_epoch(0)
     assert len(indices_of(DataLoader(data_set, BATCH, sampler=sampler))) == 75
+
+
+class _Wrapper(Dataset[Any]):
+    """As users write it: it passes on what it was asked for."""
+
+    def __init__(self, data_set: BrandDataset) -> None:
+        self._data_set = data_set
+
+    def __len__(self) -> int:
+        return len(self._data_set)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._data_set[index]
+
+
+def test_a_wrapper_that_draws_one_by_one_is_told_of_transforms(
+    small: Path, opened: Openings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, in the log; what it draws is right."""
+    monkeypatch.setattr(habit, "_said", bytearray(2))
+    data_set = opened(small)
+    sampler = BrandSampler(data_set)
+    loader = DataLoader(_Wrapper(data_set), BATCH, sampler=sampler)
+    with caplog.at_level(logging.WARNING, "brand"):
+        for _ in range(6):
+            assert sorted(indices_of(loader)) == list(range(75))
+    assert [record.getMessage().count("transform=") for record in caplog.records] == [1]
