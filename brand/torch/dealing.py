@@ -79,7 +79,7 @@ def lightning_goes_on_without_state() -> bool:
         if frame is None:
             return False
         loader = frame.f_locals.get("dataloader", loader)
-        loop = frame.f_locals.get("self")
+        loop: Any = frame.f_locals.get("self")
         if loader is not None and hasattr(loop, "restarted_mid_epoch"):
             return bool(loop.restarted_mid_epoch) and not hasattr(loader, "load_state_dict")
     return False
