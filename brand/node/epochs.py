@@ -100,9 +100,11 @@ class Epochs:
                 return run.order
         raise UsageError(f"no order of run {name} has tag {tag}")
 
-    def of(self, client: int) -> list[int]:
-        """Numbers of the runs that a client has registered."""
-        return [number for number, run in self._runs.items() if client in run.clients]
+    def clients(self, run: int | None) -> list[int]:
+        """Clients that have registered the run of this number, or any (None)."""
+        return sorted(
+            {client for number, known in self._runs.items() if run in (None, number) for client in known.clients}
+        )
 
     def missing_ranks(self, key: Key) -> list[int]:
         """Ranks of an epoch that have not begun, as far as one has."""
@@ -293,7 +295,10 @@ class Epochs:
         here = tuple(sorted(rank for rank, at in run.ranks(turns.replicas).items() if at == node))
         if not here or turns.start >= self._samples:
             return None
-        begin = Begin(turns.start, turns.replicas, here, turns.batch, node, times, largest=self._largest_sent[node])
+        # An epoch that made room for others goes on later (`expect`); where it began is what the ranks have said.
+        said = [reader.begin for reader in run.readers.values() if reader.epoch == key[1] and reader.begin.node == node]
+        start = min((begin.start for begin in said if begin.times == times), default=turns.start)
+        begin = Begin(start, turns.replicas, here, turns.batch, node, times, largest=self._largest_sent[node])
         return Drawing(run.name, run.turn, run.order, key[1], begin, 0 if state is None else state.number)
 
     def _need_none(self) -> NDArray[np.bool_]:

@@ -1,4 +1,6 @@
-"""What passes between the server's decisions and those who act on them: rows of the index, choices, reads, answers."""
+"""What passes between the server's decisions and those who act on them: rows of the index, draws, choices, reads,
+answers.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,21 @@ class Rows(Protocol):
     def release_rows(self) -> None:
         """Give up memory that looking at rows took."""
         ...
+
+
+@dataclass(eq=False, slots=True)
+class Draw:
+    """Positions of an epoch that a client waits for."""
+
+    client: int
+    key: tuple[int, int]
+    """Number of the run, and the epoch."""
+    positions: NDArray[np.int64]
+    since_s: float
+    asked_of: Epoch | None = None
+    """The epoch whose planned requests for this draw have been made."""
+    asked_s: float = 0.0
+    """When they were made: since then other nodes can know that the draw waits."""
 
 
 @dataclass(frozen=True, slots=True)
