@@ -26,7 +26,7 @@ from brand.node.epoch import Epoch
 from brand.node.epochs import Epochs, Key
 from brand.node.leases import Leases
 from brand.node.members import ALONE, Members
-from brand.node.remote import Remote
+from brand.node.remote import SILENCE_S, Remote
 from brand.node.residents import Residents
 from brand.node.runs import Begin
 from brand.node.tasks import Answer, Choice, Draw, Read, Rows
@@ -211,7 +211,7 @@ class Core:
         """
         if self._settle_all(now_s):
             return True
-        stuck = next((draw for draw in self._draws if self._waits_for_reads(draw)), None)
+        stuck = next((draw for draw in self._draws if self._waits_for_reads(draw, now_s)), None)
         elsewhere = self._no_room and self.remote.waited_for
         if (stuck is None and not elsewhere) or self.reading or self._leases.fresh(now_s):
             return False
@@ -288,9 +288,9 @@ class Core:
         """Epochs with draws that wait."""
         return {draw.key for draw in self._draws}
 
-    def _waits_for_reads(self, draw: Draw) -> bool:
+    def _waits_for_reads(self, draw: Draw, now_s: float) -> bool:
         epoch = self.epochs.get(draw.key)
-        return epoch is not None and epoch.waits_for_reads(draw.positions)
+        return epoch is not None and self._agreed(draw, epoch, now_s) and epoch.waits_for_reads(draw.positions)
 
     def _most_urgent(self) -> Epoch | None:
         """The epoch whose next read is needed in the fewest draws."""
@@ -347,8 +347,18 @@ class Core:
             self.remote.ask(epoch, draw.positions)
         if epoch is None or epoch.due[epoch.plan.sample_of[draw.positions]].any():
             return False
+        if not self._agreed(draw, epoch, now_s):
+            return False
         self._answer(draw, now_s)
         return True
+
+    def _agreed(self, draw: Draw, epoch: Epoch, now_s: float) -> bool:
+        """Whether all have begun the epoch at one position, or are not waited for. Else the run is refused by then."""
+        if not epoch.agreed:
+            limit_s = SILENCE_S if self.remote.gone else LONGEST_WAIT_S
+            alone = self._members.nodes == 1 or now_s - draw.since_s > limit_s
+            epoch.agreed = alone or self.epochs.agreed(draw.key)
+        return epoch.agreed
 
     def _answer(self, draw: Draw, now_s: float) -> None:
         epoch = self.epochs.get(draw.key)

@@ -57,6 +57,8 @@ class Epoch:
         self.number = 0
         """Tells this epoch from the same one that is begun anew."""
         self.dropped = False
+        self.agreed = False
+        """Whether it is known that all ranks have begun it in the same way, or was waited for long enough."""
         self.drawn = 0
         self.sent = 0
         self.total = 0

@@ -144,7 +144,7 @@ class Epochs:
         if begin.node != self._members.node:
             self._largest_sent[begin.node] = begin.largest
         if begin.times:
-            run.readers[client, None if begin.node == self._members.node else epoch] = Reader(epoch, begin)
+            run.begin(client, Reader(epoch, begin), self._members.node)
         turns = Turns(self._samples, begin.start, begin.replicas, begin.batch)
         state = self._epochs.get(key)
         if state is None:
@@ -161,6 +161,17 @@ class Epochs:
         else:
             state.expect(run.ranks(state.replicas), run.fronts(epoch))
         self._retire(key[0], busy)
+
+    def agreed(self, key: Key) -> bool:
+        """Whether all ranks have begun an epoch as this node's have, if any of them is in it."""
+        return self._runs[key[0]].agreed_on(key[1], self._members.node)
+
+    def conflicts(self) -> Iterator[tuple[int, str]]:
+        """Runs that cannot go on, as ranks have begun an epoch in different ways, and why."""
+        for number, run in self._runs.items():
+            reason = run.conflict(self._members.node)
+            if reason is not None:
+                yield number, reason
 
     def take(self, key: Key, node: int, front: int, *, asks: bool) -> None:
         """A node can take samples of an epoch from now on, from position `front` on; `asks`: those that it asks for."""
@@ -193,7 +204,7 @@ class Epochs:
         if key in self._epochs or key in self._planned:
             return
         run, epoch = self._runs[key[0]], key[1]
-        begins = [reader.begin for reader in run.readers.values() if reader.epoch == epoch]
+        begins = run.begins(epoch)
         if begins:
             begin = begins[0]
             start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
@@ -296,8 +307,8 @@ class Epochs:
         if not here or turns.start >= self._samples:
             return None
         # An epoch that made room for others goes on later (`expect`); where it began is what the ranks have said.
-        said = [reader.begin for reader in run.readers.values() if reader.epoch == key[1] and reader.begin.node == node]
-        start = min((begin.start for begin in said if begin.times == times), default=turns.start)
+        said = [begin.start for begin in run.begins(key[1]) if begin.node == node and begin.times == times]
+        start = min(said, default=turns.start)
         begin = Begin(start, turns.replicas, here, turns.batch, node, times, largest=self._largest_sent[node])
         return Drawing(run.name, run.turn, run.order, key[1], begin, 0 if state is None else state.number)
 
@@ -369,7 +380,9 @@ class Epochs:
 
     def _retire(self, number: int, busy: set[Key]) -> None:
         """Drop the epochs of a run that no reader is at, or will be at next."""
-        at = {reader.epoch for reader in self._runs[number].readers.values()}
+        run = self._runs[number]
+        at = {reader.epoch for reader in run.readers.values()}
+        run.agreed &= at
         wanted = {(number, epoch + more) for epoch in at for more in (0, 1)} | busy
         for key in [key for key in self._epochs if key[0] == number and key not in wanted]:
             self._drop(self._epochs.pop(key))

@@ -135,6 +135,7 @@ class Exchange:
             self._drawings = self._core.epochs.drawings()
             for node in self._members.others:
                 self._tell(node)
+            self._wrong |= self._core.epochs.conflicts()
         for request in self._core.remote.requests(self.reachable):
             room = self._core.remote.room_for(request.node, now=True)
             self._ask(request.node, wire.pack_request(request.number, room or 0, request.positions))
@@ -302,14 +303,9 @@ class Exchange:
                     continue
                 differences = _differences(me, here.order, node, drawing.order)
                 return f"nodes {me} and {node} disagree: {differences}"
-            ours, theirs = here.begin, drawing.begin
-            same = (ours.start, ours.replicas, ours.batch) == (theirs.start, theirs.replicas, theirs.batch)
-            if here.epoch == drawing.epoch and ours.times == theirs.times and not same:
-                return (
-                    f"nodes {me} and {node} disagree: node {me} begins epoch {here.epoch} at position "
-                    f"{ours.start:,} of {ours.replicas} ranks, node {node} at position {theirs.start:,} of "
-                    f"{theirs.replicas} ranks; give all ranks the same sampler and state"
-                )
+            reason = here.begin.conflict(here.epoch, drawing.begin) if here.epoch == drawing.epoch else None
+            if reason is not None:
+                return reason
         return None
 
     def _forget(self, node: int, forgotten: wire.Forgotten) -> None:

@@ -78,6 +78,8 @@ class Remote:
         """and those that were."""
         self._open: set[int] = set()
         """Nodes that can be reached."""
+        self._met: set[int] = set()
+        """Nodes that could be reached at some time."""
         self._heard_s = np.zeros(members.nodes)
         self._requests: deque[Request] = deque()
 
@@ -158,6 +160,7 @@ class Remote:
         self._received[node] = self._told[node] = self._outstanding[node] = 0
         self._heard_s[node] = now_s
         self._open.add(node)
+        self._met.add(node)
         self._epochs.unreachable.discard(node)
         for _, epoch in self._epochs:
             epoch.expect_again(node, self._residents.present)
@@ -169,6 +172,11 @@ class Remote:
         self._epochs.unreachable.add(node)
         for _, epoch in self._epochs:
             epoch.lose(node)
+
+    @property
+    def gone(self) -> set[int]:
+        """Nodes that could be reached and cannot any more; one that is still to come is not gone."""
+        return self._met - self._open
 
     def room_for(self, node: int, *, now: bool = False) -> int | None:
         """Pages that a node may send in all since its stream was opened; None: too little more to tell, but `now`."""

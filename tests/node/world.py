@@ -362,7 +362,8 @@ class World:
 
     def _ready(self) -> bool:
         """Whether a draw waits though nothing that it asks for is still to come."""
-        waiting = [(self.epochs().get(draw.key), draw.positions) for draw in self.core._draws]
+        agreed = [draw for draw in self.core._draws if self.core.epochs.agreed(draw.key)]
+        waiting = [(self.epochs().get(draw.key), draw.positions) for draw in agreed]
         return any(e is not None and not e.due[e.plan.sample_of[positions]].any() for e, positions in waiting)
 
     def _take_answers(self) -> bool:

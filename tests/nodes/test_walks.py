@@ -12,10 +12,12 @@ import pytest
 from brand.cluster.member import server_of
 from brand.node import lifetime
 from brand.node import peer_messages as wire
+from brand.node.core import LONGEST_WAIT_S
 from brand.node.member import Member
 from brand.node.network import Stream
+from brand.node.remote import SILENCE_S
 from brand.testing.node import random_address, running
-from tests.nodes.world import Cluster, walk
+from tests.nodes.world import Cluster, Walk, walk
 
 WALKS = 96
 STEPS = 350
@@ -81,8 +83,7 @@ def test_a_node_that_asks_twice_is_sent_once() -> None:
     cluster = two_nodes()
     for rank in cluster.ranks:
         rank.go_on()
-    while cluster.round():
-        pass
+    cluster.rest()
     rank = cluster.ranks[0]
     epoch, owner = rank.world.epochs()[rank.run, 0], cluster.worlds[1].epochs()[rank.run, 0]
     held = np.flatnonzero(owner.held[owner.plan.sample_of])
@@ -92,6 +93,66 @@ def test_a_node_that_asks_twice_is_sent_once() -> None:
         cluster.talk()
         cluster.worlds[1].step()
     cluster.end()
+
+
+def test_nodes_that_begin_at_different_positions_draw_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever is faster: every rank is refused before its first draw is answered, and hears who begins where."""
+    caplog.set_level(logging.CRITICAL)
+    for seed in range(40):
+        walk = Walk(seed)
+        walk.trouble, walk.slow = 0.0, min(walk.slow, 0.02)
+        ranks = walk.cluster.ranks
+        for rank in ranks:
+            rank.start = 0 if rank.rank < walk.cluster.on_each else 1
+        if len(walk.cluster.sizes) <= len(ranks):
+            continue  # a rank without a position goes on to the next epoch
+        for _ in range(150):
+            walk.step()
+        walk.cluster.join()
+        for rank in ranks:
+            if rank.position is None and not rank.waits:
+                rank.go_on()
+        walk.cluster.rest()
+        for rank in ranks:
+            assert rank.world.answered == []
+            assert "begins epoch 0 at position" in rank.world.refused[rank.client]
+
+
+def test_the_first_draw_of_an_epoch_waits_until_others_have_said_what_they_begin() -> None:
+    """Once: those that are behind with their next epoch hold nobody up."""
+    cluster = two_nodes()
+    first, second = cluster.ranks
+    first.go_on()
+    first.go_on()
+    cluster.rest()
+    cluster.later(LONGEST_WAIT_S - 1)
+    cluster.rest()
+    assert first.waits
+    second.go_on()
+    cluster.rest()
+    assert not first.waits
+    first.go_on()
+    cluster.rest()
+    assert not first.waits
+
+
+@pytest.mark.parametrize(("reached", "limit_s"), [(True, LONGEST_WAIT_S), (False, SILENCE_S)])
+def test_nobody_is_waited_for_without_a_limit(reached: bool, limit_s: float) -> None:
+    """A rank that never begins is not waited for longer than storage is; less long where a node cannot be reached."""
+    cluster = two_nodes()
+    rank = cluster.ranks[0]
+    rank.go_on()
+    if not reached:
+        for pair in cluster.pairs:
+            cluster.network.cut(*pair)
+    rank.go_on()
+    cluster.rest()
+    cluster.later(limit_s - 0.5)
+    cluster.rest()
+    assert rank.waits
+    cluster.later(1.0)
+    cluster.rest()
+    assert not rank.waits
 
 
 def test_a_cluster_is_complete_when_all_have_met() -> None:

@@ -123,6 +123,11 @@ class Cluster:
                 happened = True
         return self.talk() or happened
 
+    def rest(self) -> None:
+        """Let everything happen that takes no time, until there is nothing to do."""
+        while self.round():
+            pass
+
     def settle(self) -> None:
         """Let everything happen until every draw is answered and every lease is released."""
         for _ in range(3000):
@@ -144,8 +149,7 @@ class Cluster:
         self.settle()
         for rank in self.ranks:
             rank.world.leave(rank.client)
-        while self.round():
-            pass
+        self.rest()
         for world in self.worlds:
             assert not world.epochs(), "an epoch is left for which nobody is there"
             assert not world.core.epochs._runs, "a run is left for which nobody is there"
