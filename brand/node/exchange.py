@@ -352,4 +352,6 @@ def _differences(here: int, ours: Order, there: int, theirs: Order) -> str:
         mine, other = getattr(ours, field.name), getattr(theirs, field.name)
         if mine != other:
             parts.append(f"{field.name} is {mine} on node {here} and {other} on node {there}")
+    if ours.group_chunks != theirs.group_chunks:
+        parts.append("group_chunks follows from the memory: give all nodes the same --memory (in Python: memory=)")
     return "; ".join(parts)
