@@ -101,7 +101,7 @@ class NodeServer:
             self._fetches = Fetches(self._data, by_share, len(self._data), self._core.counters)
             self._exchange = Exchange(self._core, self._network, members, page, self._fetches)
         self._shares = Shares(self._core, self._clients)
-        self._nodes, self._connected = nodes, False
+        self._node, self._nodes, self._connected = node, nodes, False
         self._greeted = False
         """Whether a client has come that means to draw; one that only looks is none."""
         self._reports: list[dict[str, Any]] = []
@@ -137,14 +137,18 @@ class NodeServer:
 
     def run(self) -> None:
         """Serve until stopped, or until no owner is left."""
+        why = "it was told to end, by a signal or by its launcher"
         try:
             while not self._stopped and not self._over():
                 for key, events in self._selector.select(self._patience()):
                     callback: Callback = key.data
                     callback(events)
                 self._step()
+        except BaseException as error:
+            why = f"of an error, {type(error).__name__}: {error}"
+            raise
         finally:
-            self._close()
+            self._close(why)
 
     def stop(self) -> None:
         """End `run`, from any thread or signal handler."""
@@ -290,7 +294,7 @@ class NodeServer:
         self._greeted = self._greeted or hello.get("data_set") is not None
         channel.greeted = True
         pages = {"page": self._arena.page, "pages": self._arena.count, "all_pages": self._all_pages}
-        others = {"nodes": self._nodes, "remote_pages": self._core.remote_pages}
+        others = {"node": self._node, "nodes": self._nodes, "remote_pages": self._core.remote_pages}
         cluster = {"listens_at": self.listens_at, "joined": self._connected, **others}
         welcome = {"data_set": mine, "process": os.getpid(), **pages, **cluster}
         self._clients.send(channel, messages.pack_json(Kind.HELLO, welcome), self._arena.descriptor)
@@ -371,8 +375,8 @@ class NodeServer:
     def _stop(self) -> None:
         self._stopped = True
 
-    def _close(self) -> None:
-        self._clients.close()
+    def _close(self, why: str) -> None:
+        self._clients.close(why)
         if self._network is not None:
             self._network.close()
         self._executor.close()
