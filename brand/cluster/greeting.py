@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from brand.errors import counted
+from brand.node.memory import Memory, parse_size
 from brand.node.messages import ProtocolError
 
 PROTOCOL: Final = 1
@@ -45,6 +46,8 @@ class Greeting:
     """Where each node holds a share of the data: chunks of a group. None where all see one folder."""
     brand: str
     """Version of Brand; it may differ."""
+    memory: str | None = None
+    """The memory that it was given, as `memory_text` has it; None: it does not say, as versions before this did."""
     protocol: int = PROTOCOL
 
     def to_json(self) -> bytes:
@@ -65,6 +68,7 @@ class Greeting:
             page=_number(value, "page"),
             shares=None if value.get("shares") is None else _number(value, "shares"),
             brand=_text(value, "brand"),
+            memory=None if value.get("memory") is None else _text(value, "memory"),
         )
 
 
@@ -79,7 +83,21 @@ def disagreement(mine: Greeting, theirs: Greeting) -> str:
         for (verb, meant), (_, said) in zip(_facts(mine), _facts(theirs), strict=True)
         if said != meant
     ]
+    if None not in (mine.memory, theirs.memory) and mine.memory != theirs.memory:
+        differ.append(
+            f"node {theirs.node} has {theirs.memory}, node {mine.node} has {mine.memory}: "
+            "give all nodes the same --memory (in Python: memory=)"
+        )
     return "; ".join(differ)
+
+
+def memory_text(memory: Memory) -> str:
+    """The memory of a node, as it was given: the same text for the same memory. Raises `UsageError`."""
+    if memory is None:
+        return "no memory named, so a part of what is free"
+    if isinstance(memory, str):
+        memory = parse_size(memory)
+    return f"memory for {memory!r} of the data" if isinstance(memory, float) else f"memory of {memory:,} bytes"
 
 
 def _facts(greeting: Greeting) -> list[tuple[str, str]]:

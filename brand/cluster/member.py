@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from brand.cluster.greeting import Greeting
+from brand.cluster.greeting import Greeting, memory_text
 from brand.cluster.peers import Peers
 from brand.node.member import Member
 from brand.node.memory import Memory
@@ -29,7 +29,7 @@ def server_of(
 
     def network(data: StoredDataSet, page: int) -> Peers:
         shares = None if data.share is None else data.share.group_chunks
-        greeting = Greeting(data.id, member.node, member.nodes, page, shares, __version__)
+        greeting = Greeting(data.id, member.node, member.nodes, page, shares, __version__, memory_text(memory))
         return Peers(greeting, member.token, member.bind, member.tls)
 
     return NodeServer(

@@ -1,8 +1,9 @@
 """How do the processes of a cluster's nodes live and end together? One loop watches all of them.
 
 It hands each its token, shows what it writes, a line at a time, and waits until every node says that all are there.
-When one ends that should not, or the time is over, all the others are stopped. A node is stopped by the end of its
-standard input, which also comes when this process is killed; who does not follow within a while is killed.
+When one ends before all are there, or the time is over, all the others are stopped. One that ends later is told of, and
+the others go on: they read what it does not send them. A node is stopped by the end of its standard input, which also
+comes when this process is killed; a node that does not follow within a while is killed.
 """
 
 from __future__ import annotations
@@ -145,11 +146,16 @@ class Supervisor:
         self._running: list[Child] = []
         self._ready = self._stopped = False
         self._failure: str | None = None
+        self._lost: list[str] = []
+        """What became of nodes without which the others have gone on."""
         self._stop_end, self._stop_start = socket.socketpair()
         self._selector.register(self._stop_end, selectors.EVENT_READ, self._take_stop)
 
     def run(self, starts: Sequence[Start]) -> None:
-        """Run the nodes until stopped. Raises `ServerError` where a node ends by itself, or not all get ready."""
+        """Run the nodes until stopped, or until none is left.
+
+        Raises `ServerError` where not all get ready, or a node has ended by itself.
+        """
         self._nodes = len(starts)
         try:
             self._watch(starts)
@@ -157,6 +163,8 @@ class Supervisor:
             self._end_all()
         if self._failure is not None:
             raise ServerError(self._failure)
+        if self._lost:
+            raise ServerError(f"{'; '.join(self._lost)}; the others went on without it")
 
     def stop(self) -> None:
         """End `run`, from a signal handler."""
@@ -233,8 +241,15 @@ class Supervisor:
         if child.code != 0:
             while child.last_words:
                 self._tell(child, child.last_words.popleft())
-        if not self._stopping:
+        if self._stopping:
+            return
+        if not self._ready:
             self._failure = f"{child} {child.fate}, and the others were stopped"
+        elif self._running:
+            self._lost.append(f"{child} {child.fate}")
+            self._say(f"{child} {child.fate}; {len(self._running)} of {counted(self._nodes, 'node')} go on without it")
+        else:
+            self._failure = "; ".join((*self._lost, f"{child} {child.fate}")) + ": no node is left"
 
     def _tell(self, child: Child, line: str) -> None:
         self._say(f"[node {child.node}] {line}")

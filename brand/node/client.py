@@ -21,7 +21,7 @@ from brand.node.fetches import unpack_samples
 from brand.node.launch import ServerError, Spec, start_server
 from brand.node.memory import Memory
 from brand.node.messages import MAX_DRAW, Kind
-from brand.node.session import Drawn, ServerFacts, Session
+from brand.node.session import Drawn, EndedError, ServerFacts, Session
 from brand.protocol.order import Order
 
 ATTEMPTS: Final = 3
@@ -74,6 +74,8 @@ class Node:
         self.path, self.data_set, self.mean_bytes = path, data_set, mean_bytes
         self.address, self.memory, self.run, self.attach = address, memory, run, attach
         self.cluster = cluster
+        self._served: ServerFacts | None = None
+        """The server with which this process, or the one that it was forked from, was connected last."""
         self._begin_anew()
         _nodes.add(self)
 
@@ -83,6 +85,8 @@ class Node:
         """Connections for draws that no thread uses just now; to map the arena anew for each would cost too much."""
         self._lock = threading.Lock()
         self._control: Session | None = None
+        self._said = ""
+        """What the server has said when it ended."""
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("path", "data_set", "mean_bytes", "address", "memory", "run", "attach", "cluster")
@@ -159,6 +163,7 @@ class Node:
                 self._idle.append(connection)  # only now: a draw that is interrupted leaves half an answer behind
                 done += step
             except (ConnectionError, TimeoutError) as error:
+                self._note_end(error)
                 failures += 1
                 self._idle.clear()  # they are to the same server
                 if failures == ATTEMPTS:
@@ -230,6 +235,7 @@ class Node:
                     self._control = control
                     return result
                 except (ConnectionError, TimeoutError) as error:
+                    self._note_end(error)
                     if attempt == ATTEMPTS - 1:
                         raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
             raise AssertionError
@@ -241,15 +247,30 @@ class Node:
             return self._joined(Session(self.address, self.data_set, owner, worker))
         except ConnectionError:
             if self.attach:
-                raise ServerError(
-                    f"no node server at {self.address}: start one with `brand serve {self.path}`, or leave out server="
-                ) from None
+                raise ServerError(self._why_none()) from None
         member = None if self.cluster is None else self.cluster.member()
         start_server(Spec(self.path, self.address, self.memory, (owner,), member))
         return self._joined(Session(self.address, self.data_set, owner, worker))
 
+    def _note_end(self, error: Exception) -> None:
+        """A connection has ended."""
+        if isinstance(error, EndedError):
+            self._said = str(error)
+
+    def _why_none(self) -> str:
+        """Why there is no server, for people."""
+        if self._served is None:
+            return f"no node server at {self.address}: start one with `brand serve {self.path}`, or leave out server="
+        one = f"node {self._served.node} of {self._served.nodes}" if self._served.nodes > 1 else "this data set"
+        how = self._said or "it was killed or has crashed, and what started it (`brand launch`, `brand serve`) says how"
+        return (
+            f"the server of {one} at {self.address}, process {self._served.process}, has ended: {how}; "
+            "start it again, and go on from the last checkpoint"
+        )
+
     def _joined(self, session: Session) -> Session:
         """A connection to a server that knows where the other nodes are, if there are any."""
+        self._served, self._said = session.server, ""
         if self.cluster is not None and session.server.listens_at is not None and not session.server.joined:
             try:
                 addresses = self.cluster.meet(session.server.listens_at)

@@ -79,9 +79,11 @@ class Clients:
             else:
                 self.refuse(channel, ProtocolError(f"no whole message within {HALF_MESSAGE_S:.0f} s"), now_s)
 
-    def close(self) -> None:
-        """Hang up on everybody."""
+    def close(self, reason: str = "") -> None:
+        """Hang up on everybody; say why to those that take it at once."""
         for channel in self:
+            if channel.greeted and not channel.closing:
+                channel.send(messages.pack_json(Kind.FAILED, {"type": messages.ENDED, "message": reason}))
             self._drop(channel)
         self._selector.unregister(self._listener.fileno())
         self._listener.close()

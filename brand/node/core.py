@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -28,10 +27,10 @@ from brand.node.epoch import Epoch
 from brand.node.epochs import Epochs, Key
 from brand.node.leases import Leases
 from brand.node.members import ALONE, Members
-from brand.node.remote import Remote
+from brand.node.remote import SILENCE_S, Remote
 from brand.node.residents import Residents
 from brand.node.runs import Begin
-from brand.node.tasks import Answer, Choice, Read, Rows
+from brand.node.tasks import Answer, Choice, Draw, Read, Rows
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 
@@ -49,17 +48,6 @@ SKIP_SLACK: Final = 8192
 a slow worker."""
 LONGEST_WAIT_S: Final = 30.0
 """After so long a draw is answered as it stands."""
-
-
-@dataclass(eq=False, slots=True)
-class _Draw:
-    client: int
-    key: Key
-    positions: NDArray[np.int64]
-    since_s: float
-    drawer: Drawer | None = None
-    asked_of: Epoch | None = None
-    """What the plan foresees that other nodes are asked for was asked for, of this epoch."""
 
 
 class Core:
@@ -84,7 +72,7 @@ class Core:
         self.epochs = Epochs(self._residents, largest, chunk_size, members, sent)
         self.remote = Remote(index, arena, self._residents, self.epochs, members, remote_pages, self.counters)
         """What this node sends to others, and gets from them."""
-        self._draws: list[_Draw] = []
+        self._draws: list[Draw] = []
         self._leases = Leases(self._residents)
         self._answers: deque[Answer] = deque()
         self._kept_for: set[int] = set()
@@ -122,7 +110,7 @@ class Core:
         self._leases.check(client)
         self.epochs.check(key)
         self.epochs.expect(key, int(positions.min()), self._busy())
-        draw = _Draw(client, key, positions, now_s, drawer)
+        draw = Draw(client, key, positions, now_s, drawer)
         self.counters.draws += len(positions)
         if not self._settle(draw, now_s):
             self.counters.waited += len(positions)
@@ -235,7 +223,7 @@ class Core:
         """
         if self._settle_all(now_s):
             return True
-        stuck = next((draw for draw in self._draws if self._waits_for_reads(draw)), None)
+        stuck = next((draw for draw in self._draws if self._waits_for_reads(draw, now_s)), None)
         elsewhere = self._no_room and self.remote.waited_for
         if (stuck is None and not elsewhere) or self.reading or self._leases.fresh(now_s):
             return False
@@ -256,10 +244,11 @@ class Core:
         Storage may hang, clients should not.
         """
         self.epochs.tick(now_s)
+        self._settle_all(now_s)
         for draw in self._draws:
             epoch = self.epochs.get(draw.key)
             if epoch is not None and self._members.nodes > 1:
-                waited_s = now_s - draw.since_s
+                waited_s = now_s - draw.asked_s
                 if self.remote.tend(epoch, draw.positions, waited_s, now_s):
                     self.epochs.drop_idle(now_s - IDLE_S, self._busy())  # theirs may fill what others have room for
         self._settle_all(now_s)
@@ -311,9 +300,9 @@ class Core:
         """Epochs with draws that wait."""
         return {draw.key for draw in self._draws}
 
-    def _waits_for_reads(self, draw: _Draw) -> bool:
+    def _waits_for_reads(self, draw: Draw, now_s: float) -> bool:
         epoch = self.epochs.get(draw.key)
-        return epoch is not None and epoch.waits_for_reads(draw.positions)
+        return epoch is not None and self._agreed(draw, epoch, now_s) and epoch.waits_for_reads(draw.positions)
 
     def _most_urgent(self) -> Epoch | None:
         """The epoch whose next read is needed in the fewest draws."""
@@ -362,18 +351,28 @@ class Core:
         self._draws = [draw for draw in self._draws if not self._settle(draw, now_s)]
         return len(self._draws) < before
 
-    def _settle(self, draw: _Draw, now_s: float) -> bool:
+    def _settle(self, draw: Draw, now_s: float) -> bool:
         """Answer a draw if nothing that it waits for is still to come."""
         epoch = self.epochs.get(draw.key)
         if epoch is not None and draw.asked_of is not epoch:
-            draw.asked_of = epoch
+            draw.asked_of, draw.asked_s = epoch, now_s
             self.remote.ask(epoch, draw.positions)
         if epoch is None or epoch.due[epoch.plan.sample_of[draw.positions]].any():
+            return False
+        if not self._agreed(draw, epoch, now_s):
             return False
         self._answer(draw, now_s)
         return True
 
-    def _answer(self, draw: _Draw, now_s: float) -> None:
+    def _agreed(self, draw: Draw, epoch: Epoch, now_s: float) -> bool:
+        """Whether all have begun the epoch at one position, or are not waited for. Else the run is refused by then."""
+        if not epoch.agreed:
+            limit_s = SILENCE_S if self.remote.gone else LONGEST_WAIT_S
+            alone = self._members.nodes == 1 or now_s - draw.since_s > limit_s
+            epoch.agreed = alone or self.epochs.agreed(draw.key)
+        return epoch.agreed
+
+    def _answer(self, draw: Draw, now_s: float) -> None:
         epoch = self.epochs.get(draw.key)
         assert epoch is not None  # nobody is answered before its plan is made
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)

@@ -63,6 +63,8 @@ class Epoch:
         self.number = 0
         """Tells this epoch from the same one that is begun anew."""
         self.dropped = False
+        self.agreed = False
+        """Whether it is known that all ranks have begun it in the same way, or was waited for long enough."""
         self.drawn = 0
         self.sent = 0
         self.total = 0
@@ -73,7 +75,7 @@ class Epoch:
         self.requests: Requests | None = None
         """What this node has to ask for, where it has to."""
         self.asked = np.zeros(0 if self._mine is None else samples, np.bool_)
-        """Places that other nodes were asked for."""
+        """Places that other nodes were asked for, on the streams that are open now."""
         self.lost = set(unreachable)
         """Nodes that were lost: what they own is not asked for as foreseen,"""
         self.unreachable = set(unreachable)
@@ -167,10 +169,13 @@ class Epoch:
         """From now on, what the ranks of a node draw from `front` on can be sent to it."""
         ranks = [rank for rank, at in self.ranks.items() if at == node]
         positions = np.sort(np.concatenate([np.arange(0), *(self.turns.positions(rank) for rank in ranks)]))
-        positions = positions[np.searchsorted(positions, front) :]
         places = self.plan.sample_of[positions]
         assert self._mine is not None
-        self.outgoing[node] = Outgoing(positions[self._mine[places] & ~self._too_large(node)[places]], requests)
+        can = self._mine[places] & ~self._too_large(node)[places]
+        before = self.outgoing.get(node)
+        self.outgoing[node] = Outgoing(positions[can], requests, front)
+        if before is not None:  # the node has more ranks than it had said; it does not ask twice
+            self.outgoing[node].ask(before.unanswered)
 
     def forget(self, node: int) -> NDArray[Any]:
         """A node has gone: nothing is sent to it; returns the places that were held for it."""
@@ -192,8 +197,9 @@ class Epoch:
         """What is still to come from a node will not come."""
         self.lost.add(node)
         self.unreachable.add(node)
-        due = np.flatnonzero(self.due)
-        self.due[due[self._owners.of(due) == node]] = False
+        for mask in (self.due, self.asked):
+            places = np.flatnonzero(mask)
+            mask[places[self._owners.of(places) == node]] = False
 
     def expect_again(self, node: int, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
         """A node that was lost is there again, and sends what is drawn here from `front` on."""

@@ -106,9 +106,11 @@ class Epochs:
                 return run.order
         raise UsageError(f"no order of run {name} has tag {tag}")
 
-    def of(self, client: int) -> list[int]:
-        """Numbers of the runs that a client has registered."""
-        return [number for number, run in self._runs.items() if client in run.clients]
+    def clients(self, run: int | None) -> list[int]:
+        """Clients that have registered the run of this number, or any (None)."""
+        return sorted(
+            {client for number, known in self._runs.items() if run in (None, number) for client in known.clients}
+        )
 
     def missing_ranks(self, key: Key) -> list[int]:
         """Ranks of an epoch that have not begun, as far as one has."""
@@ -164,7 +166,7 @@ class Epochs:
         if begin.node != self._members.node:
             self._largest_sent[begin.node] = begin.largest
         if begin.times:
-            run.readers[client, None if begin.node == self._members.node else epoch] = Reader(epoch, begin)
+            run.begin(client, Reader(epoch, begin), self._members.node)
         turns = Turns(self._samples, begin.start, begin.replicas, begin.batch)
         state = self._epochs.get(key)
         if state is None:
@@ -182,6 +184,17 @@ class Epochs:
             state.begun_at(begin.start)
             state.expect(run.ranks(state.replicas), run.fronts(epoch))
         self._retire(key[0], busy)
+
+    def agreed(self, key: Key) -> bool:
+        """Whether all ranks have begun an epoch as this node's have, if any of them is in it."""
+        return self._runs[key[0]].agreed_on(key[1], self._members.node)
+
+    def conflicts(self) -> Iterator[tuple[int, str]]:
+        """Runs that cannot go on, as ranks have begun an epoch in different ways, and why."""
+        for number, run in self._runs.items():
+            reason = run.conflict(self._members.node)
+            if reason is not None:
+                yield number, reason
 
     def take(self, key: Key, node: int, front: int, *, asks: bool) -> None:
         """A node can take samples of an epoch from now on, from position `front` on; `asks`: those that it asks for."""
@@ -214,7 +227,7 @@ class Epochs:
         if key in self._epochs or key in self._planned:
             return
         run, epoch = self._runs[key[0]], key[1]
-        begins = [reader.begin for reader in run.readers.values() if reader.epoch == epoch]
+        begins = run.begins(epoch)
         if begins:
             begin = begins[0]
             start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
@@ -342,7 +355,10 @@ class Epochs:
         here = tuple(sorted(rank for rank, at in run.ranks(turns.replicas).items() if at == node))
         if not here or turns.start >= self._samples:
             return None
-        begin = Begin(turns.start, turns.replicas, here, turns.batch, node, times, largest=self._largest_sent[node])
+        # An epoch that made room for others goes on later (`expect`); where it began is what the ranks have said.
+        said = [begin.start for begin in run.begins(key[1]) if begin.node == node and begin.times == times]
+        start = min(said, default=turns.start)
+        begin = Begin(start, turns.replicas, here, turns.batch, node, times, largest=self._largest_sent[node])
         return Drawing(run.name, run.turn, run.order, key[1], begin, 0 if state is None else state.number)
 
     def _need_none(self) -> NDArray[np.bool_]:
@@ -414,7 +430,9 @@ class Epochs:
 
     def _retire(self, number: int, busy: set[Key]) -> None:
         """Drop the epochs of a run that no reader is at, or will be at next."""
-        at = {reader.epoch for reader in self._runs[number].readers.values()}
+        run = self._runs[number]
+        at = {reader.epoch for reader in run.readers.values()}
+        run.agreed &= at
         wanted = {(number, epoch + more) for epoch in at for more in (0, 1)} | busy
         for key in [key for key in self._epochs if key[0] == number and key not in wanted]:
             self.judge(key)

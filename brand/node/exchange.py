@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node import peer_messages as wire
-from brand.node.clients import Clients
 from brand.node.core import Core
 from brand.node.epochs import Key
-from brand.node.fetches import Fetches
+from brand.node.fetches import Fetches, Outcome
 from brand.node.members import Members
-from brand.node.messages import Kind, ProtocolError, frame
+from brand.node.messages import ProtocolError
 from brand.node.network import MAX_UNSENT, Closed, Network, Opened, Received, Stream
 from brand.node.peer_messages import PeerKind
 from brand.node.remote import Push
@@ -40,15 +39,25 @@ Watch = Callable[[Opened | Closed], None]
 """Is told of a stream that opens, ends, or cannot be opened."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadFor:
+    """Samples to read exactly for another node."""
+
+    node: int
+    number: int
+    """Of its question."""
+    places: NDArray[np.int64]
+
+
 class Exchange:
     """All that a server has to do with the other nodes."""
 
-    def __init__(
-        self, core: Core, network: Network, members: Members, page: int, fetches: Fetches, clients: Clients
-    ) -> None:
+    def __init__(self, core: Core, network: Network, members: Members, page: int, fetches: Fetches) -> None:
         self._core, self._network, self._members, self._page = core, network, members, page
-        self._fetches, self._clients = fetches, clients
+        self._fetches = fetches
         self._open: set[Stream] = set()
+        self._met: set[Stream] = set()
+        """Streams that were ever open."""
         self._drawings: dict[Key, Drawing] = {}
         self._seen_changes = -1
         self._told: dict[int, dict[Key, tuple[Drawing, bool]]] = {node: {} for node in members.others}
@@ -60,7 +69,7 @@ class Exchange:
         self._backlog: dict[int, deque[bytes]] = {node: deque() for node in members.others}
         """Parts of what nodes have fetched."""
         self._reading = dict.fromkeys(members.others, 0)
-        self._reads: list[tuple[int, int, NDArray[np.int64]]] = []
+        self._reads: list[ReadFor] = []
         self._wrong: dict[int | None, str] = {}
         """Why a run cannot go on, or any (None): nodes disagree."""
         self.watch: Watch | None = None
@@ -73,6 +82,11 @@ class Exchange:
     def reachable(self, node: int) -> bool:
         """Whether a node can be asked."""
         return Stream(node, asks=True) in self._open
+
+    @property
+    def complete(self) -> bool:
+        """Whether this node and each other one have reached each other, at some time."""
+        return len(self._met) == 2 * len(self._members.others)
 
     @property
     def asked(self) -> bool:
@@ -111,16 +125,17 @@ class Exchange:
         else:
             self._take_question(stream, message)
 
-    def step(self, now_s: float) -> list[tuple[int, int, NDArray[np.int64]]]:
+    def step(self, now_s: float) -> list[ReadFor]:
         """Send what can be sent.
 
-        Returns what is to be read for other nodes: node, number of its question, places; `have_read` takes the result.
+        Returns what is to be read for other nodes; `have_read` takes the result.
         """
         if self._core.epochs.changes != self._seen_changes:
             self._seen_changes = self._core.epochs.changes
             self._drawings = self._core.epochs.drawings()
             for node in self._members.others:
                 self._tell(node)
+            self._wrong |= self._core.epochs.conflicts()
         for request in self._core.remote.requests(self.reachable):
             room = self._core.remote.room_for(request.node, now=True)
             self._ask(request.node, wire.pack_request(request.number, room or 0, request.positions))
@@ -133,7 +148,6 @@ class Exchange:
                     self._ask(node, wire.pack_fetch(*question))
             self._send_to(node)
         self._fetches.give_up(now_s, self.reachable)
-        self._answer_clients(now_s)
         reads, self._reads = self._reads, []
         return reads
 
@@ -144,22 +158,15 @@ class Exchange:
         for start in range(0, max(1, len(view)), wire.PART):
             self._backlog[node].append(wire.pack_fetched(number, len(view), start, view[start : start + wire.PART]))
 
-    def _answer_clients(self, now_s: float) -> None:
-        """Those who fetched get their samples, those who draw what nodes disagree about hear so at once."""
-        for number, outcome in self._fetches.done():
-            channel = self._clients.get(number)
-            if channel is not None and isinstance(outcome, bytes):
-                self._clients.send(channel, frame(Kind.FETCH, outcome))
-            elif channel is not None and not isinstance(outcome, bytes):
-                self._clients.refuse(channel, outcome, now_s)
-        if self._wrong:
-            for channel in self._clients:
-                reasons = (
-                    self._wrong.get(None) or self._wrong.get(run) for run in self._core.epochs.of(channel.number)
-                )
-                reason = next(filter(None, reasons), None)
-                if reason is not None and not channel.closing:
-                    self._clients.refuse(channel, UsageError(reason), now_s)
+    def outcomes(self) -> list[Outcome]:
+        """What clients are told: those who fetched get their samples, or why they cannot have them.
+
+        A client that draws what nodes disagree about is told so at once, and again until it has gone.
+        """
+        told = self._fetches.done()
+        for run, reason in self._wrong.items():
+            told += [(client, UsageError(reason)) for client in self._core.epochs.clients(run) if client >= 0]
+        return told
 
     def _ask(self, node: int, message: bytes) -> None:
         self._network.send(Stream(node, asks=True), message)
@@ -201,6 +208,7 @@ class Exchange:
 
     def _opened(self, stream: Stream, now_s: float) -> None:
         self._open.add(stream)
+        self._met.add(stream)
         if stream.asks:
             self._wrong.pop(None, None)
             self._told[stream.node].clear()
@@ -260,7 +268,7 @@ class Exchange:
                 if self._reading[node] >= MAX_READS:
                     raise ProtocolError(f"more than {MAX_READS} questions at a time")
                 self._reading[node] += 1
-                self._reads.append((node, number, places))
+                self._reads.append(ReadFor(node, number, places))
             case _:
                 raise ProtocolError(f"{kind.name} is not for owners")
 
@@ -295,14 +303,9 @@ class Exchange:
                     continue
                 differences = _differences(me, here.order, node, drawing.order)
                 return f"nodes {me} and {node} disagree: {differences}"
-            ours, theirs = here.begin, drawing.begin
-            same = (ours.start, ours.replicas, ours.batch) == (theirs.start, theirs.replicas, theirs.batch)
-            if here.epoch == drawing.epoch and ours.times == theirs.times and not same:
-                return (
-                    f"nodes {me} and {node} disagree: node {me} begins epoch {here.epoch} at position "
-                    f"{ours.start:,} of {ours.replicas} ranks, node {node} at position {theirs.start:,} of "
-                    f"{theirs.replicas} ranks; give all ranks the same sampler and state"
-                )
+            reason = here.begin.conflict(here.epoch, drawing.begin) if here.epoch == drawing.epoch else None
+            if reason is not None:
+                return reason
         return None
 
     def _forget(self, node: int, forgotten: wire.Forgotten) -> None:
@@ -349,4 +352,6 @@ def _differences(here: int, ours: Order, there: int, theirs: Order) -> str:
         mine, other = getattr(ours, field.name), getattr(theirs, field.name)
         if mine != other:
             parts.append(f"{field.name} is {mine} on node {here} and {other} on node {there}")
+    if ours.group_chunks != theirs.group_chunks:
+        parts.append("group_chunks follows from the memory: give all nodes the same --memory (in Python: memory=)")
     return "; ".join(parts)

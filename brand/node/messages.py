@@ -28,6 +28,8 @@ MAX_REPLY: Final = 1 << 28
 """Largest body that a client takes."""
 MAX_FAILED: Final = 1 << 16
 """Largest body of a FAILED."""
+ENDED: Final = "Ended"
+"""Type of a FAILED that refuses nothing: the server was told to end."""
 MAX_REASON: Final = 1000
 """Longest reason of a report, in characters."""
 MAX_DRAW: Final = 1 << 16

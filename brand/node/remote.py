@@ -78,6 +78,8 @@ class Remote:
         """and those that were."""
         self._open: set[int] = set()
         """Nodes that can be reached."""
+        self._met: set[int] = set()
+        """Nodes that could be reached at some time."""
         self._heard_s = np.zeros(members.nodes)
         self._requests: deque[Request] = deque()
 
@@ -158,16 +160,23 @@ class Remote:
         self._received[node] = self._told[node] = self._outstanding[node] = 0
         self._heard_s[node] = now_s
         self._open.add(node)
+        self._met.add(node)
         self._epochs.unreachable.discard(node)
         for _, epoch in self._epochs:
             epoch.expect_again(node, self._residents.present)
 
     def lost(self, node: int) -> None:
-        """An owner cannot be reached: nothing is expected from it, until it can."""
+        """An owner cannot be reached: nothing is expected from it, until it can, and it knows of no request."""
         self._open.discard(node)
+        self._requests = deque(request for request in self._requests if request.node != node)
         self._epochs.unreachable.add(node)
         for _, epoch in self._epochs:
             epoch.lose(node)
+
+    @property
+    def gone(self) -> set[int]:
+        """Nodes that could be reached and cannot any more; one that is still to come is not gone."""
+        return self._met - self._open
 
     def room_for(self, node: int, *, now: bool = False) -> int | None:
         """Pages that a node may send in all since its stream was opened; None: too little more to tell, but `now`."""
@@ -225,16 +234,10 @@ class Remote:
         table = epoch.requests
         if table is None:
             return
-        positions = np.sort(positions)
-        asked = positions[np.isin(positions, table.positions)]
-        places = epoch.plan.sample_of[asked]
-        due, owner = epoch.due[places], epoch.owner_of(places)
+        asked = np.unique(positions[np.isin(positions, table.positions)])
+        owner = self._owner_to_ask(epoch, epoch.plan.sample_of[asked])
         for node in [node for node in self._members.others if node not in epoch.lost]:
-            of_node = due & (owner == node)
-            mine = asked[of_node]
-            if len(mine):
-                self._counters.requests += len(mine)
-                self._ask(node, epoch, mine, places[of_node])
+            self._counters.requests += self._ask(node, epoch, asked[owner == node])
 
     def requests(self, reachable: Callable[[int], bool]) -> Iterator[Request]:
         """What is to be asked for now; what concerns nodes that were never reached waits until they are."""
@@ -256,20 +259,29 @@ class Remote:
         return waited_s > HURRY_S and self._hurry(epoch, positions)
 
     def _hurry(self, epoch: Epoch, positions: NDArray[np.int64]) -> bool:
-        places = epoch.plan.sample_of[positions]
-        waits = epoch.due[places] & ~epoch.asked[places]
-        owner = np.where(waits, epoch.owner_of(places), self._members.node)
+        positions = np.unique(positions)
+        owner = self._owner_to_ask(epoch, epoch.plan.sample_of[positions])
         late = [node for node in self._open - epoch.unreachable if (owner == node).any()]
         for node in late:
-            mine = owner == node
-            self._counters.hurried += int(mine.sum())
-            self._ask(node, epoch, positions[mine], places[mine])
+            self._counters.hurried += self._ask(node, epoch, positions[owner == node])
         return bool(late)
 
-    def _ask(self, node: int, epoch: Epoch, positions: NDArray[np.int64], places: NDArray[Any]) -> None:
+    def _owner_to_ask(self, epoch: Epoch, places: NDArray[Any]) -> NDArray[np.int32]:
+        """Who is to be asked for each place; this node itself where nobody is.
+
+        That which has come, or was asked for before, is not asked for: an owner hears of each position once.
+        """
+        waits = epoch.due[places] & ~epoch.asked[places]
+        return np.where(waits, epoch.owner_of(places), np.int32(self._members.node))
+
+    def _ask(self, node: int, epoch: Epoch, positions: NDArray[np.int64]) -> int:
+        """Have an owner asked for these, all different; how many they are."""
+        places = epoch.plan.sample_of[positions]
         epoch.asked[places] = True
-        pages = int(self._residents.pages_of[places].sum())
-        self._requests.append(Request(node, epoch.number, positions, pages))
+        if len(positions):
+            pages = int(self._residents.pages_of[places].sum())
+            self._requests.append(Request(node, epoch.number, positions, pages))
+        return len(positions)
 
     def _give_up(self, epoch: Epoch, positions: NDArray[np.int64], silent_since_s: float) -> None:
         places: NDArray[Any] = epoch.plan.sample_of[positions]

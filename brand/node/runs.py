@@ -34,6 +34,23 @@ class Begin:
     largest: int = 0
     """Pages of the largest sample that can be sent to their node."""
 
+    def same_as(self, other: Begin) -> bool:
+        """Whether both divide the same positions among equally many ranks."""
+        return (self.start, self.replicas, self.batch) == (other.start, other.replicas, other.batch)
+
+    def conflict(self, epoch: int, other: Begin) -> str | None:
+        """Why ranks here and those of another begin of this epoch cannot draw together; None where they can.
+
+        Those that have begun it more often than others may be a step ahead of them.
+        """
+        if self.times != other.times or self.same_as(other):
+            return None
+        return (
+            f"nodes {self.node} and {other.node} disagree: node {self.node} begins epoch {epoch} at position "
+            f"{self.start:,} of {self.replicas} ranks, node {other.node} at position {other.start:,} of "
+            f"{other.replicas} ranks; give all ranks the same sampler and state"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Reader:
@@ -59,16 +76,50 @@ class Run:
     clients: set[int] = field(default_factory=set)
     readers: dict[tuple[int, int | None], Reader] = field(default_factory=dict)
     """By client; another node, whose ranks may be in several epochs, also by epoch."""
+    agreed: set[int] = field(default_factory=set)
+    """Epochs that all ranks have begun as those of this node have; others may have gone on since."""
+
+    def begin(self, client: int, reader: Reader, node: int) -> None:
+        """Ranks begin an epoch, those of this node or of another one."""
+        here = reader.begin.node == node
+        self.readers[client, None if here else reader.epoch] = reader
+        if here:
+            self.agreed.discard(reader.epoch)
+        begins = self.begins(reader.epoch)
+        if all(_complete(begin, begins) for begin in begins if begin.node == node):
+            self.agreed.add(reader.epoch)
+
+    def begins(self, epoch: int) -> list[Begin]:
+        """How those who are in an epoch have begun it."""
+        return [reader.begin for reader in self.readers.values() if reader.epoch == epoch]
+
+    def agreed_on(self, epoch: int, node: int) -> bool:
+        """Whether all ranks have begun an epoch as those of this node have, if any of these is in it."""
+        return epoch in self.agreed or all(begin.node != node for begin in self.begins(epoch))
+
+    def conflict(self, node: int) -> str | None:
+        """Why the ranks of this node cannot go on: others have begun an epoch in another way. None where they can."""
+        for epoch in {reader.epoch for reader in self.readers.values()}:
+            begins = self.begins(epoch)
+            for mine in [begin for begin in begins if begin.node == node]:
+                for reason in (mine.conflict(epoch, other) for other in begins):
+                    if reason is not None:
+                        return reason
+        return None
 
     def fronts(self, epoch: int) -> dict[int, int]:
         """Positions of an epoch before which ranks have drawn already."""
-        begins = [reader.begin for reader in self.readers.values() if reader.epoch == epoch and reader.begin.front]
-        return {rank: begin.front for begin in begins for rank in begin.ranks}
+        return {rank: begin.front for begin in self.begins(epoch) if begin.front for rank in begin.ranks}
 
     def ranks(self, replicas: int) -> dict[int, int]:
         """Ranks that draw, and at which node, as far as they have said so."""
         begins = [reader.begin for reader in self.readers.values() if reader.begin.replicas == replicas]
         return {rank: begin.node for begin in begins for rank in begin.ranks}
+
+
+def _complete(begin: Begin, begins: list[Begin]) -> bool:
+    """Whether all ranks have begun in the same way."""
+    return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.replicas
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from brand.errors import UsageError
+from brand.errors import BrandError, UsageError
 from brand.node import messages
 from brand.node.account import Drawer
 from brand.node.arena import Arena
@@ -30,9 +27,10 @@ from brand.node.clients import Clients
 from brand.node.connection import Channel
 from brand.node.core import Core
 from brand.node.epochs import Key
-from brand.node.exchange import Exchange, Watch
+from brand.node.exchange import Exchange, ReadFor, Watch
 from brand.node.executor import Executor
 from brand.node.fetches import Fetches, pack_samples
+from brand.node.lifetime import Lifetime
 from brand.node.members import members_of
 from brand.node.memory import Memory, memory_bytes, remote_bytes
 from brand.node.messages import Kind, ProtocolError
@@ -47,8 +45,6 @@ from brand.storage.dataset import StoredDataSet
 from brand.storage.vectored import Storage
 
 MAX_REPORTS: Final = 1000
-LINGER_S: Final = 10.0
-"""A server that is owned ends when nobody was connected for so long."""
 _POLL_S: Final = 0.05
 
 log = logging.getLogger("brand.node")
@@ -104,22 +100,21 @@ class NodeServer:
         if self._network is not None:
             by_share = members.owners(Mapping(len(self._data), self._data.header.chunk_size, 1))
             self._fetches = Fetches(self._data, by_share, len(self._data), self._core.counters)
-            self._exchange = Exchange(self._core, self._network, members, page, self._fetches, self._clients)
+            self._exchange = Exchange(self._core, self._network, members, page, self._fetches)
         self._shares = Shares(self._core, self._clients)
-        self._nodes, self._connected = nodes, False
-        self._owners: dict[int, int] = {}
-        self._owned = bool(owners)
+        self._node, self._nodes, self._connected = node, nodes, False
+        self._greeted = False
+        """Whether a client has come that means to draw; one that only looks is none."""
         self._reports: list[dict[str, Any]] = []
         self._stopped = False
-        self._started_s = self._alone_s = time.monotonic()
+        self._started_s = time.monotonic()
         self._stop_end, self._stop_start = socket.socketpair()
         self._watch(self._executor.wake, lambda _: self._take_results())
         self._watch(self._stop_end.fileno(), lambda _: self._stop())
         if self._exchange is not None:
             exchange = self._exchange
             self._watch(exchange.wake, lambda _: exchange.take_events(time.monotonic()))
-        for owner in owners:
-            self._own(owner)
+        self._lifetime = Lifetime(self._selector, owners)
 
     @property
     def memory(self) -> int:
@@ -143,25 +138,30 @@ class NodeServer:
 
     def run(self) -> None:
         """Serve until stopped, or until no owner is left."""
+        why = "it was told to end, by a signal or by its launcher"
         try:
-            while not self._stopped and not self._abandoned():
+            while not self._stopped and not self._over():
                 for key, events in self._selector.select(self._patience()):
                     callback: Callback = key.data
                     callback(events)
                 self._step()
+        except BaseException as error:
+            why = f"of an error, {type(error).__name__}: {error}"
+            raise
         finally:
-            self._close()
+            self._close(why)
 
     def stop(self) -> None:
         """End `run`, from any thread or signal handler."""
         with suppress(OSError):
             self._stop_start.send(b"x")
 
-    def _abandoned(self) -> bool:
-        """Whether all owners have ended, or nobody has been connected for a while (data sets were dropped)."""
-        if len(self._clients) or (self._exchange is not None and self._exchange.asked):
-            self._alone_s = time.monotonic()
-        return self._owned and (not self._owners or time.monotonic() - self._alone_s > LINGER_S)
+    def _over(self) -> bool:
+        """Whether nobody needs this server any more."""
+        used, starting = len(self._clients) > 0, not self._greeted
+        if self._exchange is not None:
+            used, starting = used or self._exchange.asked, starting or not self._exchange.complete
+        return self._lifetime.over(time.monotonic(), used=used, starting=starting)
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class NodeServer:
         """How long the loop may sleep where nothing happens."""
         if not self._core.idle() or not self._shares.idle or (self._fetches is not None and not self._fetches.idle):
             return _POLL_S
-        if self._owned and not len(self._clients):
+        if self._lifetime.owned and not len(self._clients):
             return 1.0
         return 1.0 if self._clients.half else None
 
@@ -194,8 +194,10 @@ class NodeServer:
                 lease = (answer.places, answer.state, answer.counts, answer.pages)
                 self._clients.send(channel, messages.pack_lease(answer.lease, *lease))
         if self._exchange is not None:
-            for node, number, places in self._exchange.step(now_s):
-                self._read_for(self._exchange, node, number, places)
+            for wanted in self._exchange.step(now_s):
+                self._read_for(self._exchange, wanted)
+            for client, outcome in self._exchange.outcomes():
+                self._tell(client, outcome, now_s)
         self._shares.answer(now_s)
         self._clients.tend(now_s)
         for fault in self._core.epochs.take_faults():
@@ -289,14 +291,15 @@ class NodeServer:
                 f"the server at {self.address} serves data set {mine} ({self._data.path}), not {hello.get('data_set')}"
             )
         owner = hello.get("owner")
-        if owner is not None and self._owned:
+        if owner is not None and self._lifetime.owned:
             if not isinstance(owner, int) or not 1 < owner < 1 << 31:  # 1 never ends
                 raise ProtocolError(f"process {owner} cannot own a server")
-            self._own(owner)
+            self._lifetime.own(owner)
+        self._greeted = self._greeted or hello.get("data_set") is not None
         channel.drawer = _drawer(owner, hello.get("worker"))
         channel.greeted = True
         pages = {"page": self._arena.page, "pages": self._arena.count, "all_pages": self._all_pages}
-        others = {"nodes": self._nodes, "remote_pages": self._core.remote_pages}
+        others = {"node": self._node, "nodes": self._nodes, "remote_pages": self._core.remote_pages}
         cluster = {"listens_at": self.listens_at, "joined": self._connected, **others}
         welcome = {"data_set": mine, "process": os.getpid(), **pages, **cluster}
         self._clients.send(channel, messages.pack_json(Kind.HELLO, welcome), self._arena.descriptor)
@@ -343,33 +346,27 @@ class NodeServer:
 
     # -- other nodes -------------------------------------------------------------------------------------------------
 
-    def _read_for(self, exchange: Exchange, node: int, number: int, places: NDArray[np.int64]) -> None:
+    def _read_for(self, exchange: Exchange, wanted: ReadFor) -> None:
         """Read samples exactly for another node; those that cannot be read are left out."""
 
         def done(data: Any, error: BaseException | None) -> None:
             if error is not None:
                 raise error  # what storage says is told by what is left out: a bug
-            exchange.have_read(node, number, data)
+            exchange.have_read(wanted.node, wanted.number, data)
 
-        self._executor.read(lambda _: pack_samples(self._data.stored_bytes(places)), done)
+        self._executor.read(lambda _: pack_samples(self._data.stored_bytes(wanted.places)), done)
+
+    def _tell(self, client: int, outcome: bytes | BrandError, now_s: float) -> None:
+        """A client gets what it has fetched, or hears why it cannot go on."""
+        channel = self._clients.get(client)
+        if channel is None or channel.closing:
+            return
+        if isinstance(outcome, bytes):
+            self._clients.send(channel, messages.frame(Kind.FETCH, outcome))
+        else:
+            self._clients.refuse(channel, outcome, now_s)
 
     # -- life --------------------------------------------------------------------------------------------------------
-
-    def _own(self, process: int) -> None:
-        """Live as long as this process does."""
-        if process in self._owners:
-            return
-        try:
-            descriptor = os.pidfd_open(process)
-        except OSError:  # gone already
-            return
-        self._owners[process] = descriptor
-        self._watch(descriptor, lambda _: self._disown(process))
-
-    def _disown(self, process: int) -> None:
-        descriptor = self._owners.pop(process)
-        self._selector.unregister(descriptor)
-        os.close(descriptor)
 
     def _left(self, client: int) -> None:
         """A client is gone."""
@@ -383,13 +380,12 @@ class NodeServer:
     def _stop(self) -> None:
         self._stopped = True
 
-    def _close(self) -> None:
-        self._clients.close()
+    def _close(self, why: str) -> None:
+        self._clients.close(why)
         if self._network is not None:
             self._network.close()
         self._executor.close()
-        for process in list(self._owners):
-            self._disown(process)
+        self._lifetime.close()
         self._selector.close()
         self._stop_end.close()
         self._stop_start.close()

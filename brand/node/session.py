@@ -30,6 +30,11 @@ from brand.protocol.order import Order
 ANSWER_LIMIT_S: Final = 120.0
 """How long a server may take to answer; it answers within 30 s even where storage hangs."""
 
+
+class EndedError(ConnectionResetError):
+    """The server has said why it ends, and hung up."""
+
+
 _open: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -61,6 +66,10 @@ class ServerFacts:
     """Where other nodes reach it; None where it is alone."""
     joined: bool
     """Whether it was told where the others are."""
+    node: int
+    """Which of them it is."""
+    process: int
+    """Its process."""
 
 
 class Session:
@@ -94,11 +103,15 @@ class Session:
 
     def send(self, message: bytes) -> None:
         """Send a message that gets no reply."""
-        self._socket.sendall(message)
+        try:
+            self._socket.sendall(message)
+        except (BrokenPipeError, ConnectionResetError):  # a server that is told to end has said so before
+            self._body(bytes(self._exactly(HEAD.size)), Kind.FAILED)
+            raise
 
     def ask(self, message: bytes, expected: Kind, limit: int = MAX_REPLY) -> memoryview:
         """Send a message; the body of the reply, of so many bytes at the most."""
-        self._socket.sendall(message)
+        self.send(message)
         return self._body(bytes(self._exactly(HEAD.size)), expected, limit)
 
     def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64]) -> Drawn:
@@ -165,7 +178,8 @@ class Session:
                 raise ProtocolError("the server's memory is not as it says")
             mapping = mmap.mmap(descriptors[0], size, prot=mmap.PROT_READ)
             listens_at, joined = welcome.get("listens_at"), bool(welcome.get("joined"))
-            facts = ServerFacts(count / every, nodes, remote / count, listens_at, joined)
+            node, process = int(welcome.get("node") or 0), int(welcome.get("process") or 0)
+            facts = ServerFacts(count / every, nodes, remote / count, listens_at, joined, node, process)
             return np.frombuffer(mapping, np.uint8).reshape(count, page), facts
         finally:
             for descriptor in descriptors:
@@ -178,6 +192,8 @@ class Session:
         body = self._exactly(length)
         if kind == Kind.FAILED:
             fact = messages.unpack_json(body)
+            if fact.get("type") == messages.ENDED:
+                raise EndedError(str(fact.get("message")))
             raise ServerError(f"the node server at {self._address} refuses: {fact.get('message')}")
         if kind != expected:
             raise ProtocolError(f"the server answers {kind.name} where {expected.name} is due")

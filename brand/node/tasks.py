@@ -1,4 +1,6 @@
-"""What passes between the server's decisions and those who act on them: rows of the index, choices, reads, answers."""
+"""What passes between the server's decisions and those who act on them: rows of the index, draws, choices, reads,
+answers.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.account import Drawer
 from brand.node.epoch import Epoch
 from brand.node.members import Owners
 from brand.protocol.plan import Plan, choose_kept
@@ -27,6 +30,23 @@ class Rows(Protocol):
     def release_rows(self) -> None:
         """Give up memory that looking at rows took."""
         ...
+
+
+@dataclass(eq=False, slots=True)
+class Draw:
+    """Positions of an epoch that a client waits for."""
+
+    client: int
+    key: tuple[int, int]
+    """Number of the run, and the epoch."""
+    positions: NDArray[np.int64]
+    since_s: float
+    drawer: Drawer | None = None
+    """The process behind the client, where that is known."""
+    asked_of: Epoch | None = None
+    """The epoch whose planned requests for this draw have been made."""
+    asked_s: float = 0.0
+    """When they were made: since then other nodes can know that the draw waits."""
 
 
 @dataclass(frozen=True, slots=True)

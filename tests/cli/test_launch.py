@@ -16,6 +16,7 @@ import pytest
 
 from brand.cluster.launcher import free_ports
 from brand.node.client import look_at
+from brand.node.launch import ServerError
 from tests.nodes.support import Rank, check_epoch, draw_in_step, node_of, order_of
 from tests.support import LIMIT_S, Outcome, brand, running_brand, wait_until
 
@@ -112,15 +113,23 @@ def test_a_launcher_that_is_killed_leaves_nothing(photos_set: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_node_that_is_killed_ends_all(photos_set: Path) -> None:
-    """It is named, and nothing is left."""
-    with launching(photos_set, "--local", 3) as (addresses, process):
+def test_the_others_go_on_without_a_node_that_is_killed(photos_set: Path) -> None:
+    """They draw every sample; the ranks of its host hear which server has ended, and the launcher says how."""
+    with launching(photos_set, "--local", 3, "--memory", "0.5") as (addresses, process):
         nodes = descendants(process.pid)
-        os.kill(look_at(addresses[1])["process"], signal.SIGKILL)
+        with closing(node_of(photos_set, addresses[1])) as client:
+            killed = client.stats()["process"]
+            os.kill(killed, signal.SIGKILL)
+            with pytest.raises(ServerError, match=rf"the server of node 1 of 3 at \S+, process {killed}, has ended: "):
+                client.stats()
+        check_draws([photos_set] * 2, [addresses[0], addresses[2]])
+        process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 1
         assert alive(nodes) == []
-        last = told(process)[-1]
-    assert re.fullmatch(r"brand: node 1 at 127\.0\.0\.1:\d+ was ended by signal 9, and the others were stopped", last)
+        lines = told(process)
+    fate = r"node 1 at 127\.0\.0\.1:\d+ was ended by signal 9; "
+    assert any(re.fullmatch(fate + "2 of 3 nodes go on without it", line) for line in lines)
+    assert re.fullmatch("brand: " + fate + "the others went on without it", lines[-1])
 
 
 @pytest.mark.slow

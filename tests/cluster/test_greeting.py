@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from brand.cluster.greeting import MAX_GREETING, MAX_NODES, PROTOCOL, Greeting, disagreement
+from brand.cluster.greeting import MAX_GREETING, MAX_NODES, PROTOCOL, Greeting, disagreement, memory_text
 from brand.node.messages import ProtocolError
 from tests.cluster.support import greeting
 
@@ -23,6 +23,7 @@ GREETINGS = st.builds(
     page=st.integers(1, 1 << 30),
     shares=st.none() | st.integers(1, 1 << 40),
     brand=TEXTS,
+    memory=st.sampled_from(["memory for 0.5 of the data", "memory of 1,000 bytes"]),
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
@@ -58,8 +59,8 @@ def test_a_greeting_with_a_wrong_field(name: str, value: Any) -> None:
     except ProtocolError:
         return
     field = getattr(found, name)
-    assert field == value or (name == "shares" and value == "missing")
-    assert field is None or type(field) is type(getattr(greeting(0, shares=1), name))
+    assert field == value or (name in ("shares", "memory") and value == "missing")
+    assert field is None or type(field) is type(getattr(greeting(0, shares=1, memory="some"), name))
 
 
 @pytest.mark.parametrize(
@@ -104,13 +105,31 @@ def test_nodes_agree_where_all_but_number_and_version_are_the_same(mine: Greetin
         (greeting(2, 4), "node 2 knows of 4 nodes, node 0 3 nodes"),
         (greeting(2, 3, page=512), "node 2 has pages of 512 bytes, node 0 pages of 4,096 bytes"),
         (greeting(2, 3, shares=16), "node 2 holds a share in groups of 16 chunks, node 0 all chunks"),
+        (
+            greeting(2, 3, memory=memory_text("2GB")),
+            "node 2 has memory of 2,000,000,000 bytes, node 0 has memory for 0.25 of the data: "
+            "give all nodes the same --memory (in Python: memory=)",
+        ),
+        (
+            greeting(2, 3, memory=memory_text(None)),
+            "node 2 has no memory named, so a part of what is free, node 0 has memory for 0.25 of the data: "
+            "give all nodes the same --memory (in Python: memory=)",
+        ),
+        (greeting(2, 3, memory=memory_text(0.25)), ""),
+        (greeting(2, 3, memory=None), ""),
         (greeting(0, 3), "two nodes say that they are node 0: give each a number of its own"),
         (greeting(3, 3), "node 3 greets node 0, but of 3 nodes the last is 2"),
     ],
 )
 def test_what_differs_is_named(theirs: Greeting, said: str) -> None:
     """And both nodes are."""
-    assert disagreement(greeting(0, 3), theirs) == said
+    assert disagreement(greeting(0, 3, memory=memory_text(0.25)), theirs) == said
+
+
+def test_the_same_memory_is_the_same_however_it_is_written() -> None:
+    """As a text, or as a number of bytes."""
+    assert memory_text("2GB") == memory_text(2_000_000_000) == memory_text("2000 MB")
+    assert memory_text(0.5) != memory_text(0.25)
 
 
 def test_all_that_differs_is_named() -> None:

@@ -121,14 +121,29 @@ def test_where_one_ends_all_are_stopped(end: str, fate: str) -> None:
     assert not watched.ready.is_set()
 
 
-def test_after_they_were_ready_an_end_is_no_less_a_failure(tmp_path: Path) -> None:
-    """Whenever it comes."""
-    watched = Watched()
-    go = tmp_path / "go"
-    with watched.running(LISTENS + MEETS + STAYS, LISTENS + MEETS + f"until test -e {go}; do sleep 0.02; done"):
+def test_after_they_were_ready_the_others_go_on(tmp_path: Path) -> None:
+    """What becomes of a node is said at once, and is the launcher's failure when all are stopped."""
+    watched, go = Watched(), tmp_path / "go"
+    fate = "node 1 at place 1 was ended by signal 9"
+    with watched.running(
+        LISTENS + MEETS + STAYS, LISTENS + MEETS + f"until test -e {go}; do sleep 0.02; done; kill -9 $$"
+    ):
+        go.touch()
+        wait_until(lambda: f"{fate}; 1 of 2 nodes go on without it" in watched.said, "the end is told")
+        assert watched.error is None
+    assert str(watched.error) == f"{fate}; the others went on without it"
+    assert watched.said[-1] == "stopping 1 node"
+
+
+def test_where_none_is_left_it_ends(tmp_path: Path) -> None:
+    """With the fate of each node."""
+    watched, go = Watched(), tmp_path / "go"
+    waits = f"until test -e {go}; do sleep 0.02; done; exit "
+    with watched.running(LISTENS + MEETS + waits + "3", LISTENS + MEETS + waits + "4"):
         go.touch()
         wait_until(lambda: watched.error is not None, "the end is noticed")
-    assert str(watched.error) == "node 1 at place 1 ended with exit code 0, and the others were stopped"
+    fates = [f"node {node} at place {node} ended with exit code {node + 3}" for node in (0, 1)]
+    assert str(watched.error) in (f"{'; '.join(order)}: no node is left" for order in (fates, fates[::-1]))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ import pytest
 
 from brand.node import core
 from brand.node.client import Node
+from brand.node.launch import ServerError
 from brand.node.server import NodeServer
 from brand.storage.dataset import StoredDataSet
-from brand.testing.node import random_address, running_server
+from brand.testing.node import attached, random_address, running_server
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandSampler
 from tests.node.support import RawClient, drawing
@@ -95,3 +97,16 @@ def test_more_clients_at_once_than_the_queue_holds(texts: Path) -> None:
     finally:
         server.stop()
         thread.join()
+
+
+def test_a_server_that_has_ended_is_named_and_says_why(texts: Path) -> None:
+    """A client that attaches hears which server it was, and that it was told to end; not that there never was one."""
+    with running_server(texts) as server:
+        client = attached(server)
+        client.stats()
+    with closing(client), pytest.raises(ServerError) as caught:
+        client.stats()
+    assert str(caught.value) == (
+        f"the server of this data set at {server.address}, process {os.getpid()}, has ended: it was told to end, by a "
+        "signal or by its launcher; start it again, and go on from the last checkpoint"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
@@ -42,13 +44,40 @@ def test_unasked_all_comes_once_and_what_is_waited_for_comes_first(queued: set[i
 def test_asked_for_answers_come_first_and_then_what_is_sent_along() -> None:
     """That which is drawn next first; what the plan does not foresee as a request comes alone."""
     table = Requests(positions(3, 10), positions(7, 30, 5, 12), np.array([2, 4]))
-    outgoing = Outgoing(positions(3, 5, 7, 10, 12, 30), table)
+    outgoing = Outgoing(positions(3, 4, 5, 7, 10, 12, 30), table)
     assert taken(outgoing) == []
     outgoing.ask(positions(3, 10))
     assert outgoing.urgent == 2
     assert taken(outgoing) == [3, 10, 5, 7, 12, 30]
     outgoing.ask(positions(4))
     assert taken(outgoing) == [4]
+
+
+@given(
+    st.sets(st.integers(0, 60), max_size=40),
+    st.lists(st.one_of(st.lists(st.integers(0, 60), max_size=6), st.integers(1, 4)), max_size=12),
+    st.randoms(use_true_random=False),
+)
+def test_asked_for_no_position_comes_twice(known: set[int], steps: list[list[int] | int], rng: random.Random) -> None:
+    """Whatever the node asks for, and whenever: what it has asked for comes, if it is known, and nothing else does."""
+    foreseen = sorted(rng.sample(range(61), 20))
+    along = rng.sample([position for position in range(61) if position not in foreseen], 40)
+    table = Requests(positions(*foreseen), positions(*along), np.arange(2, 42, 2))
+    outgoing, sent, asked = Outgoing(positions(*sorted(known)), table), list[int](), set[int]()
+    for step in steps:
+        if isinstance(step, int):
+            some = outgoing.next()[:step].tolist()
+            outgoing.advance(len(some))
+            sent += some
+        else:
+            outgoing.ask(positions(*step))
+            asked |= known & set(step)
+    urgent = outgoing.unanswered.tolist()
+    sent += taken(outgoing)
+    assert len(set(sent)) == len(sent)
+    with_them = {p for number, first in enumerate(foreseen) if first in asked for p in table.sent_with(number).tolist()}
+    assert set(sent) == asked | (with_them & known)
+    assert set(urgent) <= asked
 
 
 def test_a_plan_of_requests_is_followed_where_ranks_lie_as_it_foresees() -> None:

@@ -1,7 +1,8 @@
 """A node server without sockets, threads or a clock: `Core` with a data set made of bytes that tell what they are.
 
 `World` does what the server's loop and threads do, when it is told to: so a test decides in which order reads end,
-plans are made and clients speak. After every call it checks what must always hold.
+plans are made and clients speak. After every call it checks what must always hold. With a network it is one node of
+several.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from brand.formats.constants import ROW
 from brand.node.arena import ROW_BYTES, Arena
 from brand.node.core import LARGEST_SHARE, Core
 from brand.node.epoch import Epoch
+from brand.node.exchange import Exchange, ReadFor
+from brand.node.fetches import Fetches, pack_samples
 from brand.node.leases import MAX_LEASES
+from brand.node.members import ALONE, Members
+from brand.node.network import Network
 from brand.node.pages import pages_needed
 from brand.node.tasks import Answer, Choice, Read
+from brand.protocol.mapping import Mapping
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan, read_of_sample
 
@@ -100,9 +106,15 @@ class World:
     chunk_size: int
     pages: int
     depth: int = 2
+    members: Members = ALONE
+    remote_pages: int = 0
+    network: Network | None = None
+    """Where it meets the other nodes; None: it is alone."""
+    plans: dict[tuple[Order, int], Plan] = field(default_factory=dict)
+    """Plans that are made, by order and epoch; the nodes of a cluster share them."""
     now_s: float = 1000.0
     reads: list[Read] = field(default_factory=list)
-    jobs: list[tuple[Key, Order] | Choice] = field(default_factory=list)
+    jobs: list[tuple[Key, Order] | Choice | ReadFor] = field(default_factory=list)
     held: dict[int, Held] = field(default_factory=dict)
     """Leases by number."""
     asked: dict[int, Asked] = field(default_factory=dict)
@@ -115,25 +127,34 @@ class World:
     """Places whose checksums a client has found right since they came into memory."""
     unanswered: int = 0
     """Positions that were asked for by clients who left before the answer."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Why clients cannot go on."""
 
     def __post_init__(self) -> None:
         self.index = Index(self.sizes, self.chunk_size)
         self.pages_of = pages_needed(self.index.sizes, PAGE)
         self.arena = Arena(self.pages * PAGE, PAGE)
-        self.core = Core(self.index, self.arena, self.pages_of, self.chunk_size)
-        self.plans: dict[tuple[Order, int], Plan] = {}
+        where = self.members, self.remote_pages
+        self.core = Core(self.index, self.arena, self.pages_of, self.chunk_size, *where)
+        self.exchange: Exchange | None = None
+        if self.network is not None:
+            owners = self.members.owners(Mapping(len(self.sizes), self.chunk_size, 1))
+            fetches = Fetches(self.index, owners, len(self.sizes), self.core.counters)
+            self.exchange = Exchange(self.core, self.network, self.members, PAGE, fetches)
         self._last_run = 0
 
     # -- what clients do ---------------------------------------------------------------------------------------------
 
-    def register(self, client: int, name: str = "run", *, tag: int | None = None, **order: Any) -> int:
+    def register(
+        self, client: int, name: str = "run", *, tag: int | None = None, turn: int | None = None, **order: Any
+    ) -> int:
         """Make a run known; its number."""
         chunks = -(-len(self.sizes) // self.chunk_size)
         facts: dict[str, Any] = {"group_chunks": 1, "stripe": 1} | order
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
         facts["stripe"] = min(facts["stripe"], self.chunk_size)
         wanted = Order(DATA_SET, len(self.sizes), self.chunk_size, **facts)
-        number = self.core.epochs.register(client, wanted, name, tag)
+        number = self.core.epochs.register(client, wanted, name, tag, turn)
         known = [n for n, run in self.runs.items() if (run.order, run.name) == (wanted, name)]
         if known:
             assert [number] == known
@@ -221,6 +242,10 @@ class World:
         job = self.jobs.pop(0)
         if isinstance(job, Choice):
             self.core.kept_ready(job.kept(self.pages_of))
+        elif isinstance(job, ReadFor):
+            assert self.exchange is not None
+            samples = [content(place, int(self.index.sizes[place])).tobytes() for place in job.places.tolist()]
+            self.exchange.have_read(job.node, job.number, pack_samples(list(samples)))
         else:
             key, order = job
             if self.core.epochs.planned(key) or not looks:
@@ -236,6 +261,13 @@ class World:
         return self.plans[order, epoch]
 
     # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def hear(self) -> None:
+        """Take what has come from other nodes."""
+        assert self.exchange is not None
+        self.exchange.take_events(self.now_s)
+        self._take_answers()
+        self.check()
 
     def step(self, later_s: float = 0.0) -> bool:
         """What the loop does after events; whether anything happened."""
@@ -258,6 +290,11 @@ class World:
         self.core.answer_ready(self.now_s)
         happened = self._take_answers() or happened
         assert self.reads or not self._ready(), "a draw waits for nothing"
+        if self.exchange is not None:
+            self.jobs += self.exchange.step(self.now_s)
+            for client, reason in self.exchange.outcomes():
+                assert not isinstance(reason, bytes)  # nothing is fetched
+                self.refused[client] = str(reason)
         self.check()
         return happened
 
@@ -325,7 +362,8 @@ class World:
 
     def _ready(self) -> bool:
         """Whether a draw waits though nothing that it asks for is still to come."""
-        waiting = [(self.epochs().get(draw.key), draw.positions) for draw in self.core._draws]
+        agreed = [draw for draw in self.core._draws if self.core.epochs.agreed(draw.key)]
+        waiting = [(self.epochs().get(draw.key), draw.positions) for draw in agreed]
         return any(e is not None and not e.due[e.plan.sample_of[positions]].any() for e, positions in waiting)
 
     def _take_answers(self) -> bool:
@@ -385,6 +423,10 @@ class World:
         giants = self.pages_of > max(1, (arena.count - 1) // LARGEST_SHARE)
         assert not giants[present].any(), "a sample is held that is too large to be"
 
+        for node in self.members.others:
+            from_node = residents._sender == node
+            assert residents.sent_pages[node] == int(self.pages_of[from_node].sum())
+
         for epoch in epochs.values():
             coming = np.isin(read_of_sample(epoch.plan), epoch._todo[epoch._at :])
             on_the_way = np.zeros(len(self.sizes), np.int64)
@@ -393,6 +435,8 @@ class World:
                     on_the_way[read.places] += 1
             assert (on_the_way <= 1).all(), "a sample is read twice at the same time"
             coming |= on_the_way > 0
+            if epoch._mine is not None:
+                coming |= ~epoch._mine  # another node may send it, or it is given up in time
             assert not (epoch.due & ~coming).any(), "a sample is due that no read will bring"
             assert not epoch.dropped
         for draw in core._draws:
@@ -401,8 +445,9 @@ class World:
         assert set(core._leases) == set(self.held)
         assert core.reading == len(self.reads)
 
-        assert {run for run, _ in epochs} <= set(self.runs)
-        assert {run for run, _ in core.epochs._planned} <= set(self.runs)
+        known = set(self.runs) if self.network is None else set(core.epochs._runs)  # other nodes are clients, too
+        assert {run for run, _ in epochs} <= known
+        assert {run for run, _ in core.epochs._planned} <= known
         assert set(core.epochs._begun) <= core.epochs._planned
         given = core.counters.from_memory + core.counters.exact
         waiting = sum(len(draw.positions) for draw in core._draws)

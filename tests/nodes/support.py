@@ -67,6 +67,9 @@ class Rank:
     late: int = 0
     error: BaseException | None = None
 
+    def __post_init__(self) -> None:
+        self.data = StoredDataSet(self.node.path)
+
     def run(self, epochs: Sequence[int], step: threading.Barrier) -> None:
         """Draw epochs; what goes wrong is kept."""
         try:
@@ -89,6 +92,8 @@ class Rank:
             if len(some):
                 for part in self.node.draw(self.order, epoch, some, owner=os.getpid()):
                     assert part.stored.right().all()
+                    here = self.data.indices(part.places[part.present])
+                    assert part.stored.rows["index"].tolist() == here.tolist(), "another sample than the plan's"
                     found.append(part.places)
                     self.late += len(part.places) - len(part.present)
             step.wait(60)

@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from brand.cluster.member import server_of
 from brand.node.launch import ServerError
+from brand.node.member import Member
 from brand.storage.dataset import StoredDataSet
 from brand.testing.cluster import running_cluster
+from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests.nodes.support import Rank, all_reachable, check_epoch, draw_in_step, node_of, order_of, servers
@@ -208,3 +211,19 @@ def test_nodes_that_disagree_are_refused_at_once(texts: Path, change: dict[str, 
         drawing = [Rank(c, orders[r], r, 2, start=starts[r]) for r, c in enumerate(clients)]
         with pytest.raises(ServerError, match=said):
             draw_in_step(drawing, range(3))
+
+
+def test_a_node_with_another_memory_is_refused(texts: Path) -> None:
+    """Both say which memory each has, and what to do; no rank draws."""
+    token, found = "a token for tests only, 32 bytes", []
+    with ExitStack() as stack:
+        for node, memory in enumerate((0.5, 0.25)):
+            made = server_of(Member(node, 2, token), texts, random_address(), memory=memory)
+            found.append(stack.enter_context(running(str(texts), made)))
+        for node, server in enumerate(found):
+            server.node.connect({1 - node: found[1 - node].node.listens_at or ""})
+        for server in found:
+            client = stack.enter_context(closing(node_of(texts, server.address)))
+            rank = Rank(client, order_of(texts), 0, 1)
+            with pytest.raises(ServerError, match=r"memory for 0\.\d+ of the data, .*give all nodes the same --memory"):
+                draw_in_step([rank], range(1000))  # it hears so as soon as the nodes have met

@@ -1,0 +1,179 @@
+"""Several nodes in one process, on a network where anything arrives at any time: the books of each are always right."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brand.cluster.member import server_of
+from brand.node import lifetime
+from brand.node import peer_messages as wire
+from brand.node.core import LONGEST_WAIT_S
+from brand.node.member import Member
+from brand.node.network import Stream
+from brand.node.remote import SILENCE_S
+from brand.testing.node import random_address, running
+from tests.nodes.world import Cluster, Walk, walk
+
+WALKS = 96
+STEPS = 350
+SLOTS = {"protocol": "slots", "group_chunks": 2, "nodes": 2, "ranks": 2, "window": 8, "remote": 8}
+
+
+def two_nodes() -> Cluster:
+    """Two nodes with a rank each, that reach each other; little memory is short."""
+    cluster = Cluster([96] * 64, 4, pages=60, remote_pages=20, nodes=2, on_each=1, batch=6, order=SLOTS)
+    cluster.join()
+    return cluster
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_page_has_one_owner_on_every_node(part: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever arrives late, whoever is slow, whichever stream ends: each answer is the plan's, and none is missing."""
+    caplog.set_level(logging.CRITICAL)
+    for seed in range(part, WALKS, 4):
+        walk(seed, STEPS)
+
+
+def test_an_epoch_that_comes_late_is_asked_for_once() -> None:
+    """A draw has waited for ranks of other nodes: what the plan foresees is asked for, and nothing of it is hurried."""
+    cluster = two_nodes()
+    first, second = cluster.ranks
+    first.go_on()
+    first.go_on()
+    cluster.round()
+    cluster.later(0.5)
+    assert not cluster.worlds[0].epochs(), "the epoch waits for the other rank"
+    second.go_on()
+    cluster.talk()
+    cluster.worlds[1].step()
+    cluster.talk()
+    counters = cluster.worlds[0].core.counters
+    plan = next(iter(cluster.worlds[0].plans.values()))
+    assert plan.requests is not None
+    foreseen = np.isin(np.arange(0, 12, 2), plan.requests.positions).sum()
+    cluster.worlds[0].step()
+    cluster.talk()
+    cluster.settle()
+    assert foreseen > 1
+    assert (counters.requests, counters.hurried) == (foreseen, 0)
+
+
+def test_a_position_that_is_drawn_twice_is_asked_for_once() -> None:
+    """A batch may name a sample twice: it is in memory once, and its owner sends it once."""
+    cluster = two_nodes()
+    for rank in cluster.ranks:
+        rank.go_on()
+    cluster.round()
+    rank = cluster.ranks[0]
+    requests = rank.world.epochs()[rank.run, 0].requests
+    assert requests is not None
+    asked = [position for position in requests.positions.tolist() if position % 2 == rank.rank][:3]
+    assert rank.world.draw(rank.client, rank.run, 0, asked + asked[::-1])
+    cluster.settle()
+    assert rank.world.core.counters.requests == len(asked)
+
+
+def test_a_node_that_asks_twice_is_sent_once() -> None:
+    """Also where it breaks the rules, and names what is not its to draw: the owner's memory stays its own."""
+    cluster = two_nodes()
+    for rank in cluster.ranks:
+        rank.go_on()
+    cluster.rest()
+    rank = cluster.ranks[0]
+    epoch, owner = rank.world.epochs()[rank.run, 0], cluster.worlds[1].epochs()[rank.run, 0]
+    held = np.flatnonzero(owner.held[owner.plan.sample_of])
+    assert len(held) > 4
+    for positions in (np.repeat(held, 2), np.tile(np.arange(64), 2)):
+        cluster.network.peer(0).send(Stream(1, asks=True), wire.pack_request(epoch.number, 1 << 20, positions))
+        cluster.talk()
+        cluster.worlds[1].step()
+    cluster.end()
+
+
+def test_nodes_that_begin_at_different_positions_draw_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever is faster: every rank is refused before its first draw is answered, and hears who begins where."""
+    caplog.set_level(logging.CRITICAL)
+    for seed in range(40):
+        walk = Walk(seed)
+        walk.trouble, walk.slow = 0.0, min(walk.slow, 0.02)
+        ranks = walk.cluster.ranks
+        for rank in ranks:
+            rank.start = 0 if rank.rank < walk.cluster.on_each else 1
+        if len(walk.cluster.sizes) <= len(ranks):
+            continue  # a rank without a position goes on to the next epoch
+        for _ in range(150):
+            walk.step()
+        walk.cluster.join()
+        for rank in ranks:
+            if rank.position is None and not rank.waits:
+                rank.go_on()
+        walk.cluster.rest()
+        for rank in ranks:
+            assert rank.world.answered == []
+            assert "begins epoch 0 at position" in rank.world.refused[rank.client]
+
+
+def test_the_first_draw_of_an_epoch_waits_until_others_have_said_what_they_begin() -> None:
+    """Once: those that are behind with their next epoch hold nobody up."""
+    cluster = two_nodes()
+    first, second = cluster.ranks
+    first.go_on()
+    first.go_on()
+    cluster.rest()
+    cluster.later(LONGEST_WAIT_S - 1)
+    cluster.rest()
+    assert first.waits
+    second.go_on()
+    cluster.rest()
+    assert not first.waits
+    first.go_on()
+    cluster.rest()
+    assert not first.waits
+
+
+@pytest.mark.parametrize(("reached", "limit_s"), [(True, LONGEST_WAIT_S), (False, SILENCE_S)])
+def test_nobody_is_waited_for_without_a_limit(reached: bool, limit_s: float) -> None:
+    """A rank that never begins is not waited for longer than storage is; less long where a node cannot be reached."""
+    cluster = two_nodes()
+    rank = cluster.ranks[0]
+    rank.go_on()
+    if not reached:
+        for pair in cluster.pairs:
+            cluster.network.cut(*pair)
+    rank.go_on()
+    cluster.rest()
+    cluster.later(limit_s - 0.5)
+    cluster.rest()
+    assert rank.waits
+    cluster.later(1.0)
+    cluster.rest()
+    assert not rank.waits
+
+
+def test_a_cluster_is_complete_when_all_have_met() -> None:
+    """Both ways, at some time: a stream that ends later does not make it incomplete."""
+    cluster = Cluster([96] * 64, 4, pages=60, remote_pages=20, nodes=3, on_each=1, batch=6, order={"group_chunks": 2})
+    exchanges = [world.exchange for world in cluster.worlds if world.exchange is not None]
+    for pair in cluster.pairs:
+        assert not all(exchange.complete for exchange in exchanges)
+        cluster.network.open(*pair)
+        cluster.talk()
+    assert all(exchange.complete for exchange in exchanges)
+    cluster.network.cut(0, 1)
+    cluster.talk()
+    assert all(exchange.complete for exchange in exchanges)
+
+
+def test_a_server_that_waits_for_others_misses_no_clients(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the nodes of a cluster take to start, those that are there already do not end meanwhile."""
+    monkeypatch.setattr(lifetime, "LINGER_S", -1.0)
+    member = Member(0, 2, "a token for tests only, 32 bytes")
+    server = server_of(member, texts, random_address(), memory=0.5, owners=(os.getpid(),))
+    with running(str(texts), server) as found:
+        for _ in range(3):
+            assert found.facts()["clients"] == 1

@@ -1,0 +1,246 @@
+"""Several node servers without sockets, threads or a clock, and the ranks of one training that draw from them.
+
+Each node is a `World`; what they say to each other goes through `brand.testing.network`. So a test decides what arrives
+when, which stream ends, how far a node is behind, and what time it is. Each answer is compared with the plan and with
+the bytes of the samples; the books of every node are checked after every call.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from brand.node.members import Members
+from brand.testing.network import FakeNetwork
+from tests.node.world import World
+
+CLIENT = 1
+"""Number of the first client of every node."""
+
+
+@dataclass
+class Rank:
+    """A rank of the training: it begins epochs, and draws its positions of each batch by batch."""
+
+    world: World
+    client: int
+    run: int
+    rank: int
+    ranks: int
+    batch: int
+    start: int = 0
+    """Position of the first epoch where it begins."""
+    epoch: int = 0
+    position: int | None = None
+    """What it draws next; None: it has not begun this epoch."""
+    steps: int = 0
+    """Batches that it has asked for, in all epochs."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not got what it has asked for."""
+        return self.client in self.world.asked
+
+    def go_on(self) -> None:
+        """Begin the epoch, or ask for the next batch; after the last one of an epoch comes the next epoch."""
+        samples = len(self.world.sizes)
+        if self.position is None:
+            self.world.begin(self.client, self.run, self.epoch, self.start, rank=self.rank, replicas=self.ranks)
+            self.position = self.start + self.rank
+            return
+        end = min(samples, self.position + self.batch * self.ranks)
+        positions = list(range(self.position, end, self.ranks))
+        if positions:
+            assert self.world.draw(self.client, self.run, self.epoch, positions)
+        self.steps += 1
+        self.position += self.batch * self.ranks
+        if self.position - self.rank >= samples:
+            self.epoch, self.start, self.position = self.epoch + 1, 0, None
+
+
+@dataclass
+class Cluster:
+    """Nodes with the same data set and as many ranks each, in one training."""
+
+    sizes: list[int]
+    chunk_size: int
+    pages: int
+    remote_pages: int
+    nodes: int
+    on_each: int
+    batch: int
+    order: dict[str, Any]
+    depth: int = 2
+    start: int = 0
+    worlds: list[World] = field(default_factory=list)
+    ranks: list[Rank] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.network = FakeNetwork(self.nodes)
+        self.pairs = [(a, b) for a in range(self.nodes) for b in range(self.nodes) if a != b]
+        plans: dict[Any, Any] = {}
+        for node in range(self.nodes):
+            where = Members(node, self.nodes), self.remote_pages, self.network.peer(node), plans
+            self.worlds.append(World(self.sizes, self.chunk_size, self.pages, self.depth, *where))
+        ranks = self.nodes * self.on_each
+        for rank in range(ranks):
+            world, client = self.worlds[rank // self.on_each], CLIENT + rank % self.on_each
+            run = world.register(client, turn=0, **self.order)
+            self.ranks.append(Rank(world, client, run, rank, ranks, self.batch, self.start))
+
+    def join(self) -> None:
+        """Open all streams, and have everybody hear of it."""
+        for pair in self.pairs:
+            self.network.open(*pair)
+        self.talk()
+
+    def talk(self) -> bool:
+        """All that is on its way arrives, and is taken; whether there was anything."""
+        happened = False
+        while on_the_way := self.network.on_the_way():
+            happened = True
+            for pair in on_the_way:
+                self.network.deliver(*pair)
+        for node, world in enumerate(self.worlds):
+            if self.network.waiting_at(node):
+                world.hear()
+                happened = True
+        return happened
+
+    def later(self, seconds: float) -> None:
+        """Time passes for all."""
+        for world in self.worlds:
+            world.now_s += seconds
+
+    def round(self) -> bool:
+        """Everybody does all that there is to do, once, and says so; whether there was anything."""
+        happened = False
+        for world in self.worlds:
+            happened = world.step() or happened
+            while world.jobs or world.reads:
+                world.finish_job() if world.jobs else world.finish_read()
+                happened = True
+        return self.talk() or happened
+
+    def rest(self) -> None:
+        """Let everything happen that takes no time, until there is nothing to do."""
+        while self.round():
+            pass
+
+    def settle(self) -> None:
+        """Let everything happen until every draw is answered and every lease is released."""
+        for _ in range(3000):
+            self.join()
+            happened = self.round()
+            for world in self.worlds:
+                for lease in list(world.held):
+                    world.release(lease)
+                    happened = True
+            if not happened:
+                if not any(world.asked for world in self.worlds):
+                    return
+                self.later(0.25)
+        stuck = {rank.rank: rank.world.asked[rank.client] for rank in self.ranks if rank.waits}
+        raise AssertionError(f"draws are never answered: {stuck}")
+
+    def end(self) -> None:
+        """All ranks leave; nothing of the training may be left on any node."""
+        self.settle()
+        for rank in self.ranks:
+            rank.world.leave(rank.client)
+        self.rest()
+        for world in self.worlds:
+            assert not world.epochs(), "an epoch is left for which nobody is there"
+            assert not world.core.epochs._runs, "a run is left for which nobody is there"
+            world.core.kept_ready(world.pages_of < 0)
+            assert world.arena.free == world.arena.count - 1, "pages are lost"
+
+
+class Walk:
+    """A training with everything that may happen to it, in an order that a seed decides."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        nodes, on_each = rng.choice([(2, 1), (2, 2), (3, 1), (3, 2), (5, 1), (5, 2)])
+        chunk_size, batch = rng.randint(2, 8), rng.randint(1, 5)
+        count = rng.randint(nodes * chunk_size, 90)
+        size = rng.choice([60, 96, 150, None])
+        sizes = [rng.choice([0, 40, 96, 97, 200, 500]) if size is None else size for _ in range(count)]
+        total = sum(-(-(size + 32) // 128) for size in sizes)
+        pages = max(12, round(total * rng.choice([0.2, 0.3, 0.5, 0.8, 1.1])))
+        remote_pages = max(2, pages // rng.choice([2, 4, 10]))
+        order: dict[str, Any] = {"seed": seed % 3, "group_chunks": rng.randint(1, 4)}
+        if rng.random() < 0.7:
+            ahead = rng.choice([0, 2, 8, 30])
+            order |= {"protocol": "slots", "nodes": nodes, "ranks": nodes * on_each, "window": ahead, "remote": ahead}
+        else:
+            order |= {"stripe": rng.randint(1, chunk_size)}
+        start = 0 if rng.random() < 0.8 else rng.randrange(count)
+        self.cluster = Cluster(
+            sizes, chunk_size, pages, remote_pages, nodes, on_each, batch, order, rng.randint(1, 3), start
+        )
+        self.lead = rng.choice([1, 1, 2, 50])
+        """Batches that one rank may be ahead of another: with gradients that are averaged it is one."""
+        self.trouble = rng.choice([0.0, 0.0, 0.02, 0.1])
+        """How often a stream ends or opens, of all that happens."""
+        self.slow = rng.choice([0.0, 0.02, 0.1])
+        """How often much time passes."""
+
+    def step(self) -> None:
+        """Something happens."""
+        rng, cluster = self.rng, self.cluster
+        if rng.random() < self.trouble:
+            pair = rng.choice(cluster.pairs)
+            if cluster.network.is_open(*pair):
+                cluster.network.cut(*pair, arrive=rng.choice([0, 0, 1, 3]))
+            else:
+                cluster.network.open(*pair)
+        if rng.random() < self.slow:
+            cluster.later(rng.choice([0.3, 0.7, 1.1, 2.5]))
+        cluster.later(0.002)
+        what = rng.choices(["draw", "release", "read", "job", "loop", "network"], [10, 8, 8, 8, 12, 30])[0]
+        world = rng.choice(cluster.worlds)
+        if what == "draw":
+            self.draw(rng.choice(cluster.ranks))
+        elif what == "release" and world.held:
+            world.release(rng.choice(list(world.held)), checked=rng.random() < 0.8)
+        elif what == "read" and world.reads:
+            world.finish_read(rng.randrange(len(world.reads)), failed=rng.random() < 0.02)
+        elif what == "job" and world.jobs:
+            world.finish_job(looks=rng.random() < 0.5)
+        elif what == "network":
+            self.deliver()
+        else:
+            world.step()
+
+    def draw(self, rank: Rank) -> None:
+        """A rank goes on, if it has what it asked for and is not too far ahead."""
+        slowest = min(other.steps for other in self.cluster.ranks)
+        if not rank.waits and rank.steps - slowest < self.lead:
+            rank.go_on()
+
+    def deliver(self) -> None:
+        """Something arrives somewhere, and a node takes what has arrived."""
+        rng, cluster = self.rng, self.cluster
+        for pair in rng.sample(cluster.pairs, rng.randint(1, len(cluster.pairs))):
+            for _ in range(rng.choice([1, 1, 2, 9])):
+                cluster.network.deliver(*pair, to=rng.choice(pair))
+        for node in rng.sample(range(cluster.nodes), rng.randint(1, cluster.nodes)):
+            if cluster.network.waiting_at(node):
+                cluster.worlds[node].hear()
+                if rng.random() < 0.7:
+                    cluster.worlds[node].step()
+
+
+def walk(seed: int, steps: int) -> Cluster:
+    """All of a walk."""
+    walk = Walk(seed)
+    if walk.rng.random() < 0.7:
+        walk.cluster.join()
+    for _ in range(steps):
+        walk.step()
+    walk.cluster.end()
+    assert walk.cluster.network.hung_up == [], "an honest node is hung up on"
+    assert not any(world.refused for world in walk.cluster.worlds), "a training that agrees is refused"
+    return walk.cluster
