@@ -36,7 +36,7 @@ def leave_out_unusable(
     problems, alone = list(folder.problems), set(folder.lost_sidecars)
     if options.decode_all:
         bad = _decode_all(work, source, options, on_progress)
-        problems += [Problem(source.listing.key(index), reason) for index, reason in bad]
+        problems += [Problem.of(source.listing.key(index), reason) for index, reason in bad]
         alone.update(name for index, _ in bad for name in source.sidecars(index))
         if bad:
             mask = np.zeros(len(source), bool)
@@ -44,7 +44,7 @@ def leave_out_unusable(
             source.listing = source.listing.without(mask)
     if alone:
         alone.difference_update(source.all_sidecars())
-        problems += [Problem(name, "the clip that it belongs to was left out") for name in sorted(alone)]
+        problems += [Problem.of(name, "the clip that it belongs to was left out") for name in sorted(alone)]
     if problems and not options.skip_errors:
         more = f"{counted(len(problems) - 1, 'more file')} cannot be used either. " if len(problems) > 1 else ""
         raise SourceError(problems[0].path, problems[0].reason, hint=more + SKIP_HINT)

@@ -24,6 +24,7 @@ from brand.cli.top import top
 from brand.cli.unpack import unpack
 from brand.cli.verify import verify
 from brand.errors import BrandError, UsageError
+from brand.printable import printable
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -54,6 +55,7 @@ def main() -> None:
     except click.ClickException as error:
         if as_json:
             sys.exit(fail(error.format_message(), "UsageError", error.exit_code, as_json=True))
+        error.message = printable(error.message)
         error.show()
         sys.exit(error.exit_code)
     except BrandError as error:

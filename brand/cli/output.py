@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import click
 
+from brand.printable import printable, printable_json
+
 LINE_EVERY_S: Final = 10.0
 BAR_EVERY_S: Final = 0.1
 
@@ -20,9 +22,14 @@ Meter = Callable[[str, int, int | None, int, int | None], None]
 """Shows how far a stage is: its name, samples (or chunks) done, of a total, bytes done, of a total."""
 
 
+def echo(line: str, *, err: bool = False) -> None:
+    """One line for people, whatever the names in it hold: all that a verb prints goes through here, or is JSON."""
+    click.echo(printable(line), err=err)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on stdout. What JSON does not have (NaN, infinity) is null."""
-    click.echo(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str))
+    click.echo(printable_json(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str)))
 
 
 def _finite(value: Any) -> Any:
@@ -39,7 +46,7 @@ def fail(message: str, kind: str, code: int, *, as_json: bool) -> int:
         print_json({"error": {"type": kind, "message": message}})
     else:
         click.secho("brand: ", fg="red", nl=False, err=True)
-        click.echo(message, err=True)
+        echo(message, err=True)
     return code
 
 

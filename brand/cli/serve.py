@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO, TypeVar
 
 import click
 
-from brand.cli.output import size
+from brand.cli.output import echo, size
 from brand.cluster import serving
 from brand.errors import StorageError, UsageError
 from brand.node.connection import own_address
@@ -96,7 +96,7 @@ def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool
         secret = "not encrypted" if member.tls is None else "encrypted"
         say(f"node {member.node} of {member.nodes} listens at {server.listens_at}, {secret}")
     say(f'attach with: BrandDataset("{dst}", server="{where}")')
-    click.echo(where)
+    echo(where)
     _run(server, member, peers, until_eof=until_eof)
 
 
@@ -168,4 +168,4 @@ def _share(memory: str | None) -> str | float | None:
 
 def say(line: str) -> None:
     """A line for people, on standard error."""
-    click.echo(line, err=True)
+    echo(line, err=True)

@@ -12,6 +12,7 @@ from brand.errors import UsageError
 from brand.node.client import look_at
 from brand.node.connection import own_addresses
 from brand.node.launch import ServerError
+from brand.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -71,6 +72,7 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
     """All there is to see; rates since `before`, or since the server started."""
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     earlier = before or dict.fromkeys(facts, 0)
     seconds = max(facts["uptime_s"] - earlier["uptime_s"], interval / 10)
@@ -99,7 +101,7 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
             "asked for": f"{facts['requests']:,} on demand, {facts['late']:,} late, {facts['fetched']:,} fetched",
         }
     for name, value in rows.items():
-        table.add_row(f"[bold]{name}[/bold]", value.replace("[", r"\["))
+        table.add_row(Text(name, "bold"), Text(printable(value)))
     for state in facts["epochs"]:
         done = min(1.0, (state["drawn"] + state["start"]) / state["samples"])
         table.add_row(f"[bold]epoch {state['epoch']}[/bold]", f"{'█' * round(_BAR * done):░<{_BAR}} {100 * done:.0f} %")
