@@ -22,6 +22,7 @@ from brand.node.memory import Memory
 from brand.node.server import NodeServer
 from brand.node.tls import Tls
 from brand.storage.dataset import StoredDataSet
+from brand.storage.files import no_descriptor_left
 
 _MAX_TOKEN: Final = 4096
 _NO_TOKEN: Final = (
@@ -86,6 +87,8 @@ def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool
     try:
         server = _server(member, dst, where, _share(memory))
     except OSError as error:
+        if why := no_descriptor_left(error):
+            raise UsageError(why) from None
         if error.errno != errno.EADDRINUSE or isinstance(error, StorageError):
             raise
         raise UsageError(f"somebody listens at {where} already: attach to it, or give another --address") from None
