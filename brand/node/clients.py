@@ -59,6 +59,11 @@ class Clients:
         """A client that is still connected."""
         return self._channels.get(number)
 
+    def process_of(self, number: int) -> int:
+        """The process of a client; 0 where it is gone."""
+        channel = self._channels.get(number)
+        return 0 if channel is None else peer(channel.socket)[0]
+
     @property
     def half(self) -> bool:
         """Whether anybody has begun a message and not ended it."""

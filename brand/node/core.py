@@ -13,8 +13,7 @@ is not in memory, its client reads exactly from storage. Memory is only a cache:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +29,7 @@ from brand.node.members import ALONE, Members
 from brand.node.remote import Remote
 from brand.node.residents import Residents
 from brand.node.runs import Begin
-from brand.node.tasks import Answer, Choice, Read, Rows
+from brand.node.tasks import Answer, Choice, Draw, Read, Rows
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 
@@ -48,16 +47,6 @@ SKIP_SLACK: Final = 8192
 a slow worker."""
 LONGEST_WAIT_S: Final = 30.0
 """After so long a draw is answered as it stands."""
-
-
-@dataclass(eq=False, slots=True)
-class _Draw:
-    client: int
-    key: Key
-    positions: NDArray[np.int64]
-    since_s: float
-    asked_of: Epoch | None = None
-    """What the plan foresees that other nodes are asked for was asked for, of this epoch."""
 
 
 class Core:
@@ -82,7 +71,7 @@ class Core:
         self.epochs = Epochs(self._residents, largest, chunk_size, members, sent)
         self.remote = Remote(index, arena, self._residents, self.epochs, members, remote_pages, self.counters)
         """What this node sends to others, and gets from them."""
-        self._draws: list[_Draw] = []
+        self._draws: list[Draw] = []
         self._leases = Leases(self._residents)
         self._answers: deque[Answer] = deque()
         self._kept_for: set[int] = set()
@@ -109,7 +98,7 @@ class Core:
             raise UsageError("a second draw before the first is answered")
         self._leases.check(client)
         self.epochs.expect(key, int(positions.min()), self._busy())
-        draw = _Draw(client, key, positions, now_s)
+        draw = Draw(client, key, positions, now_s)
         self.counters.draws += len(positions)
         if not self._settle(draw, now_s):
             self.counters.waited += len(positions)
@@ -255,6 +244,11 @@ class Core:
         for draw in overdue:
             self._answer(draw, now_s)
 
+    @property
+    def waiting(self) -> Sequence[Draw]:
+        """Draws that are not answered yet."""
+        return self._draws
+
     def idle(self) -> bool:
         """Whether nobody waits, here or at another node."""
         return not self._draws and not self.remote.waited_for
@@ -298,7 +292,7 @@ class Core:
         """Epochs with draws that wait."""
         return {draw.key for draw in self._draws}
 
-    def _waits_for_reads(self, draw: _Draw) -> bool:
+    def _waits_for_reads(self, draw: Draw) -> bool:
         epoch = self.epochs.get(draw.key)
         return epoch is not None and epoch.waits_for_reads(draw.positions)
 
@@ -349,7 +343,7 @@ class Core:
         self._draws = [draw for draw in self._draws if not self._settle(draw, now_s)]
         return len(self._draws) < before
 
-    def _settle(self, draw: _Draw, now_s: float) -> bool:
+    def _settle(self, draw: Draw, now_s: float) -> bool:
         """Answer a draw if nothing that it waits for is still to come."""
         epoch = self.epochs.get(draw.key)
         if epoch is not None and draw.asked_of is not epoch:
@@ -360,7 +354,7 @@ class Core:
         self._answer(draw, now_s)
         return True
 
-    def _answer(self, draw: _Draw, now_s: float) -> None:
+    def _answer(self, draw: Draw, now_s: float) -> None:
         epoch = self.epochs.get(draw.key)
         assert epoch is not None  # nobody is answered before its plan is made
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)

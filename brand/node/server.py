@@ -9,7 +9,6 @@ The server ends when all the processes that own it have ended (the kernel tells,
 
 from __future__ import annotations
 
-import logging
 import os
 import selectors
 import socket
@@ -39,6 +38,7 @@ from brand.node.network import Network
 from brand.node.pages import arena_bytes, measure_pages
 from brand.node.shares import Shares
 from brand.node.tasks import Choice, Read
+from brand.node.troubles import Troubles
 from brand.protocol.mapping import Mapping
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import read_of_sample
@@ -49,8 +49,6 @@ MAX_REPORTS: Final = 1000
 LINGER_S: Final = 10.0
 """A server that is owned ends when nobody was connected for so long."""
 _POLL_S: Final = 0.05
-
-log = logging.getLogger("brand.node")
 
 Callback = Callable[[int], None]
 
@@ -105,6 +103,9 @@ class NodeServer:
             self._fetches = Fetches(self._data, by_share, len(self._data), self._core.counters)
             self._exchange = Exchange(self._core, self._network, members, page, self._fetches, self._clients)
         self._shares = Shares(self._core, self._clients)
+        self._troubles = Troubles(
+            self._data.chunk_file, self._clients.process_of, self._data.header.chunk_size, members.node
+        )
         self._nodes, self._connected = nodes, False
         self._owners: dict[int, int] = {}
         self._owned = bool(owners)
@@ -170,7 +171,7 @@ class NodeServer:
             return _POLL_S
         if self._owned and not len(self._clients):
             return 1.0
-        return 1.0 if self._clients.half else None
+        return 1.0 if self._clients.half or self._troubles.pending else None
 
     def _step(self) -> None:
         """Start what can be started, answer what can be answered."""
@@ -197,6 +198,7 @@ class NodeServer:
                 self._read_for(self._exchange, node, number, places)
         self._shares.answer(now_s)
         self._clients.tend(now_s)
+        self._troubles.tend(self._core.waiting, self._core.epochs, now_s)
 
     def _start_plan(self, key: Key, order: Order) -> None:
         def make(_: object) -> Any:
@@ -230,9 +232,10 @@ class NodeServer:
             storage.scatter(path, read.offset, read.size, read.vector, forget=read.forget)
 
         def done(_: object, error: BaseException | None) -> None:
+            now_s = time.monotonic()
             if error is not None:
-                log.warning("%s cannot be read as a whole: %s", path, error or type(error).__name__)
-            self._core.read_done(read, time.monotonic(), failed=error is not None)
+                self._troubles.read_failed(path, error, now_s)
+            self._core.read_done(read, now_s, failed=error is not None)
 
         self._executor.read(job, done)
 
@@ -383,6 +386,7 @@ class NodeServer:
         if self._network is not None:
             self._network.close()
         self._executor.close()
+        self._troubles.close(time.monotonic())
         for process in list(self._owners):
             self._disown(process)
         self._selector.close()

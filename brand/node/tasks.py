@@ -60,6 +60,18 @@ class Read:
     epoch: Epoch
 
 
+@dataclass(eq=False, slots=True)
+class Draw:
+    """What a client asks for and has not got yet: positions of an epoch, given by the number of its run and its own."""
+
+    client: int
+    key: tuple[int, int]
+    positions: NDArray[np.int64]
+    since_s: float
+    asked_of: Epoch | None = None
+    """The epoch whose planned requests to other nodes for this draw have been made already."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Positions of an epoch, by its number here, for which an owner is to be asked."""
