@@ -1,7 +1,7 @@
-"""How is text that others have chosen shown: file names, class names, keys, transcripts, what a server or a peer says?
+"""How is text that others have chosen shown: file names, class names, keys, transcripts, what a peer says?
 
-A name on Linux may hold any byte but `/` and NUL: a terminal escape, a bell, a line break that forges a line of a log, an
-override that turns the text around it. Those are written as escapes, here and nowhere else:
+A name on Linux may hold any byte but `/` and NUL: a terminal escape, a bell, a line break that forges a line of a log,
+an override that turns the text around it. Those are written as escapes, here and nowhere else:
 
     tab, line feed, carriage return       \\t  \\n  \\r
     other control characters of ASCII     \\x1b

@@ -46,7 +46,8 @@ def test_printable_text_is_one_line_that_can_be_written(text: str) -> None:
     shown.encode()
     assert len(shown.splitlines()) <= 1
     assert not any(unicodedata.category(char) in ("Cc", "Zl", "Zp", "Cs") for char in shown)
-    assert not any(unicodedata.bidirectional(char) in ("LRO", "RLO", "LRE", "RLE", "PDF", "LRI", "RLI") for char in shown)
+    overrides = {"LRO", "RLO", "LRE", "RLE", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    assert not overrides & set(map(unicodedata.bidirectional, shown))
     assert printable(shown) == shown
 
 

@@ -59,7 +59,8 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except BrandError as error:
-        sys.exit(fail(str(error), type(error).__name__, 2 if isinstance(error, UsageError) else 1, as_json=as_json))
+        code, notes = 2 if isinstance(error, UsageError) else 1, getattr(error, "__notes__", ())
+        sys.exit(fail(str(error), type(error).__name__, code, as_json=as_json, notes=notes))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

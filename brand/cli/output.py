@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -40,13 +40,14 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def fail(message: str, kind: str, code: int, *, as_json: bool) -> int:
-    """Say what went wrong; returns the exit code."""
+def fail(message: str, kind: str, code: int, *, as_json: bool, notes: Sequence[str] = ()) -> int:
+    """Say what went wrong, with each of the notes on a line of its own; returns the exit code."""
     if as_json:
-        print_json({"error": {"type": kind, "message": message}})
+        print_json({"error": {"type": kind, "message": "\n".join((message, *notes))}})
     else:
         click.secho("brand: ", fg="red", nl=False, err=True)
-        echo(message, err=True)
+        for line in (message, *notes):
+            echo(line, err=True)
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -59,13 +60,20 @@ def top(address: str | None, interval: float, once: bool, as_json: bool) -> None
 
 
 def _only_server() -> str:
-    there = own_addresses()
+    """The address of the server of this user; those that end meanwhile, or do not answer, are passed over."""
+    there: dict[str, str] = {}
+    for name in own_addresses():
+        with suppress(ServerError):
+            facts = look_at(name)
+            there[facts["address"]] = facts["data_set"]
     if not there:
         raise UsageError("no node server of this user runs here; one starts with the first draw, or with `brand serve`")
     if len(there) > 1:
-        listed = "\n  ".join(f"{address}  {look_at(address)['data_set']}" for address in there)
-        raise UsageError(f"several servers run here; name one of\n  {listed}")
-    return there[0]
+        error = UsageError("several servers run here; name one of")
+        for address, data_set in there.items():
+            error.add_note(f"  {address}  {data_set}")
+        raise error
+    return next(iter(there))
 
 
 def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float) -> RenderableType:

@@ -135,9 +135,7 @@ def test_class_names_are_no_markup(tmp_path: Path) -> None:
         assert f"{name}  1" in shown
 
 
-def test_errors_and_logs_show_them_escaped(
-    hostile: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_errors_and_logs_show_them_escaped(hostile: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Exceptions have the names as attributes, and escapes in their text; so do lines of the log."""
     with pytest.raises(SourceError) as failed:
         convert_images(hostile, tmp_path / "set", options(validate=True))

@@ -89,8 +89,7 @@ def test_a_server_without_a_descriptor_for_a_client_says_so(many_chunks: Path) -
         clients: list[Session] = []
         try:
             with pytest.raises(ServerError, match="no more than 64 open files: raise the limit"):
-                while len(clients) < 64:
-                    clients.append(Session(address, None, None))
+                clients.extend(Session(address, None, None) for _ in range(64))
             assert len(clients) > 10
             assert connected(clients[0]) == len(clients)
             clients.pop().close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,4 +77,4 @@ def test_every_event_is_told_or_counted_once(events: list[tuple[int, float]]) ->
     told += sum(count for _, count, _ in repeats.rest(now_s))
     assert told == len(events)
     for times in lines.values():
-        assert all(later - earlier >= 10.0 for earlier, later in zip(times, times[1:], strict=False))
+        assert all(later - earlier >= 10.0 for earlier, later in pairwise(times))

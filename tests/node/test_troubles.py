@@ -157,7 +157,7 @@ def test_a_server_whose_storage_stalls_says_so(
     with BlockedStorage() as storage, running_server(chunks, memory=0.5, storage=storage) as server:
         loader = BrandLoader(BrandDataset(chunks, server=server.address, fields=("n",)), 8)
         with ThreadPoolExecutor(1) as training:
-            epoch = training.submit(lambda: [n for numbers, in loader for n in numbers.tolist()])
+            epoch = training.submit(lambda: [n for (numbers,) in loader for n in numbers.tolist()])
             wait_until(lambda: bool(caplog.records), "the log says who waits")
             storage.release()
             assert len(epoch.result(LIMIT_S)) == 400
@@ -170,7 +170,7 @@ def test_a_server_whose_storage_fails_says_so_once(chunks: Path, caplog: pytest.
     """Every large read fails; the epoch is whole all the same, and the log has two lines."""
     with running_server(chunks, memory=0.5, storage=FaultyStorage(Fault())) as server:
         loader = BrandLoader(BrandDataset(chunks, server=server.address, fields=("n",)), 8)
-        assert len([n for numbers, in loader for n in numbers.tolist()]) == 400
+        assert len([n for (numbers,) in loader for n in numbers.tolist()]) == 400
         failed = server.facts()["failed_reads"]
     assert failed > 10
     one, rest = told(caplog)
