@@ -18,7 +18,7 @@ from brand.cluster import serving
 from brand.errors import StorageError, UsageError
 from brand.node.connection import own_address
 from brand.node.member import Member
-from brand.node.memory import Memory
+from brand.node.memory import Memory, memory_bytes
 from brand.node.server import NodeServer
 from brand.node.tls import Tls
 from brand.storage.dataset import StoredDataSet
@@ -44,7 +44,17 @@ def memory_options(command: _F) -> _F:
     """How much memory a node takes, and for whom."""
     own = "Memory for samples: 2GB, or a share of the data such as 0.25. Default: a quarter of what is free."
     others = "How much of that other nodes may fill: 200MB, or a share of it. Default: 0.1."
-    return click.option("--memory", help=own)(click.option("--remote-memory", help=others)(command))
+    wanted = click.option("--memory", help=own, callback=_check_memory)
+    return wanted(click.option("--remote-memory", help=others, callback=_check_memory)(command))
+
+
+def _check_memory(_: click.Context, option: click.Parameter, memory: str | None) -> str | None:
+    """What was given, as soon as it is known to be an amount. Raises `UsageError`."""
+    try:
+        memory_bytes(_share(memory), 1 << 62)
+    except UsageError as error:
+        raise UsageError(f"{option.opts[0]}: {error}") from None
+    return memory
 
 
 def tls_options(command: _F) -> _F:

@@ -39,7 +39,9 @@ def memory_bytes(memory: Memory, all_bytes: int) -> int:
         return max(1, int(all_bytes * memory))
     size = parse_size(memory) if isinstance(memory, str) else memory
     if size < 1:
-        raise UsageError(f"memory={memory!r}: at least one byte is needed")
+        share = _fraction(memory)
+        hint = f"; for a share of the data give the number, memory={share}" if share else ""
+        raise UsageError(f"memory={memory!r}: at least one byte is needed{hint}")
     return min(size, all_bytes)
 
 
@@ -53,11 +55,23 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _BY_NAME.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise UsageError(f"{text!r} is no size; write it like 2GB, 500MB or 1.5GiB")
+        if match is not None and match[2].lower() in ("k", "m", "g", "t", "ki", "mi", "gi", "ti"):
+            begun = f"{match[1]}{match[2][0].upper()}"
+            raise UsageError(f"{text!r} is no size; write {begun}B (powers of 1,000) or {begun}iB (powers of 1,024)")
+        raise UsageError(f"{text!r} is no size; write it like 2GB, 500MB or 1.5GiB, or a share of the data as 0.25")
     size = float(match[1]) * unit
     if size > _MOST:
         raise UsageError(f"{text!r} is more memory than there is anywhere")
     return int(size)
+
+
+def _fraction(memory: str | int) -> float:
+    """What was meant as a share of the data, and written as a text; else 0."""
+    try:
+        share = float(memory)
+    except ValueError:
+        return 0.0
+    return share if 0 < share < 1 else 0.0
 
 
 def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
