@@ -20,6 +20,7 @@ from brand.chunker.plan import Layout
 from brand.chunker.report import OnProgress, Report, silent
 from brand.chunker.source import FolderSource, IndexableSource, Source
 from brand.chunker.spool import spool
+from brand.chunker.tables import refuse_tables
 from brand.chunker.transcripts import join_table
 from brand.chunker.work import Work, open_work
 from brand.errors import SchemaError, SourceError, UsageError, counted
@@ -114,6 +115,7 @@ def pack(
 
 def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progress: OnProgress) -> Source:
     """Lists are read in order and spooled, too: workers that share a large list by fork would copy it bit by bit."""
+    refuse_tables(samples)
     sized = hasattr(samples, "__len__")
     if not sized or not hasattr(samples, "__getitem__") or isinstance(samples, list | tuple | Mapping):
         total = len(samples) if sized else None
