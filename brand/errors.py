@@ -3,6 +3,7 @@
     BrandError
     ├── UsageError                 the call is wrong: correct it and call again      (also ValueError)
     │   ├── SchemaError            a sample does not fit its schema
+    │   │   └── NoLabelsError      the data set has no labels, or no names for them  (also AttributeError)
     │   └── TargetExistsError      the target is taken                               (also FileExistsError)
     ├── MissingExtraError          an optional library is not installed              (also ImportError)
     ├── SourceError                a file of the source cannot be used
@@ -51,6 +52,10 @@ class UsageError(BrandError, ValueError):
 
 class SchemaError(UsageError):
     """A schema is malformed, or a sample does not fit it."""
+
+
+class NoLabelsError(SchemaError, AttributeError):
+    """The data set has no labels, or no names for them."""
 
 
 class TargetExistsError(UsageError, FileExistsError):
