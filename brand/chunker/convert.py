@@ -15,6 +15,7 @@ from brand.chunker.check import SKIP_HINT, leave_out_unusable
 from brand.chunker.companions import write_extras, write_skipped
 from brand.chunker.conductor import Conversion
 from brand.chunker.folders import check_folder, scan_folder
+from brand.chunker.misfit import misfit_hint
 from brand.chunker.options import Options
 from brand.chunker.plan import Layout
 from brand.chunker.report import OnProgress, Report, silent
@@ -168,7 +169,8 @@ def _convert_folder(
         try:
             report = Conversion(work, source, kind, folder.classes, options, on_progress).run(write_companions)
         except SourceError as error:
-            hint = "--validate finds such files beforehand" if options.skip_errors else SKIP_HINT
+            otherwise = "--validate finds such files beforehand" if options.skip_errors else SKIP_HINT
+            hint = misfit_hint(source) or otherwise
             raise SourceError(error.path, error.reason, hint=hint) from error
     seconds = report.seconds if options.dry_run else time.monotonic() - started
     return replace(
