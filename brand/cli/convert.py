@@ -111,14 +111,18 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress) -> Rep
     type=click.Path(),
     help="TSV or CSV of path and text (default: clip.txt or clip.lab beside clip.wav).",
 )
+@click.option("--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text.")
 @_common
-def audio(src: str, dst: str, options: Options, on_progress: OnProgress, transcripts: str | None) -> Report:
+def audio(
+    src: str, dst: str, options: Options, on_progress: OnProgress, transcripts: str | None, columns: str | None
+) -> Report:
     """Convert the audio folder SRC into the data set DST.
 
     Folders at the top of SRC are classes; without such folders the set has no labels. The files are kept as they are. A
     conversion that was stopped goes on with the same command.
     """
-    return convert_audio(src, dst, options, transcripts=transcripts, on_progress=on_progress)
+    names = [name.strip() for name in (columns or "").split(",") if name.strip()]
+    return convert_audio(src, dst, options, transcripts=transcripts, columns=names, on_progress=on_progress)
 
 
 def _print(report: Report) -> None:
