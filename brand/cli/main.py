@@ -55,7 +55,7 @@ def main() -> None:
     except click.ClickException as error:
         if as_json:
             sys.exit(fail(error.format_message(), "UsageError", error.exit_code, as_json=True))
-        error.message = printable(error.message)
+        vars(error)["message"] = printable(error.message)  # it quotes what was typed
         error.show()
         sys.exit(error.exit_code)
     except BrandError as error:

@@ -1,7 +1,7 @@
-"""What code that was written for torchvision's `ImageFolder` asks of a data set beside its samples: labels and classes.
+"""What does code that was written for torchvision's `ImageFolder` ask of a data set beside its samples?
 
-A data set without labels has none of this: asking is an `AttributeError`, so that `hasattr` and `getattr` with a default
-work, and says what is there.
+Labels and classes. A data set without them has none of this: asking is an `AttributeError`, so that `hasattr` and
+`getattr` with a default work, and says what is there.
 """
 
 from __future__ import annotations

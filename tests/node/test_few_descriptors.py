@@ -15,7 +15,7 @@ from brand.node import messages
 from brand.node.launch import ServerError
 from brand.node.messages import Kind
 from brand.node.session import Session
-from brand.storage.files import OpenFiles, most_open
+from brand.storage.files import most_open
 from tests.support import wait_until
 
 _EPOCH = """
@@ -137,4 +137,3 @@ def test_files_that_are_open_make_room_for_others(tmp_path: Path) -> None:
     limit = second.rpartition(" ")[2]
     assert second.startswith(f"this process may have no more than {limit} open files: raise the limit")
     assert " c limit " in second
-    assert OpenFiles(8).close() is None

@@ -1,9 +1,10 @@
-"""What code written for `ImageFolder` asks of a data set: targets, classes, class_to_idx, one transform for pictures."""
+"""What code written for `ImageFolder` asks of a data set: targets, classes, a transform for pictures."""
 
 from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_what_is_done_with_targets_works(labelled: BrandDataset) -> None:
     sampler = WeightedRandomSampler([1 / counts[t] for t in targets], 10)
     assert len(list(sampler)) == 10
     tools = Subset(labelled, [i for i, t in enumerate(targets) if t == labelled.class_to_idx["tools"]])
-    assert {label for _, label in tools} == {4}
+    assert {tools[number][1] for number in range(len(tools))} == {4}
     assert torch.tensor(targets).tolist() == targets.tolist() == list(targets)
     assert targets[labelled.targets.tolist().index(2)] == 2
 
@@ -103,12 +104,14 @@ def test_a_transform_in_imagefolder_style_is_told(
 ) -> None:
     """The error is the transform's own, and a note says what it was given and how it is written here."""
     data_set = BrandDataset(photos_set, transform=transform, fields=fields, memory=1.0)
-    hint = f"transform was given the whole sample, {given}; for a function of one field write transform={{'image': function}}"
-    for read in (
+    how = "for a function of one field write transform={'image': function}"
+    hint = f"transform was given the whole sample, {given}; {how}"
+    ways: list[Callable[[], Any]] = [
         lambda: data_set[3],
         lambda: next(iter(BrandLoader(data_set, 4))),
         lambda: next(iter(DataLoader(data_set, 4, sampler=BrandSampler(data_set)))),
-    ):
+    ]
+    for read in ways:
         with pytest.raises((TypeError, AttributeError)) as failed:
             read()
         assert hint in failed.value.__notes__
