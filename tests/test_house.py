@@ -128,7 +128,7 @@ def test_the_library_neither_prints_nor_reads_the_environment(repository: Path) 
 
 
 def test_verbs_print_through_one_function(repository: Path) -> None:
-    """`output.echo` escapes what it prints; only a field of `brand cat`, which may be asked for as it is, does without."""
+    """`output.echo` escapes what it prints; only a field that `brand cat` prints as it is does without."""
     found = {
         path.name
         for path in library_files(repository)

@@ -38,10 +38,10 @@ def memory_bytes(memory: Memory, all_bytes: int) -> int:
             raise UsageError(f"memory={memory}: a float is a fraction of the data, above 0 and at most 1.0")
         return max(1, int(all_bytes * memory))
     size = parse_size(memory) if isinstance(memory, str) else memory
+    if share := _fraction(memory):
+        raise UsageError(f"memory={memory!r} is less than two bytes; for a share of the data give memory={share}")
     if size < 1:
-        share = _fraction(memory)
-        hint = f"; for a share of the data give the number, memory={share}" if share else ""
-        raise UsageError(f"memory={memory!r}: at least one byte is needed{hint}")
+        raise UsageError(f"memory={memory!r}: at least one byte is needed")
     return min(size, all_bytes)
 
 
@@ -67,11 +67,13 @@ def parse_size(text: str) -> int:
 
 def _fraction(memory: str | int) -> float:
     """What was meant as a share of the data, and written as a text; else 0."""
+    if not isinstance(memory, str) or "." not in memory:
+        return 0.0
     try:
         share = float(memory)
     except ValueError:
         return 0.0
-    return share if 0 < share < 1 else 0.0
+    return share if 0 < share <= 1 else 0.0
 
 
 def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:

@@ -74,7 +74,8 @@ def test_memory_that_makes_no_sense(memory: object) -> None:
 @pytest.mark.parametrize(
     ("memory", "instead"),
     [
-        ("0.25", "for a share of the data give the number, memory=0.25"),
+        ("0.25", "for a share of the data give memory=0.25"),
+        ("1.0", "for a share of the data give memory=1.0"),
         ("8G", r"write 8GB \(powers of 1,000\) or 8GiB \(powers of 1,024\)"),
         ("1.5 gi", r"write 1.5GB .* or 1.5GiB"),
         ("512m", "write 512MB .* or 512MiB"),
