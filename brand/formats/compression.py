@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from itertools import chain
+from typing import Any, Final, Literal
 
+import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.formats.frames import MAX_BLOCK, simple_frames
 from brand.formats.values import Buffer
 
 Mode = Literal["auto", "none", "zstd"]
@@ -26,6 +30,8 @@ SMALL_SAMPLE_BYTES: Final = 16 << 10
 """Samples with a smaller mean profit from a dictionary: they are too short to learn from themselves."""
 _TRUSTED_BYTES: Final = 1 << 20
 _TRUSTED_RATIO: Final = 256
+_BULK: Final = "multi_decompress_to_buffer" in zstandard.backend_features
+"""Whether many frames can be unpacked in one call: not where zstandard was built for the system's zstd."""
 
 WORTH: Final = 0.9
 """Compression is kept where the result is at most this share of the raw bytes."""
@@ -84,6 +90,57 @@ class Decompressor:
             return self._zstd.decompress(stored, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise ValueError(f"not a zstd frame of this data set: {error}") from error
+
+    def unpack_all(
+        self,
+        memory: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        raw_sizes: NDArray[np.int64],
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """The records of samples whose stored bytes lie in one memory: the memory they lie in, and where each begins.
+
+        Simple frames are unpacked in one call, other frames one by one. Raises ValueError as `unpack` does; it does not
+        say which sample is at fault.
+        """
+        packed = sizes != raw_sizes
+        if not packed.any():
+            return memory, starts
+        in_bulk = packed & _BULK & (raw_sizes <= MAX_BLOCK)
+        in_bulk[in_bulk] = simple_frames(memory, starts[in_bulk], sizes[in_bulk])
+        alone, stored = np.flatnonzero(packed & ~in_bulk), np.flatnonzero(~packed)
+        pieces = [
+            self.unpack(memory.data[start : start + size], raw_size)
+            for start, size, raw_size in zip(
+                starts[alone].tolist(), sizes[alone].tolist(), raw_sizes[alone].tolist(), strict=True
+            )
+        ]
+        together = np.flatnonzero(in_bulk)
+        order = np.concatenate([together, alone])
+        unpacked_at = np.empty(len(starts), np.int64)
+        unpacked_at[order] = np.cumsum(raw_sizes[order]) - raw_sizes[order]
+        if len(stored):  # they move as they lie, with what lies between them
+            first, end = int(starts[stored].min()), int((starts + sizes)[stored].max())
+            unpacked_at[stored] = int(raw_sizes[order].sum()) + starts[stored] - first
+            pieces.append(memory.data[first:end])
+        unpacked = self._unpack_together(memory, starts[together], sizes[together], raw_sizes[together])
+        return np.frombuffer(bytearray().join(chain(unpacked, pieces)), np.uint8), unpacked_at
+
+    def _unpack_together(
+        self,
+        memory: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        raw_sizes: NDArray[np.int64],
+    ) -> Any:
+        """The records of simple frames, one after the other: the interpreter's lock is let go once, not for each."""
+        if not len(starts):  # zstandard divides by their number
+            return ()
+        frames = zstandard.BufferWithSegments(memory.data, np.stack([starts, sizes], axis=1).astype("=u8").tobytes())
+        try:
+            return self._zstd.multi_decompress_to_buffer(frames, raw_sizes.astype("=u8").tobytes(), threads=1)
+        except zstandard.ZstdError as error:
+            raise ValueError(f"not zstd frames of this data set: {error}") from error
 
     def _unpack_in_steps(self, stored: Buffer, raw_size: int) -> bytes:
         """A claim that is hard to believe: memory is taken as the bytes come, not as they are announced."""

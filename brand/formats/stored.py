@@ -47,9 +47,5 @@ class Stored:
 
         Raises ValueError or RecursionError where one of them does not unpack or decode.
         """
-        if np.array_equal(self.rows["size"], self.rows["raw_size"]):  # none is compressed
-            return decode.columns(self.memory, self.starts, self.rows["size"].astype(np.int64))
-        unpack, raw_sizes = decompressor.unpack, self.rows["raw_size"].astype(np.int64)
-        views = slices(self.memory, self.starts, self.rows["size"].astype(np.int64))
-        raw = bytearray().join([unpack(view, size) for view, size in zip(views, raw_sizes.tolist(), strict=True)])
-        return decode.columns(np.frombuffer(raw, np.uint8), np.cumsum(raw_sizes) - raw_sizes, raw_sizes)
+        sizes, raw_sizes = self.rows["size"].astype(np.int64), self.rows["raw_size"].astype(np.int64)
+        return decode.columns(*decompressor.unpack_all(self.memory, self.starts, sizes, raw_sizes), raw_sizes)

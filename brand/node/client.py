@@ -100,11 +100,13 @@ class Node:
         ranks: tuple[int, int],
         batch: int = 0,
         turn: int | None = None,
+        processes: int = 1,
     ) -> NDArray[np.int64] | None:
         """Say that this process, rank so many of so many, is about to draw. Raises `ServerError`.
 
         From then on other processes of the run find the order by the tag. `turn` is the order's place among those that
-        this training has begun: where nodes have different orders at the same, they are refused.
+        this training has begun: where nodes have different orders at the same, they are refused. So many `processes`
+        draw what this rank has to draw.
 
         With `batch`, the samples of a batch of each rank, the server says which positions are this rank's, as soon as
         all ranks have begun.
@@ -112,7 +114,7 @@ class Node:
 
         def act(connection: Session) -> NDArray[np.int64] | None:
             number = connection.number_of(self.run, order, tag, turn)
-            connection.send(messages.pack_begin(number, epoch, position, *ranks, batch))
+            connection.send(messages.pack_begin(number, epoch, position, *ranks, batch, processes))
             if not batch:
                 return None
             body = connection.ask(messages.pack_which(number, epoch, ranks[0]), Kind.POSITIONS)
@@ -131,10 +133,19 @@ class Node:
         finally:
             connection.close()
 
-    def draw(self, order: Order, epoch: int, positions: NDArray[np.int64], *, owner: int) -> list[Drawn]:
+    def draw(
+        self,
+        order: Order,
+        epoch: int,
+        positions: NDArray[np.int64],
+        *,
+        owner: int,
+        worker: tuple[int, int] = (0, 1),
+    ) -> list[Drawn]:
         """Draw positions of an epoch, in parts; `owner` is the process with which a server that has to be started ends.
 
-        A part is small against the arena: all of its samples must be there at the same time.
+        This process is `worker` so many of so many of the owner, or the owner itself. A part is small against the
+        arena: all of its samples must be there at the same time.
 
         Raises `ServerError`.
         """
@@ -142,7 +153,7 @@ class Node:
         done = failures = 0
         while done < len(positions):
             try:
-                connection = self._idle_connection() or self._connect(owner)
+                connection = self._idle_connection() or self._connect(owner, worker)
                 step = min(MAX_DRAW, max(LEAST_PART, int(connection.arena_bytes / PART_SHARE / self.mean_bytes)))
                 parts.append(connection.draw(self.run, order, epoch, positions[done : done + step]))
                 self._idle.append(connection)  # only now: a draw that is interrupted leaves half an answer behind
@@ -223,11 +234,11 @@ class Node:
                         raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
             raise AssertionError
 
-    def _connect(self, owner: int) -> Session:
+    def _connect(self, owner: int, worker: tuple[int, int] = (0, 1)) -> Session:
         if not hasattr(os, "memfd_create"):
             raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
         try:
-            return self._joined(Session(self.address, self.data_set, owner))
+            return self._joined(Session(self.address, self.data_set, owner, worker))
         except ConnectionError:
             if self.attach:
                 raise ServerError(
@@ -235,7 +246,7 @@ class Node:
                 ) from None
         member = None if self.cluster is None else self.cluster.member()
         start_server(Spec(self.path, self.address, self.memory, (owner,), member))
-        return self._joined(Session(self.address, self.data_set, owner))
+        return self._joined(Session(self.address, self.data_set, owner, worker))
 
     def _joined(self, session: Session) -> Session:
         """A connection to a server that knows where the other nodes are, if there are any."""

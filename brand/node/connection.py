@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from brand.errors import UsageError
+from brand.node.account import Drawer
 from brand.node.messages import HEAD, MAX_REQUEST, Kind, ProtocolError, parse_head
 
 PREFIX: Final = "unix:@"
@@ -87,6 +88,8 @@ class Channel:
     def __init__(self, number: int, connection: socket.socket) -> None:
         self.number, self.socket = number, connection
         self.greeted = False
+        self.drawer: Drawer | None = None
+        """The process at the other end, as it said."""
         self.closing = False
         """Closed as soon as all is sent."""
         self.began_s = time.monotonic()

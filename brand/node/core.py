@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.account import Drawer
 from brand.node.arena import Arena
 from brand.node.counters import Counters
 from brand.node.epoch import Epoch
@@ -82,23 +83,34 @@ class Core:
 
     # -- what clients want -------------------------------------------------------------------------------------------
 
-    def begin(self, client: int, key: Key, position: int, rank: int, replicas: int, batch: int = 0) -> None:
-        """A rank is about to draw from `position` on; what all ranks of the run have left behind is given up."""
-        self.epochs.begin_here(client, key, position, (rank, replicas), batch, self._busy())
+    def begin(
+        self, client: int, key: Key, position: int, rank: int, replicas: int, batch: int = 0, processes: int = 1
+    ) -> None:
+        """A rank is about to draw from `position` on; what all ranks of the run have left behind is given up.
+
+        So many `processes` draw what it has to draw.
+        """
+        self.epochs.begin_here(client, key, position, (rank, replicas), batch, self._busy(), processes)
 
     def begin_elsewhere(self, client: int, key: Key, begin: Begin) -> None:
         """Another node says what its ranks are about to draw."""
         self.epochs.begin(client, key, begin, self._busy())
 
-    def draw(self, client: int, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
-        """A client asks for positions of an epoch; the answer comes by `answers`. Raises `UsageError`."""
+    def draw(
+        self, client: int, key: Key, positions: NDArray[np.int64], now_s: float, drawer: Drawer | None = None
+    ) -> None:
+        """A client asks for positions of an epoch; the answer comes by `answers`. Raises `UsageError`.
+
+        `drawer` is the process behind the client, where that is known: what it draws is accounted for.
+        """
         if not len(positions) or positions.min() < 0 or positions.max() >= self._samples:
             raise UsageError(f"positions are 0 to {self._samples - 1:,}")
         if any(draw.client == client for draw in self._draws):
             raise UsageError("a second draw before the first is answered")
         self._leases.check(client)
+        self.epochs.check(key)
         self.epochs.expect(key, int(positions.min()), self._busy())
-        draw = Draw(client, key, positions, now_s)
+        draw = Draw(client, key, positions, now_s, drawer)
         self.counters.draws += len(positions)
         if not self._settle(draw, now_s):
             self.counters.waited += len(positions)
@@ -155,8 +167,8 @@ class Core:
 
     def choice_wanted(self) -> Choice | None:
         """What is to be kept must be chosen anew: a run has begun, or has ended and left its memory."""
-        runs = {run for (run, _), _ in self.epochs}
-        if runs == self._kept_for:
+        runs = self.epochs.under_way(self._kept_for)
+        if runs == self._kept_for or (runs and not self.epochs.orders()):
             return None
         self._kept_for = runs
         for (run, _), epoch in self.epochs:
@@ -360,6 +372,10 @@ class Core:
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
         epoch.due[places] = False
         epoch.note_asked(draw.positions, now_s)
+        if draw.drawer is not None:
+            epoch.account.note(draw.drawer, draw.positions)
+            if epoch.account.due:
+                self.epochs.judge(draw.key)
         epoch.drawn += len(places)
         if epoch.begun and 2 * epoch.done >= epoch.total:
             self.epochs.want((draw.key[0], draw.key[1] + 1))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.account import Account
 from brand.node.members import Owners
 from brand.node.outgoing import Outgoing
 from brand.node.turns import Turns
@@ -45,9 +46,14 @@ class Epoch:
         fronts: Mapping[int, int],
         owners: Owners,
         unreachable: Iterable[int] = (),
+        *,
+        whole: bool = True,
     ) -> None:
         samples = len(plan.sample_of)
         self.plan, self.turns, self._owners = plan, turns, owners
+        self.account = Account(turns)
+        self.whole = whole
+        """Whether all that is drawn of it is drawn here: it was begun as ranks said, and for the first time."""
         self._without, self._too_large = without, too_large
         self._mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
         self.start = turns.start
@@ -82,6 +88,10 @@ class Epoch:
         """Those that are due and whose read is on its way."""
         self._todo, self._at = np.arange(0), 0
         self.expect(ranks, fronts, read_of)
+
+    def begun_at(self, start: int) -> None:
+        """Ranks begin it at a position; where others began it elsewhere, what was left out cannot be told."""
+        self.whole = self.whole and start == self.turns.start
 
     @property
     def replicas(self) -> int:

@@ -63,6 +63,8 @@ class Epochs:
         self._wanted: deque[Key] = deque()
         self.unreachable: set[int] = set()
         """Nodes from which nothing is expected just now."""
+        self._faults: list[str] = []
+        """What was found wrong with what ranks have drawn."""
         self.changes = 0
         """Changes with whatever `drawings` would tell."""
 
@@ -76,6 +78,10 @@ class Epochs:
     def planned(self, key: Key) -> bool:
         """Whether its plan is being made."""
         return key in self._planned
+
+    def under_way(self, before: set[int]) -> set[int]:
+        """Runs that have epochs, and those of `before` that have left one and wait for the plan of the next."""
+        return {run for run, _ in self._epochs} | (before & {run for run, _ in self._planned})
 
     def order(self, run: int) -> Order:
         """The order of a run."""
@@ -130,9 +136,25 @@ class Epochs:
         run.turn = run.turn if turn is None else turn
         return number
 
-    def begin_here(self, client: int, key: Key, start: int, ranks: tuple[int, int], batch: int, busy: set[Key]) -> None:
-        """A rank of this node, number so many of so many, is about to draw; `busy` epochs have draws that wait."""
-        before = self._runs[key[0]].readers.get((client, None))
+    def begin_here(
+        self,
+        client: int,
+        key: Key,
+        start: int,
+        ranks: tuple[int, int],
+        batch: int,
+        busy: set[Key],
+        processes: int = 1,
+    ) -> None:
+        """A rank of this node, number so many of so many, is about to draw; `busy` epochs have draws that wait.
+
+        So many `processes` draw what it has to draw.
+        """
+        run = self._runs[key[0]]
+        run.processes = processes
+        before = run.readers.get((client, None))
+        if before is None or key[1] <= before.epoch:
+            run.fault = None  # a training begins, or begins again
         times = before.begin.times + 1 if before is not None and before.epoch == key[1] else 1
         self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times), busy)
 
@@ -157,6 +179,7 @@ class Epochs:
         elif begin.times > state.begun or (begin.times and not turns.same_division(state.turns)):
             self._start(key, state, Beginning(turns, begin.times))
         else:
+            state.begun_at(begin.start)
             state.expect(run.ranks(state.replicas), run.fronts(epoch))
         self._retire(key[0], busy)
 
@@ -196,11 +219,37 @@ class Epochs:
             begin = begins[0]
             start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
             turns = Turns(self._samples, max(start, begin.start), begin.replicas, begin.batch)
-            self._begun[key] = Beginning(turns, begin.times)
+            self._begun[key] = Beginning(turns, begin.times, whole=False)
         else:
-            self._begun[key] = Beginning(Turns(self._samples, self._samples if run.readers else first), 0)
+            turns = Turns(self._samples, self._samples if run.readers else first)
+            self._begun[key] = Beginning(turns, 0, whole=False)
         self.want(key)
         self._retire(key[0], busy | {(key[0], epoch + more) for more in (-1, 0, 1)})
+
+    def take_faults(self) -> list[str]:
+        """What was found wrong with what ranks have drawn, for people; told once."""
+        faults, self._faults = self._faults, []
+        return faults
+
+    def check(self, key: Key) -> None:
+        """Raises `UsageError` where ranks of a run left out positions of an epoch."""
+        fault = self._runs[key[0]].fault
+        if fault is not None:
+            raise UsageError(fault)
+
+    def judge(self, key: Key) -> None:
+        """Where ranks left out some of an epoch, what they draw next is refused."""
+        run, state = self._runs[key[0]], self._epochs[key]
+        left_out = state.account.left_out(run.processes) if state.begun and state.whole and not run.fault else None
+        if left_out is not None:
+            run.fault = (
+                f"epoch {key[1]} left out {left_out.positions:,} of the {left_out.of:,} positions that "
+                f"{_ranks(left_out.ranks)} passed ({left_out.at_the_beginning:,} of them at the beginning): something "
+                "between BrandSampler and data set takes batches away. A framework that shards again does that, and "
+                "one that skips batches to resume: docs/frameworks.md says what to use with it. A batch sampler of "
+                "your own must yield all that the BrandSampler does, and not its batches in another order"
+            )
+            self._faults.append(run.fault)
 
     def want(self, key: Key) -> None:
         """Have a plan made, where there is none yet."""
@@ -327,6 +376,7 @@ class Epochs:
             run.fronts(key[1]),
             owners,
             self.unreachable,
+            whole=begin.whole and begin.times <= 1,
         )
         epoch.begun = begin.times
         self._last_number += 1
@@ -367,6 +417,7 @@ class Epochs:
         at = {reader.epoch for reader in self._runs[number].readers.values()}
         wanted = {(number, epoch + more) for epoch in at for more in (0, 1)} | busy
         for key in [key for key in self._epochs if key[0] == number and key not in wanted]:
+            self.judge(key)
             self._drop(self._epochs.pop(key))
         for key in [key for key in self._planned if key[0] == number and key not in wanted]:
             self._planned.discard(key)
@@ -380,3 +431,8 @@ class Epochs:
         self._residents.let_go(np.flatnonzero(state.held))
         state.held[:] = False
         state.dropped = True
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    """For people."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError
 
-VERSION: Final = 2
+VERSION: Final = 3
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
 """Largest body that a server takes."""
@@ -37,7 +37,7 @@ MAX_REPLICAS: Final = 1 << 16
 MAX_NAME: Final = 100
 """Longest name of a run, in characters."""
 
-_BEGIN: Final = struct.Struct("<IIQIII")
+_BEGIN: Final = struct.Struct("<IIQIIII")
 _POSITIONS: Final = struct.Struct("<III")
 _DRAW: Final = struct.Struct("<II")
 _LEASE: Final = struct.Struct("<QII")
@@ -138,17 +138,22 @@ def unpack_report(body: bytes | memoryview) -> dict[str, Any]:
     return {**numbers, "reason": str(report.get("reason"))[:MAX_REASON]}
 
 
-def pack_begin(run: int, epoch: int, position: int, rank: int, replicas: int, batch: int = 0) -> bytes:
+def pack_begin(
+    run: int, epoch: int, position: int, rank: int, replicas: int, batch: int = 0, processes: int = 1
+) -> bytes:
     """`BEGIN`."""
-    return frame(Kind.BEGIN, _BEGIN.pack(run, epoch, position, rank, replicas, batch))
+    return frame(Kind.BEGIN, _BEGIN.pack(run, epoch, position, rank, replicas, batch, processes))
 
 
-def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int, int, int]:
-    """Run, epoch, position, rank, replicas, and the samples of a batch with `locality`. Raises `ProtocolError`."""
-    run, epoch, position, rank, replicas, batch = _unpack(_BEGIN, body)
-    if not rank < replicas <= MAX_REPLICAS:
-        raise ProtocolError(f"rank {rank} of {replicas}")
-    return run, epoch, position, rank, replicas, batch
+def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int, int, int, int]:
+    """Run, epoch, position, rank, replicas, samples of a batch with `locality`, and processes that share a rank.
+
+    Raises `ProtocolError`.
+    """
+    run, epoch, position, rank, replicas, batch, processes = _unpack(_BEGIN, body)
+    if not rank < replicas <= MAX_REPLICAS or not 0 < processes <= MAX_REPLICAS:
+        raise ProtocolError(f"rank {rank} of {replicas}, shared by {processes} processes")
+    return run, epoch, position, rank, replicas, batch, processes
 
 
 def pack_which(run: int, epoch: int, rank: int) -> bytes:

@@ -52,6 +52,10 @@ class Run:
     tag: int | None
     turn: int | None
     """Its place among the orders that a training has begun: the same on all nodes."""
+    processes: int = 1
+    """Training processes that draw what one rank has to draw."""
+    fault: str | None = None
+    """Why its draws are refused."""
     clients: set[int] = field(default_factory=set)
     readers: dict[tuple[int, int | None], Reader] = field(default_factory=dict)
     """By client; another node, whose ranks may be in several epochs, also by epoch."""
@@ -73,6 +77,8 @@ class Beginning:
 
     turns: Turns
     times: int
+    whole: bool = True
+    """Whether it is begun as ranks said: not because a draw came of an epoch that was lost."""
 
 
 @dataclass(frozen=True, slots=True)

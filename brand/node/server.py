@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node import messages
+from brand.node.account import Drawer
 from brand.node.arena import Arena
 from brand.node.choose import choose_depth, choose_storage
 from brand.node.clients import Clients
@@ -255,15 +256,16 @@ class NodeServer:
             case Kind.ORDER:
                 self._register(channel, messages.unpack_json(body))
             case Kind.BEGIN:
-                run, epoch, position, rank, replicas, batch = messages.unpack_begin(body)
+                run, epoch, position, *ranks = messages.unpack_begin(body)
                 key = self._key(channel, run, epoch)
-                self._core.begin(channel.number, key, min(position, len(self._data)), rank, replicas, batch)
+                self._core.begin(channel.number, key, min(position, len(self._data)), *ranks)
             case Kind.POSITIONS:
                 run, epoch, rank = messages.unpack_which(body)
                 self._shares.ask(channel.number, self._key(channel, run, epoch), rank, time.monotonic())
             case Kind.DRAW:
                 run, epoch, positions = messages.unpack_draw(body)
-                self._core.draw(channel.number, self._key(channel, run, epoch), positions, time.monotonic())
+                key = self._key(channel, run, epoch)
+                self._core.draw(channel.number, key, positions, time.monotonic(), channel.drawer)
             case Kind.RELEASE:
                 number, checked = messages.unpack_release(body)
                 self._core.release(channel.number, number, checked=checked)
@@ -292,6 +294,7 @@ class NodeServer:
             if not isinstance(owner, int) or not 1 < owner < 1 << 31:  # 1 never ends
                 raise ProtocolError(f"process {owner} cannot own a server")
             self._own(owner)
+        channel.drawer = _drawer(owner, hello.get("worker"))
         channel.greeted = True
         pages = {"page": self._arena.page, "pages": self._arena.count, "all_pages": self._all_pages}
         others = {"nodes": self._nodes, "remote_pages": self._core.remote_pages}
@@ -393,3 +396,13 @@ class NodeServer:
         self._stop_end.close()
         self._stop_start.close()
         self._arena.close()
+
+
+def _drawer(owner: object, worker: object) -> Drawer | None:
+    """Who draws, as a client says; None where it says nothing. Raises `ProtocolError`."""
+    if worker is None or owner is None:
+        return None
+    match worker:
+        case [int() as number, int() as workers] if isinstance(owner, int) and 0 <= number < workers:
+            return Drawer(owner, number, workers)
+    raise ProtocolError(f"worker {worker!r} of process {owner!r}")

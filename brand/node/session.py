@@ -68,7 +68,7 @@ class ServerFacts:
 class Session:
     """One connection of this process to a server, used by one thread at a time."""
 
-    def __init__(self, address: str, data_set: str | None, owner: int | None) -> None:
+    def __init__(self, address: str, data_set: str | None, owner: int | None, worker: tuple[int, int] = (0, 1)) -> None:
         self._address = address
         self._numbers: dict[Order, int] = {}
         self._buffers = Buffers()
@@ -83,7 +83,7 @@ class Session:
             _connect(self._socket, address)
             if not same_user(self._socket):
                 raise ServerError(f"the server at {address} belongs to another user")
-            hello = {"data_set": data_set, "owner": owner}
+            hello = {"data_set": data_set, "owner": owner, "worker": worker}
             self._pages, self.server = self._greet(messages.pack_json(Kind.HELLO, hello))
             self.arena_bytes = self._pages.size
         except BaseException:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.account import Drawer
 from brand.node.epoch import Epoch
 from brand.node.members import Owners
 from brand.protocol.plan import Plan, choose_kept
@@ -68,6 +69,7 @@ class Draw:
     key: tuple[int, int]
     positions: NDArray[np.int64]
     since_s: float
+    drawer: Drawer | None = None
     asked_of: Epoch | None = None
     """The epoch whose planned requests to other nodes for this draw have been made already."""
 

@@ -109,7 +109,9 @@ class Troubles:
         self._say(kind, f"{printable(path)} cannot be read as a whole: {printable(kind)}", now_s)
 
     def tend(self, draws: Sequence[Draw], epochs: Epochs, now_s: float) -> None:
-        """Say which draws wait too long, and sum up what was counted; looks now and then only."""
+        """Say what the epochs find wrong, and, looking now and then, which draws wait too long and what was counted."""
+        for fault in epochs.take_faults():
+            log.warning("%s", printable(fault))
         if now_s < self._look_s:
             return
         self._look_s = now_s + LOOK_EVERY_S

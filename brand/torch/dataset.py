@@ -198,9 +198,11 @@ class BrandDataset(Dataset[Any]):
         return choose_order(self._stored, seed, self.protocol, None, self.memory, nodes)
 
     def announce(
-        self, order: Order, epoch: int, position: int, ranks: tuple[int, int], batch: int = 0
+        self, order: Order, epoch: int, position: int, ranks: tuple[int, int], batch: int = 0, processes: int = 1
     ) -> NDArray[np.int64] | None:
         """A sampler, rank so many of so many, is about to draw: the node server begins to read.
+
+        So many `processes` draw what the rank has to draw (`brand.torch.dealing`).
 
         With `batch`, the samples of a batch of each rank, a rank draws what its own node owns first: returns which
         positions those are, once all ranks have said so. Raises `ServerError`, `UsageError`.
@@ -211,7 +213,7 @@ class BrandDataset(Dataset[Any]):
             if order not in orders:
                 orders.append(order)
             turn = orders.index(order)
-        return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn)
+        return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn, processes)
 
     def stats(self) -> dict[str, Any]:
         """What the node server has done so far (`docs/statistics.md`); an empty dict before the first draw."""

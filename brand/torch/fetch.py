@@ -93,7 +93,7 @@ class Fetcher:
         order = self._orders.get(tag)
         if order is None:  # the sampler was made, or loaded its state, after this worker started
             order = self._orders[tag] = self._order_by_tag(tag)
-        parts = self.node.draw(order, epoch, positions_of(asked), owner=owner_process())
+        parts = self.node.draw(order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number())
         indices = self.data.indices(np.concatenate([part.places for part in parts]))
         firsts = np.cumsum([0, *(len(part.places) for part in parts)])
         present = [part.present + first for part, first in zip(parts, firsts.tolist(), strict=False)]
@@ -321,6 +321,12 @@ def _joined(parts: list[Column]) -> Column:
 def rows(columns: Iterable[Column]) -> Iterator[tuple[Any, ...]]:
     """The values of one sample after the other."""
     return zip(*[column if isinstance(column, list) else column.tolist() for column in columns], strict=True)
+
+
+def worker_number() -> tuple[int, int]:
+    """Which worker of how many of a DataLoader this process is; 0 of 1 where it is the training process."""
+    worker = get_worker_info()
+    return (0, 1) if worker is None else (worker.id, worker.num_workers)
 
 
 def owner_process() -> int:

@@ -4,7 +4,8 @@
     pool of threads      slices of a batch: decode, transform; the last slice of a batch puts it together
     training loop        takes batches in order
 
-Where nothing is decoded or transformed, the producer makes batches out of columns, and the pool has nothing to do.
+Where nothing is decoded or transformed, one thread of the pool makes all batches of a request out of columns, while the
+producer makes the next request: to unpack compressed samples takes no lock of the interpreter.
 
 Pillow, libsndfile and zstandard let other threads run while they decode, so threads are enough, start at once, and hand
 over a batch without pickling it. At most `ahead` batches are on their way. An error travels with its batch and is
@@ -13,12 +14,14 @@ raised where that batch is due; leaving the loop, by `break` or Ctrl-C, stops th
 
 from __future__ import annotations
 
+import atexit
+import operator
 import os
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -28,7 +31,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Sampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Sampler, default_collate
 
 from brand.errors import FormatError, UsageError
 from brand.torch.assemble import assemble, pinned
@@ -49,8 +52,11 @@ _STEP_S: Final = 0.1
 """How long a thread waits before it looks whether it should stop."""
 
 
-class BrandLoader:
+class BrandLoader(DataLoader[Any]):
     """Iterates over batches of a `BrandDataset`, as a `DataLoader` does, with threads instead of worker processes.
+
+    It is a `DataLoader` to frameworks (`isinstance`, its attributes), and has the state that they save. Its batches
+    come from its own iteration only: a framework that would take them from its `batch_sampler` is refused.
 
     Images and audio that are not decoded (`decode=False`, no transform, no collate_fn) come as lists of uint8 tensors,
     as torchvision's decoders take them, in memory that is copied once; a `DataLoader` gives bytes.
@@ -69,6 +75,10 @@ class BrandLoader:
         ahead: Batches that are on their way while one is trained; by default as many as 64 MB hold, 2 at least.
     """
 
+    dataset: BrandDataset
+    batch_size: int
+    collate_fn: Callable[[list[Any]], Any]
+
     def __init__(
         self,
         data_set: BrandDataset,
@@ -81,18 +91,25 @@ class BrandLoader:
         threads: int | None = None,
         ahead: int | None = None,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("threads", threads), ("ahead", ahead)):
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise UsageError(f"{name}={value}: give a whole number, at least 1")
-        self.dataset, self.batch_size, self.drop_last, self.pin_memory = data_set, batch_size, drop_last, pin_memory
-        self.sampler = BrandSampler(data_set) if sampler is None else sampler
-        if isinstance(self.sampler, BrandSampler) and self.sampler.locality:
-            if self.sampler.batch_size not in (None, batch_size):
-                raise UsageError(f"batch_size={batch_size}, and the sampler splits {self.sampler.batch_size}")
-            self.sampler.batch_size = batch_size
-        self.collate_fn = collate_fn
-        self.threads = threads or _processors()
-        self.ahead = ahead or min(MOST_AHEAD, max(2, int(AHEAD_BYTES / (batch_size * data_set.mean_bytes))))
+        batch_size = _count("batch_size", batch_size)
+        if isinstance(sampler, BatchSampler):
+            raise UsageError(
+                "sampler= is a BatchSampler: give batch_size= and the sampler inside it, sampler=BrandSampler(data_set)"
+            )
+        sampler = BrandSampler(data_set) if sampler is None else sampler
+        # The pages are locked here, by the threads that make the batches, not by DataLoader's own iterator.
+        super().__init__(data_set, batch_size, sampler=sampler, drop_last=drop_last, collate_fn=collate_fn)
+        vars(self)["batch_sampler"] = OwnBatches(sampler, batch_size, drop_last)  # DataLoader refuses to set it
+        self.pin_memory = pin_memory
+        if isinstance(sampler, BrandSampler):
+            sampler.pin_ranks()
+            if sampler.locality:
+                if sampler.batch_size not in (None, batch_size):
+                    raise UsageError(f"batch_size={batch_size}, and the sampler splits {sampler.batch_size}")
+                sampler.batch_size = batch_size
+        self.threads = _processors() if threads is None else _count("threads", threads)
+        enough = min(MOST_AHEAD, max(2, int(AHEAD_BYTES / (batch_size * data_set.mean_bytes))))
+        self.ahead = enough if ahead is None else _count("ahead", ahead)
         self.iterations = 0
         """How many were begun."""
         self._begin_anew()
@@ -118,25 +135,31 @@ class BrandLoader:
         samples = len(self.sampler)  # type: ignore[arg-type]
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self._epoch is not None:
             self._epoch.close()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads, "brand-decode")
         self.iterations += 1
         self._epoch = epoch = _Epoch(self, iter(self.sampler), self._pool)
-        return epoch.batches()
+        batches = epoch.batches()
+        _iterations.add(batches)
+        return batches
 
     def set_epoch(self, epoch: int) -> None:
         """Pass on to the sampler."""
         self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where a run goes on: behind the last batch that was handed out."""
-        sampler = self._brand_sampler()
-        if self._epoch is None or not sampler.iterating:
+        """Where a run goes on: behind the last batch that was handed out; after the last one, in the next epoch."""
+        sampler, epoch = self._brand_sampler(), self._epoch
+        positions = None if epoch is None else epoch.positions
+        if epoch is None or positions is None or not positions.begun:
             return sampler.state_dict()
-        return sampler.state_dict(samples=self._epoch.handed_out)
+        ended = epoch.handed_out > positions.count - (self.batch_size if self.drop_last else 1)
+        if sampler.replaces(positions, ended=ended):
+            return sampler.state_dict()
+        return positions.state_after(positions.most if ended else epoch.handed_out)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says, with the next iteration."""
@@ -151,6 +174,18 @@ class BrandLoader:
         if not isinstance(self.sampler, BrandSampler):
             raise UsageError(f"a {type(self.sampler).__name__} has no state; a BrandSampler does")
         return self.sampler
+
+
+class OwnBatches(BatchSampler):
+    """What frameworks find as the `batch_sampler` of a `BrandLoader`: they may look at it, and not take from it."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        raise UsageError(
+            "something takes the batches of a BrandLoader from its batch_sampler, to make another loader of it, and "
+            "would lose its threads, its state or some of its samples. Accelerate: use "
+            "brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader) and of "
+            "skip_first_batches (docs/frameworks.md)"
+        )
 
 
 class _Batch(Future[Any]):
@@ -170,10 +205,11 @@ class _Epoch:
     def __init__(self, loader: BrandLoader, indices: Iterator[int], pool: ThreadPoolExecutor) -> None:
         self._loader, self._data, self._indices, self._pool = loader, loader.dataset, indices, pool
         self._stages, self._size = loader.stages, loader.batch_size
-        self._whole = loader.collate_fn is None and self._data.plain
+        self._whole = loader.collate_fn is default_collate and self._data.plain
         """Whether a batch is made of columns, without going through samples."""
-        self._draws = isinstance(loader.sampler, BrandSampler)
-        self._seed, self._number = _run_of(loader)
+        self.positions = indices if isinstance(indices, Positions) else None
+        self._run = (torch.initial_seed(), loader.iterations)
+        """Seed and epoch."""
         self._ready: queue.Queue[_Batch | None] = queue.Queue(loader.ahead)
         self._local = threading.local()
         self._stop = threading.Event()
@@ -181,11 +217,19 @@ class _Epoch:
         self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
 
-    def batches(self) -> Iterator[Any]:
-        """The batches, in order. Nothing is started before the first is asked for."""
+    def batches(self) -> Generator[Any, None, None]:
+        """The batches, in order. Nothing is started before the first is asked for.
+
+        Which epoch it is is settled then, as frameworks call `set_epoch` between `iter` and the first batch.
+        """
         try:
+            if self.positions is not None:
+                self.positions.begin()
+                self._run = (self._loader.sampler.seed, self.positions.epoch)  # type: ignore[attr-defined]
             self._thread.start()
             while True:
+                if self.positions is not None:
+                    self._loader.sampler.go_on(self.positions)  # type: ignore[attr-defined]
                 if self._stop.is_set():
                     raise RuntimeError("another iteration of this loader has begun; make a BrandLoader for each")
                 with self._stages.measure("loop_waits"):
@@ -245,7 +289,7 @@ class _Epoch:
             self._put(None)
 
     def _take_indices(self, count: int) -> Sequence[int] | NDArray[np.int64]:
-        return self._indices.take(count) if isinstance(self._indices, Positions) else list(islice(self._indices, count))
+        return list(islice(self._indices, count)) if self.positions is None else self.positions.take(count)
 
     def _next_request(self, last: int) -> int:
         """Samples of the next request: batches, more of them where samples are small, up to half of what is ahead."""
@@ -259,9 +303,6 @@ class _Epoch:
             fetched = self._data.fetch(indices)
             self._stages.add("storage", fetched.waited_s)
             self._stages.add("gather", time.perf_counter() - start_s - fetched.waited_s)
-            if self._whole:
-                with self._stages.measure("decode"):
-                    columns = fetched.columns(0, len(indices), views=True)
         except FormatError:
             if len(indices) <= self._size:
                 raise
@@ -269,11 +310,11 @@ class _Epoch:
             return all(self._request(indices[first : first + self._size]) for first in parts)
         before = self._requested
         self._requested += len(indices)
-        for first in range(0, len(indices), self._size):
-            end = min(first + self._size, len(indices))
-            batch = _Batch(end - first)
-            if self._whole:
-                self._finish(batch, partial(assemble, columns, self._data.fields, self._data.files, first, end))
+        spans = [(first, min(first + self._size, len(indices))) for first in range(0, len(indices), self._size)]
+        batches = [_Batch(end - first) for first, end in spans]
+        if self._whole:
+            self._pool.submit(self._make_whole, batches, fetched, spans)
+        for batch, (first, end) in zip(batches, spans, strict=True):
             with self._stages.measure("full"):
                 if not self._put(batch):
                     return False
@@ -284,6 +325,27 @@ class _Epoch:
         return True
 
     # -- the pool ----------------------------------------------------------------------------------------------------
+
+    def _make_whole(self, batches: Sequence[_Batch], fetched: Fetched, spans: Sequence[tuple[int, int]]) -> None:
+        """Batches of columns; where a sample does not decode, that is a matter of its own batch."""
+        if self._stop.is_set():
+            return
+        try:
+            with self._stages.measure("decode"):
+                first, last = spans[0][0], spans[-1][1]
+                columns = fetched.columns(first, last, views=True)
+            for batch, (low, high) in zip(batches, spans, strict=True):
+                make = partial(assemble, columns, self._data.fields, self._data.files, low - first, high - first)
+                self._finish(batch, make)
+        except FormatError as error:
+            if len(batches) == 1:
+                _fail(batches[0], error)
+            else:
+                for batch, span in zip(batches, spans, strict=True):
+                    self._make_whole([batch], fetched, [span])
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
+            for batch in batches:
+                _fail(batch, error)
 
     def _make_slice(self, batch: _Batch, number: int, fetched: Fetched, span: slice, turn: int) -> None:
         if self._stop.is_set() or batch.done():
@@ -297,7 +359,7 @@ class _Epoch:
             if last:
                 samples = [sample for part in batch.slices for sample in part]
                 batch.slices.clear()
-                self._finish(batch, lambda: (self._loader.collate_fn or default_collate)(samples))
+                self._finish(batch, lambda: self._loader.collate_fn(samples))
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             _fail(batch, error)
 
@@ -313,8 +375,8 @@ class _Epoch:
             for number, sample in enumerate(samples):
                 index = sample["index"]
                 # A BrandSampler gives a sample once an epoch, at a turn that depends on the ranks; others may repeat.
-                nth = 0 if self._draws else turn + number
-                seeds.generator.manual_seed(seed_of(self._seed, self._number, index, nth))
+                nth = turn + number if self.positions is None else 0
+                seeds.generator.manual_seed(seed_of(*self._run, index, nth))
                 try:
                     result += self._data.finish([sample])
                 except Exception as error:
@@ -332,12 +394,22 @@ class _Epoch:
 
 
 _loaders: weakref.WeakSet[BrandLoader] = weakref.WeakSet()
+_iterations: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
 
 def _begin_anew_in_child() -> None:
     """A forked child has none of its parent's threads, and perhaps locks that they hold."""
+    _iterations.clear()
     for loader in list(_loaders):
         loader._begin_anew()
+
+
+@atexit.register
+def _end_iterations() -> None:
+    """An iteration that a script leaves half used ends while the modules that its end needs are still there."""
+    for batches in list(_iterations):
+        with suppress(ValueError):  # another thread is in it
+            batches.close()
 
 
 os.register_at_fork(after_in_child=_begin_anew_in_child)
@@ -353,8 +425,8 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run_of(loader: BrandLoader) -> tuple[int, int]:
-    """Seed and epoch of an iteration that has just begun."""
-    if isinstance(loader.sampler, BrandSampler):
-        return loader.sampler.seed, loader.sampler.epoch
-    return torch.initial_seed(), loader.iterations
+def _count(name: str, value: int) -> int:
+    """A whole number, at least 1. Raises `UsageError`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
+        raise UsageError(f"{name}={value!r}: give a whole number, at least 1")
+    return operator.index(value)

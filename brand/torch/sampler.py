@@ -8,28 +8,39 @@ samples a batch goes on from it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.tickets import MAX_POSITIONS, tickets
 from brand.torch.dataset import BrandDataset
+from brand.torch.dealing import accelerate_processes, wrapping_of
 from brand.torch.ranks import find_rank
 
 STATE_VERSION: Final = 1
 _BLOCK: Final = 1 << 14
+_FROM_A_STATE: Final = (
+    "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
+    "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
+    "and brand.frameworks.transformers.BrandTrainerMixin with the Trainer (docs/frameworks.md)"
+)
 
 
-class BrandSampler(Sampler[int]):
+class BrandSampler(DistributedSampler[int]):
     """Draws every sample of a `BrandDataset` once an epoch, in random order, at the speed of sequential storage.
 
     It yields tickets: ints that the data set understands as "what comes at this position", so that it can be read
     ahead. Give it to a `DataLoader` as `sampler=`. Each epoch has its own order: `set_epoch(n)` says which; without it,
     each iteration is the next epoch.
+
+    It gives each rank its own positions, so it is a `DistributedSampler` to frameworks, and they leave it alone.
+    Accelerate deals out batches in any case: behind a loader that Accelerate has prepared, the sampler yields the
+    positions of all ranks.
 
     Args:
         data_set: The data set to draw from.
@@ -56,6 +67,7 @@ class BrandSampler(Sampler[int]):
         locality: bool = False,
         batch_size: int | None = None,
     ) -> None:
+        # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
         if not isinstance(data_set, BrandDataset):
             raise UsageError(
                 f"BrandSampler draws from a BrandDataset, not from a {type(data_set).__name__}; give it the data set "
@@ -63,43 +75,76 @@ class BrandSampler(Sampler[int]):
             )
         seed = _whole("seed", seed, MAX_SEED)
         self.data_set, self.seed, self.shuffle, self.drop_last = data_set, seed, shuffle, drop_last
-        self.num_replicas, self.rank = num_replicas, rank
+        self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
         self.locality = locality
         self.batch_size = None if batch_size is None else max(1, _whole("batch_size", batch_size, MAX_POSITIONS))
         self.order = data_set.order(seed)
         """What fixes the order of all epochs."""
         self.tag = data_set.tag_of(self.order)
-        self._epoch = 0
-        self._position = 0
-        """Global position at which the next iteration begins."""
-        self._running: Positions | None = None
+        self._pinned = False
+        self._next: _Next | None = _Next(0)
+        """What the next iteration is; None: the epoch after the present one."""
+        self._present: Positions | None = None
+        """The iteration that was begun last."""
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch, from its beginning; no change where a loaded state is in this epoch."""
+        """The next iteration is this epoch, from its beginning, or from where a loaded state of this epoch is.
+
+        An iteration under way is not touched: where it is of this epoch, it may go on. Raises `UsageError` where a
+        state of a later epoch was loaded, as going back would repeat what it had trained.
+        """
         epoch = _whole("epoch", epoch, MAX_EPOCH)
-        if epoch != self._epoch or self._running is not None:
-            self._epoch, self._position, self._running = epoch, 0, None
+        wrapping = wrapping_of(self)
+        if wrapping is not None and wrapping.restored:
+            raise UsageError(f"Accelerate restores a loader by skipping what it had yielded. {_FROM_A_STATE}")
+        if self._next is not None and self._next.loaded:
+            if epoch == self._next.epoch:
+                return
+            if epoch < self._next.epoch:
+                raise UsageError(
+                    f"a state of epoch {self._next.epoch} was loaded, and set_epoch({epoch}) would go back: begin the "
+                    f"loop over epochs with {self._next.epoch} (`state['epoch']`). A framework that counts its own "
+                    "iterations from 0 cannot go on from this state: docs/frameworks.md says what to use instead"
+                )
+        self._next = _Next(epoch)
 
     def __len__(self) -> int:
         """Samples of a whole epoch for this rank."""
-        _, replicas = find_rank(self.rank, self.num_replicas)
-        return _rounds(len(self.data_set), replicas, drop_last=self.drop_last)
+        return _rounds(len(self.data_set), self.ranks()[1], drop_last=self.drop_last)
 
-    def __iter__(self) -> Iterator[int]:
-        if self._running is not None and self._running.used:  # a second iteration, and nobody said which epoch
-            self._epoch, self._position = self._epoch + 1, 0
-        self._running = Positions(self, self._epoch, self._position)
-        return self._running
+    def __iter__(self) -> Positions:
+        return Positions(self)
 
     @property
-    def epoch(self) -> int:
-        """The epoch that the present iteration is in, or the next one will be."""
-        return self._epoch
+    def epoch(self) -> int:  # type: ignore[override]
+        """The epoch that the next iteration will be, or that the present one is in."""
+        if self._next is not None:
+            return self._next.epoch
+        assert self._present is not None
+        return self._present.epoch
+
+    def ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks among which this sampler deals out positions. Raises `UsageError`.
+
+        0 and 1 where it yields those of all ranks, as Accelerate deals out what it yields.
+        """
+        if self._accelerate_deals():
+            return 0, 1
+        return find_rank(self.rank, self.num_replicas)
+
+    def pin_ranks(self, rank: int | None = None, replicas: int | None = None) -> None:
+        """Deal out positions to the ranks here also where Accelerate is in use, as it does not prepare this loader.
+
+        Where they were not said before, this is `rank` of `replicas`, if given.
+        """
+        self._pinned = True
+        if self.rank is self.num_replicas is None and rank is not None and replicas is not None:
+            self.rank, self.num_replicas = rank, replicas
 
     @property
-    def iterating(self) -> bool:
-        """Whether an iteration of the present epoch has begun."""
-        return self._running is not None
+    def announced(self) -> bool:
+        """Whether it was said which epoch the next iteration is, and that has not begun."""
+        return self._next is not None
 
     def batch_of(self, replicas: int) -> int:
         """Samples of a batch of each of so many ranks where `locality` splits them, else 0. Raises `UsageError`."""
@@ -119,17 +164,22 @@ class BrandSampler(Sampler[int]):
         """
         if samples is not None and batches is not None:
             raise UsageError("say what was trained in samples or in batches, not both")
-        epoch, position = self._epoch, self._position
-        if batches is not None:
-            if batch_size is None:
-                raise UsageError("batches= needs batch_size=, the samples in each")
+        if batches is not None and batch_size is None:
+            raise UsageError("batches= needs batch_size=, the samples in each")
+        present, trained = self._present, samples or batches
+        if present is None or self.replaces(present, ended=not trained and present.yielded >= present.count):
+            if trained:
+                raise UsageError(f"{trained} samples or batches cannot have been trained: no iteration has begun")
+            epoch, position = (self.epoch, 0) if self._next is None else (self._next.epoch, self._next.position)
+            return self.state_at(epoch, position)
+        if batches is not None and batch_size is not None:
             samples = batches * batch_size
-            if self._running is not None and samples - batch_size < self._running.count:  # the last may be short
-                samples = min(samples, self._running.count)
-        if self._running is not None:
-            position = self._running.position_after(self._running.yielded if samples is None else samples)
-        elif samples:
-            raise UsageError(f"{samples} samples cannot have been trained: no iteration has begun")
+            if samples - batch_size < present.most:  # the last may be short, or filled up
+                samples = min(samples, present.most)
+        return present.state_after(samples)
+
+    def state_at(self, epoch: int, position: int) -> dict[str, Any]:
+        """The state of a run that goes on at a position of an epoch, with what fixes the order."""
         return {
             "version": STATE_VERSION,
             "epoch": epoch,
@@ -137,6 +187,10 @@ class BrandSampler(Sampler[int]):
             "shuffle": self.shuffle,
             "order": self.order.to_json() if self.shuffle else {"data_set": self.data_set.id, "seed": self.seed},
         }
+
+    def state_of_next(self) -> dict[str, Any]:
+        """The state of a run that goes on with the epoch after the present one."""
+        return self.state_at(self.epoch + 1, 0)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says. Raises `UsageError` where it is no state, or one of another data set."""
@@ -162,42 +216,127 @@ class BrandSampler(Sampler[int]):
                 raise UsageError("this is no state of a BrandSampler: its sizes are not those of the data set")
             self.order, self.tag = order, self.data_set.tag_of(order)
         self.seed, self.shuffle = seed, shuffle
-        self._epoch, self._position, self._running = epoch, position, None
+        if position == len(self.data_set):  # states of older versions say so at the end of an epoch
+            epoch, position = epoch + 1, 0
+        self._next, self._present = _Next(epoch, position, loaded=True), None
+
+    def replaces(self, positions: Positions, *, ended: bool) -> bool:
+        """Whether the next iteration is known, and another one than this, or this epoch again where it has ended."""
+        coming = self._next
+        return coming is not None and (coming.loaded or coming.epoch != positions.epoch or ended)
+
+    def begin(self, positions: Positions) -> tuple[int, int]:
+        """An iteration begins, as something is taken from it: at which epoch and position."""
+        if self._next is None:  # nobody said which epoch
+            assert self._present is not None
+            self._next = _Next(self._present.epoch + 1)
+        begun, self._next, self._present = self._next, None, positions
+        return begun.epoch, begun.position
+
+    def end(self, positions: Positions, epoch: int) -> None:
+        """An iteration was restored of which nothing is left: it begins, and ends, in this epoch."""
+        self._next, self._present = _Next(epoch, len(self.data_set), loaded=True), positions
+
+    def go_on(self, positions: Positions) -> None:
+        """An iteration goes on, and `set_epoch` or a loaded state may have said something else meanwhile.
+
+        Raises `UsageError` where it has: the caller believes to be in another epoch than the one that it gets.
+        """
+        coming = self._next
+        if coming is not None and self.replaces(positions, ended=False):
+            said = "a state was loaded" if coming.loaded else f"set_epoch({coming.epoch}) was called"
+            raise UsageError(
+                f"{said} while an iteration of epoch {positions.epoch} was under way, and that iteration went on: "
+                "begin a new one (`iter(loader)`) after it. A framework that makes its iterator first needs the "
+                "epoch before: call set_epoch where you make the loader"
+            )
+        self._next = None
+
+    def dealt(self) -> int:
+        """Processes to which what this sampler yields is dealt out, now that an iteration begins. Raises `UsageError`.
+
+        1 where each process keeps all of it.
+        """
+        wrapping = wrapping_of(self)
+        if wrapping is None:
+            if self._accelerate_deals():
+                raise UsageError(
+                    f"Accelerate runs {accelerate_processes()} processes and has not prepared the loader of this "
+                    "BrandSampler, so each of them would draw all samples. Call `accelerator.prepare(loader)`, or say "
+                    "which part is drawn here: BrandSampler(data_set, num_replicas=..., rank=...)"
+                )
+            return 1
+        if wrapping.skipped:
+            raise UsageError(f"{wrapping.skipped} batches are skipped, to resume a run. {_FROM_A_STATE}")
+        if wrapping.processes > 1 and self.ranks()[1] > 1:
+            raise UsageError(
+                f"this BrandSampler deals out positions to {self.ranks()[1]} ranks, and Accelerate deals its batches "
+                f"out to {wrapping.processes} processes again: leave out num_replicas= and rank="
+            )
+        return wrapping.processes
+
+    def _accelerate_deals(self) -> bool:
+        """Whether Accelerate deals out what this sampler yields, as nobody said anything else."""
+        return not self._pinned and self.rank is self.num_replicas is None and accelerate_processes() > 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """Where an iteration begins."""
+
+    epoch: int
+    position: int = 0
+    """Global position."""
+    loaded: bool = False
+    """Whether a state says so."""
 
 
 class Positions(Iterator[int]):
-    """One iteration. Has a state of its own, as torchdata's `StatefulDataLoader` asks its sampler's iterator."""
+    """One iteration, which begins as something is taken from it: PyTorch makes iterators that it never uses.
 
-    def __init__(self, sampler: BrandSampler, epoch: int, start: int) -> None:
-        self._sampler, self._epoch, self._start = sampler, epoch, start
-        self._rank, self._replicas = find_rank(sampler.rank, sampler.num_replicas)
+    It has a state of its own, as torchdata's `StatefulDataLoader` asks its sampler's iterator.
+    """
+
+    def __init__(self, sampler: BrandSampler) -> None:
+        self._sampler = sampler
         self._samples = len(sampler.data_set)
-        self.count = _rounds(self._samples - start, self._replicas, drop_last=sampler.drop_last)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._begun = self._announced = False
         self._ints: list[int] = []
         """The rest of the present block, last first."""
-        self._made, self.yielded, self._announced = 0, 0, False
-        self._batch = sampler.batch_of(self._replicas)
+        self._made = self.yielded = 0
+        self.epoch = self.count = self.most = 0
+        """Its epoch, ints in it, and those that this process keeps: fewer, where Accelerate deals them out."""
         self._mine: NDArray[np.int64] | None = None
         """With `locality`: the positions of this rank."""
 
-    @property
-    def used(self) -> bool:
-        """Whether anything was taken from it; PyTorch makes iterators that it never uses."""
-        return self.yielded > 0 or not self.count
+    def begin(self) -> None:
+        """Settle epoch, position and ranks, as late as possible; nothing happens the second time."""
+        if self._begun:
+            return
+        sampler = self._sampler
+        self._dealt = sampler.dealt()
+        self._rank, self._replicas = sampler.ranks()
+        self._batch = sampler.batch_of(self._replicas)
+        self.epoch, self._start = sampler.begin(self)
+        self.count = _rounds(self._samples - self._start, self._replicas, drop_last=sampler.drop_last)
+        self.most = -(-self.count // self._dealt)
+        self._begun = True
 
-    def position_after(self, samples: int) -> int:
-        """Global position after so many samples of each rank."""
-        if self._batch and samples % self._batch and samples != self.count:
-            raise UsageError(f"{samples:,} samples are no whole batches of {self._batch}, as `locality` needs")
-        if not 0 <= samples <= self.count:
-            raise UsageError(f"{samples:,} samples: this rank has {self.count:,} in this epoch")
-        return min(self._samples, self._start + samples * self._replicas)
+    @property
+    def begun(self) -> bool:
+        """Whether anything was taken from it."""
+        return self._begun
 
     def __next__(self) -> int:
         if not self._ints:
             self._ints = self._make(_BLOCK)[::-1].tolist()
             if not self._ints:
                 raise StopIteration
+        if self._sampler.announced:
+            self._sampler.go_on(self)
         self.yielded += 1
         return self._ints.pop()
 
@@ -210,22 +349,50 @@ class Positions(Iterator[int]):
         return taken
 
     def state_dict(self) -> dict[str, Any]:
-        """The sampler's state after what was yielded."""
-        return self._sampler.state_dict(samples=self.yielded)
+        """The state of this iteration after all that was yielded; at its end, nothing is left of it."""
+        if not self._begun:
+            return self._sampler.state_dict()
+        return self._sampler.state_at(self.epoch, self._position)
+
+    def state_after(self, samples: int | None) -> dict[str, Any]:
+        """The state of the run after so many samples of this process (None: all that was yielded).
+
+        Where nothing is left of this epoch, it is at the beginning of the next one. Raises `UsageError` where that many
+        cannot have been trained.
+        """
+        if samples is None:
+            return self._state_at(self._position, all_of_it=self.yielded >= self.count)
+        if not 0 <= samples <= self.most:
+            raise UsageError(f"{samples:,} samples: this rank has {self.most:,} in this epoch")
+        if self._batch and samples % self._batch and samples != self.count:
+            raise UsageError(f"{samples:,} samples are no whole batches of {self._batch}, as `locality` needs")
+        return self._state_at(self._start + samples * self._replicas * self._dealt, all_of_it=samples == self.most)
+
+    @property
+    def _position(self) -> int:
+        """Global position after all that was yielded."""
+        return min(self._samples, self._start + self.yielded * self._replicas)
+
+    def _state_at(self, position: int, *, all_of_it: bool) -> dict[str, Any]:
+        if all_of_it or position >= self._samples:
+            return self._sampler.state_at(self.epoch + 1, 0)
+        return self._sampler.state_at(self.epoch, position)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says."""
+        """Go on where a state of an iteration says; at its end, nothing is left of it."""
         self._sampler.load_state_dict(state)
-        self._sampler._running = self
-        self.__init__(self._sampler, self._sampler._epoch, self._sampler._position)  # type: ignore[misc]
+        self._begin_anew()
+        if state["position"] == self._samples:
+            self._sampler.end(self, state["epoch"])
 
     def _make(self, count: int) -> NDArray[np.int64]:
         """The next `count` ints, fewer at the end."""
+        self.begin()
         sampler, end = self._sampler, min(self._made + count, self.count)
         if sampler.shuffle and not self._announced and end > self._made:
             self._announced = True
             ranks = (self._rank, self._replicas)
-            mine = sampler.data_set.announce(sampler.order, self._epoch, self._start, ranks, self._batch)
+            mine = sampler.data_set.announce(sampler.order, self.epoch, self._start, ranks, self._batch, self._dealt)
             self._mine = None if mine is None else self._with_tail(mine)
         if self._mine is None:
             positions = self._start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
@@ -233,7 +400,7 @@ class Positions(Iterator[int]):
             positions = self._mine[self._made : end]
         positions = positions % self._samples
         self._made = end
-        return tickets(sampler.tag, self._epoch, positions) if sampler.shuffle else positions
+        return tickets(sampler.tag, self.epoch, positions) if sampler.shuffle else positions
 
     def _with_tail(self, mine: NDArray[np.int64]) -> NDArray[np.int64]:
         """As many positions as every rank has: the last, incomplete global batch is split in turn, and goes on."""

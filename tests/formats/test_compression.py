@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 import zstandard
 from hypothesis import given
@@ -121,6 +124,82 @@ def test_a_frame_of_another_size_is_a_value_error(dictionary: bytes) -> None:
     ]:  # fmt: skip
         with pytest.raises(ValueError, match="zstd"):
             unpack(stored, raw_size)
+
+
+def unpack_all(dictionary: bytes, stored: Sequence[bytes], raw_sizes: Sequence[int], gap: int = 0) -> list[bytes]:
+    """What `Decompressor.unpack_all` makes of them, with `gap` bytes between them."""
+    memory = np.frombuffer(bytearray(bytes(gap).join([b"", *stored, b""])), np.uint8)
+    sizes, raws = np.array([len(s) for s in stored], np.int64), np.array(raw_sizes, np.int64)
+    starts = np.cumsum(sizes + gap) - sizes
+    unpacked, at = Decompressor(dictionary).unpack_all(memory, starts, sizes, raws)
+    assert unpacked.flags.writeable or not unpacked.size  # torch warns of tensors over memory that is not
+    return [unpacked[start : start + raw].tobytes() for start, raw in zip(at.tolist(), raws.tolist(), strict=True)]
+
+
+@given(
+    st.lists(st.binary(max_size=300) | st.sampled_from([*SMALL, *LARGE, b"z" * 9999, bytes(200_000)])),
+    st.sampled_from(COMPRESSIONS),
+    st.integers(0, 9),
+)
+def test_many_records_come_back_at_once(records: list[bytes], compression: Compression, gap: int) -> None:
+    """Small and large, compressed and not, in any order: each is what it is by itself."""
+    stored = Compressor(compression).pack(records)
+    assert unpack_all(compression.dictionary, stored, [len(record) for record in records], gap) == records
+
+
+FRAME_KINDS: dict[str, Any] = {
+    "stated": {},
+    "with a checksum": {"write_checksum": True},
+    "without the dictionary's id": {"write_dict_id": False},
+}
+
+
+@pytest.mark.parametrize("kind", FRAME_KINDS)
+@pytest.mark.parametrize("size", [1, 255, 256, 65_791, 65_792, 131_072, 131_073, 500_000])
+@pytest.mark.parametrize("content", [b"\0", b"abcdefg"])
+def test_frames_of_all_kinds_come_back_at_once(kind: str, size: int, content: bytes) -> None:
+    """Content sizes of 1, 2 and 4 bytes, one block and more, blocks of one repeated byte, with and without checksum."""
+    record = (content * size)[:size]
+    data = zstandard.ZstdCompressionDict(COMPRESSIONS[3].dictionary)
+    frame = zstandard.ZstdCompressor(dict_data=data, **FRAME_KINDS[kind]).compress(record)
+    if len(frame) != size:
+        assert unpack_all(COMPRESSIONS[3].dictionary, [frame] * 3, [size] * 3) == [record] * 3
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize("dictionary", [b"", b"raw content", COMPRESSIONS[3].dictionary])
+def test_one_wrong_frame_among_many_is_a_value_error(dictionary: bytes, position: int) -> None:
+    """Whatever is refused by itself is refused among others: sizes, an end too soon, bytes or a frame behind it."""
+    data = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+    frame = zstandard.ZstdCompressor(dict_data=data).compress(bytes(1000))
+    unstated = zstandard.ZstdCompressor(dict_data=data, write_content_size=False).compress(bytes(1000))
+    skipped = b"\x50\x2a\x4d\x18" + (len(frame) - 8).to_bytes(4, "little") + frame[8:]
+    bomb = zstandard.ZstdCompressor(dict_data=data).compress(bytes(1001))
+    assert unpack_all(dictionary, [frame] * 3, [1000] * 3) == [bytes(1000)] * 3
+    for stored, raw_size in [
+        (frame, 999), (frame, 1001), (frame, 2**32 - 1), (unstated, 1000), (frame[:-1], 1000), (frame + b"x", 1000),
+        (frame * 2, 1000), (frame * 2, 2000), (b"", 1000), (b"\x28\xb5\x2f\xfd", 1000), (skipped, 1000), (bomb, 1000),
+        (b"\xff" * len(frame), 1000), (frame[:-3] + b"\xff\xff\xff", 1000),
+    ]:  # fmt: skip
+        many, sizes = [frame] * 3, [1000] * 3
+        many[position], sizes[position] = stored, raw_size
+        with pytest.raises(ValueError, match="zstd"):
+            unpack_all(dictionary, many, sizes)
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=60) | st.just(b"\x28\xb5\x2f\xfd"), st.integers(0, 2**32 - 1)), max_size=4)
+)
+def test_any_bytes_at_once_are_what_they_are_alone(samples: list[tuple[bytes, int]]) -> None:
+    """Records where each of them is one by itself, a ValueError where one of them is none."""
+    unpack = Decompressor().unpack
+    try:
+        alone = [bytes(unpack(stored, raw_size)) for stored, raw_size in samples]
+    except ValueError:
+        with pytest.raises(ValueError, match="zstd"):
+            unpack_all(b"", [stored for stored, _ in samples], [raw_size for _, raw_size in samples])
+    else:
+        assert unpack_all(b"", [stored for stored, _ in samples], [raw_size for _, raw_size in samples]) == alone
 
 
 def test_a_dictionary_that_is_none_is_a_value_error() -> None:

@@ -150,6 +150,35 @@ def test_an_epoch_that_is_begun_again_comes_from_memory() -> None:
         assert draw(world_, 1, run, 0, range(60)) == 1.0
 
 
+@pytest.mark.parametrize("stop", [5, 40, 100, 119, 125, 200])
+@pytest.mark.parametrize("pages", [SAMPLES // 3, SAMPLES // 3 + 12, SAMPLES // 2])
+def test_the_epoch_after_a_break_comes_from_memory(pages: int, stop: int) -> None:
+    """Before or after the next epoch is planned: what is kept stays, and nothing is read exactly."""
+    world_ = world(pages)
+    run = world_.register(1, **ORDER)
+    for epoch in range(6):
+        world_.begin(1, run, epoch)
+        assert draw(world_, 1, run, epoch, range(SAMPLES if epoch % 2 else stop)) == 1.0
+
+
+def test_a_run_that_ends_while_another_is_between_two_epochs_leaves_its_memory() -> None:
+    """What is kept is chosen anew as soon as the other one's next epoch is planned."""
+    world_ = world(SAMPLES // 2)
+    first = world_.register(1, "one", **ORDER)
+    world_.begin(1, first, 0)
+    draw(world_, 1, first, 0, range(20))
+    kept = world_.core._residents.kept_pages
+    second = world_.register(2, "two", **{**ORDER, "seed": 2})
+    world_.begin(2, second, 0)
+    draw(world_, 2, second, 0, range(20))
+    world_.begin(1, first, 1)
+    world_.leave(2)
+    for epoch in (1, 2):
+        world_.begin(1, first, epoch)
+        draw(world_, 1, first, epoch, range(SAMPLES))
+    assert world_.core._residents.kept_pages >= kept
+
+
 def test_a_rewind_and_a_skip_come_from_memory() -> None:
     """A state from before or after where the run is."""
     world_ = world(SAMPLES // 3)

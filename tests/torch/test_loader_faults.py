@@ -341,3 +341,27 @@ def test_a_training_that_is_killed_leaves_nothing(small: Path, kind: str) -> Non
         process.kill()
         process.wait()
         nothing_left(process.pid, server, address)
+
+
+HALF_USED = """
+import os
+import sys
+from brand.torch import BrandDataset, BrandLoader
+
+loader = BrandLoader(BrandDataset(sys.argv[1], memory=0.5), 4, threads=2)
+abandoned = iter(loader)
+next(abandoned)
+batches = iter(loader)
+next(batches)
+os.kept = abandoned, batches  # until most modules are gone, as where a framework holds the script's module
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_ends_within_an_iteration_says_nothing(small: Path) -> None:
+    """Two iterations at the top of a module, each with one batch taken: nothing is printed at the end."""
+    command = [sys.executable, "-W", "error", "-c", HALF_USED, str(small)]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, cwd=Path(__file__).parents[2], check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

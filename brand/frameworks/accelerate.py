@@ -1,0 +1,99 @@
+"""How does a loader that draws run under Accelerate, and go on after a stop?
+
+Accelerate's own `prepare` deals a loader's batches out to the processes and resumes by skipping, which needs the same
+number of processes and the right epoch. `prepare` here leaves the division to the `BrandSampler` and keeps its state:
+Accelerate saves it with `accelerator.save_state`, and any number of processes goes on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from brand.errors import MissingExtraError, UsageError
+from brand.torch import BrandSampler
+from brand.torch.loader import OwnBatches
+
+try:
+    from accelerate import Accelerator
+    from accelerate.data_loader import DataLoaderStateMixin
+    from accelerate.state import GradientState
+    from accelerate.utils import send_to_device
+except ImportError as error:
+    raise MissingExtraError("brand.frameworks.accelerate needs Accelerate: pip install accelerate") from error
+
+_END = object()
+
+
+def prepare(accelerator: Accelerator, loader: DataLoader[Any]) -> PreparedLoader:
+    """A loader for the training loop: batches on the accelerator's device, and a state that Accelerate saves.
+
+    In place of `accelerator.prepare(loader)`. `loader` is a `BrandLoader`, or a `DataLoader` with a `BrandSampler` as
+    its sampler. Raises `UsageError` for another one: `accelerator.prepare` is right for that.
+    """
+    prepared = PreparedLoader(loader, accelerator)
+    accelerator.register_for_checkpointing(prepared)
+    return prepared
+
+
+class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
+    """Iterates over a loader as a prepared loader of Accelerate does, one batch ahead; each process has its own part.
+
+    The repeated samples of a last global batch that the processes do not divide are not known to
+    `accelerator.gather_for_metrics`, which therefore keeps them.
+    """
+
+    def __init__(self, loader: DataLoader[Any], accelerator: Accelerator) -> None:
+        if not isinstance(loader.sampler, BrandSampler) or loader.batch_size is None:
+            raise UsageError(
+                f"a loader with a {type(loader.sampler).__name__}: give a BrandLoader, or a DataLoader with "
+                "sampler=BrandSampler(data_set) and batch_size=; any other one is for accelerator.prepare(loader)"
+            )
+        self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
+        self.sampler: BrandSampler = loader.sampler
+        self.sampler.pin_ranks(accelerator.process_index, accelerator.num_processes)
+        self.batch_sampler = OwnBatches(loader.sampler, loader.batch_size, loader.drop_last)
+        self.total_batch_size = loader.batch_size * accelerator.num_processes
+        self.gradient_state = GradientState()
+        self._device = accelerator.device if accelerator.device_placement else None
+        self._drop_last = True  # which means: no samples to take away from the last global batch
+        self._handed_out: int | None = None
+        """Batches of the present iteration; None: the next one has not begun."""
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begin()
+        try:
+            batches = iter(self.loader)
+            self._handed_out = None
+            batch, number = next(batches, _END), 0
+            while batch is not _END:
+                following = next(batches, _END)
+                self.end_of_dataloader = following is _END
+                number += 1
+                self._handed_out = number
+                yield batch if self._device is None else send_to_device(batch, self._device)
+                batch = following
+        finally:
+            self.end()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which epoch the next iteration is."""
+        self.sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where a run goes on: behind the last batch that was handed out; after the last one, in the next epoch."""
+        if self._handed_out is None or self.sampler.announced:
+            return self.sampler.state_dict()
+        if self.end_of_dataloader:
+            return self.sampler.state_of_next()
+        return self.sampler.state_dict(batches=self._handed_out, batch_size=self.batch_size)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says, with the next iteration."""
+        self.sampler.load_state_dict(state)
+        self._handed_out = None

@@ -1,0 +1,60 @@
+"""Does Accelerate deal the batches of a sampler out to the ranks, and does it skip some of them?
+
+Accelerate (and with it the Hugging Face Trainer) wraps the batch sampler of a loader that it prepares: each process
+iterates over all batches and keeps its own. A `BrandSampler` behind such a loader must therefore yield the positions of
+all ranks. While a prepared loader iterates, Accelerate names it (`GradientState.active_dataloader`), so a sampler can
+look at what lies between that loader and itself. Accelerate is never imported here: where it is not, it deals nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """What lies between a sampler and the loader of Accelerate that iterates over it."""
+
+    processes: int
+    """Processes among which the batches are dealt out; 1: each process gets what the sampler yields."""
+    skipped: int
+    """Batches that are skipped at the beginning."""
+    restored: bool
+    """Whether the loader is about to go on from a state of its own, by skipping what was yielded."""
+
+
+def accelerate_processes() -> int:
+    """Processes to which Accelerate deals out the batches of the loaders that it prepares; 1 where it is not in use."""
+    state = sys.modules.get("accelerate.state")
+    if state is None or not state.is_initialized():
+        return 1
+    return int(state.PartialState().num_processes)
+
+
+def wrapping_of(sampler: object) -> Wrapping | None:
+    """How the loader of Accelerate that iterates just now wraps a sampler; None where none does."""
+    state = sys.modules.get("accelerate.state")
+    if state is None or not state.is_initialized():
+        return None
+    loader = state.GradientState().active_dataloader
+    if loader is None:
+        return None
+    processes, skipped, layer = 1, 0, _first_layer(loader)
+    while layer is not sampler:
+        if layer is None:
+            return None
+        processes *= getattr(layer, "num_processes", 1)
+        skipped += getattr(layer, "skip_batches", 0)
+        layer = getattr(layer, "batch_sampler", None) or getattr(layer, "sampler", None)
+    if type(loader).__name__ == "DataLoaderDispatcher":  # the first process reads for all
+        processes = accelerate_processes()
+    base = getattr(loader, "base_dataloader", None)
+    return Wrapping(processes, skipped, getattr(base, "next_iter_state", None) is not None)
+
+
+def _first_layer(loader: Any) -> Any:
+    """The batch sampler of a loader, wherever it was given."""
+    sampler, batch_sampler = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+    return sampler if hasattr(sampler, "batch_sampler") else batch_sampler

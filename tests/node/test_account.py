@@ -1,0 +1,71 @@
+"""Were positions left out? Told where it is so, and never where a loop was merely left early."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brand.node.account import Account, Drawer, LeftOut
+from brand.node.turns import Turns
+
+BATCH = 4
+
+
+def positions(rank: int, ranks: int, batch: int) -> np.ndarray:
+    """A batch of a rank."""
+    return rank + ranks * np.arange(batch * BATCH, (batch + 1) * BATCH, dtype=np.int64)
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(0, 12), st.randoms(use_true_random=False))
+def test_a_loop_that_is_left_early_leaves_nothing_out(
+    ranks: int, workers: int, prefetch: int, trained: int, random: object
+) -> None:
+    """Workers stop at different places: each has drawn a beginning of what it was given, some of them nothing."""
+    account = Account(Turns(ranks * 20 * BATCH, 0, ranks))
+    for rank in range(ranks):
+        given_out = min(20, trained + workers * prefetch)
+        for worker in range(workers):
+            batches = list(range(worker, given_out, workers))
+            for batch in batches[: random.randint(0, len(batches))]:  # type: ignore[attr-defined]
+                if batch < trained or random.random() < 0.9:  # type: ignore[attr-defined]
+                    account.note(Drawer(100 + rank, worker, workers), positions(rank, ranks, batch))
+                else:
+                    break
+    assert account.left_out(1) is None
+
+
+def test_a_shard_of_a_shard_is_told() -> None:
+    """Two ranks, each of which draws every second of its batches."""
+    account = Account(Turns(80, 0, 2))
+    for rank in range(2):
+        for batch in range(rank, 10, 2):
+            account.note(Drawer(100 + rank), positions(rank, 2, batch))
+    assert account.left_out(1) == LeftOut(36, 76, 4, (0, 1))
+
+
+def test_batches_that_are_skipped_at_the_beginning_are_told() -> None:
+    """Three batches of ten, by two workers."""
+    account = Account(Turns(40))
+    for batch in range(3, 10):
+        account.note(Drawer(1, batch % 2, 2), positions(0, 1, batch))
+    assert account.left_out(1) == LeftOut(12, 36, 12, (0,))
+
+
+def test_processes_that_share_a_rank_are_judged_together() -> None:
+    """Accelerate deals batches out: one process alone says nothing, both together draw all."""
+    account = Account(Turns(40))
+    for batch in range(0, 10, 2):
+        account.note(Drawer(1), positions(0, 1, batch))
+    assert account.left_out(2) is None
+    for batch in range(1, 10, 2):
+        account.note(Drawer(2), positions(0, 1, batch))
+    assert account.left_out(2) is None
+
+
+def test_a_worker_that_has_not_drawn_yet_is_waited_for() -> None:
+    """What a worker was given and has not begun is not left out."""
+    account = Account(Turns(40))
+    account.note(Drawer(1, 0, 2), positions(0, 1, 0))
+    account.note(Drawer(1, 0, 2), positions(0, 1, 2))
+    assert account.left_out(1) is None
