@@ -3,6 +3,7 @@
     BrandError
     ├── UsageError                 the call is wrong: correct it and call again      (also ValueError)
     │   ├── SchemaError            a sample does not fit its schema
+    │   │   └── NoLabelsError      the data set has no labels, or no names for them  (also AttributeError)
     │   └── TargetExistsError      the target is taken                               (also FileExistsError)
     ├── MissingExtraError          an optional library is not installed              (also ImportError)
     ├── SourceError                a file of the source cannot be used
@@ -22,12 +23,15 @@
         └── DecodeError            the bytes are right and still do not decode
 
 A `FormatError` always names the file, and the chunk and the sample where they are known, and says what was expected,
-what was found and what to do next.
+what was found and what to do next. Names in a message are `printable`, whatever they hold; attributes have them as they
+are.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from brand.printable import printable, printable_lines
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -38,6 +42,9 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 class BrandError(Exception):
     """Root of all errors that Brand raises on purpose."""
 
+    def __str__(self) -> str:
+        return printable_lines(super().__str__())  # a DataLoader puts a worker's traceback, of many lines, into one
+
 
 class UsageError(BrandError, ValueError):
     """The call is wrong; correct it and call again."""
@@ -45,6 +52,10 @@ class UsageError(BrandError, ValueError):
 
 class SchemaError(UsageError):
     """A schema is malformed, or a sample does not fit it."""
+
+
+class NoLabelsError(SchemaError, AttributeError):
+    """The data set has no labels, or no names for them."""
 
 
 class TargetExistsError(UsageError, FileExistsError):
@@ -60,7 +71,7 @@ class SourceError(BrandError):
 
     def __init__(self, path: str, reason: str, *, hint: str = "") -> None:
         self.path, self.reason, self.hint = path, reason, hint
-        super().__init__(f"{path}: {reason}" + (f". {hint}" if hint else ""))
+        super().__init__(printable(f"{path}: {reason}" + (f". {hint}" if hint else "")))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild_source_error, (self.path, self.reason, self.hint)
@@ -144,7 +155,7 @@ class FormatError(BrandError):
 
 def _placed(what: str, path: Path | None, chunk: int | None, sample: int | None) -> str:
     """What is wrong, behind where it is, as far as that is known."""
-    where = [] if path is None else [_shown(path)]
+    where = [] if path is None else [printable(_shown(path))]
     where += [f"chunk {chunk}"] if chunk is not None else []
     where += [f"sample {sample}"] if sample is not None else []
     return f"{', '.join(where)}: {what}" if where else what

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import zipfile
@@ -124,6 +125,16 @@ def test_the_library_neither_prints_nor_reads_the_environment(repository: Path) 
             if printed or (read and path.name != "ranks.py"):
                 found.append(f"{path.name}:{getattr(node, 'lineno', 0)}")
     assert found == []
+
+
+def test_verbs_print_through_one_function(repository: Path) -> None:
+    """`output.echo` escapes what it prints; only a field that `brand cat` prints as it is does without."""
+    found = {
+        path.name
+        for path in library_files(repository)
+        if path.parent.name == "cli" and re.search(r"\bclick\.s?echo\(", path.read_text())
+    }
+    assert found == {"output.py", "cat.py"}
 
 
 def test_every_module_says_what_it_is_for(repository: Path) -> None:

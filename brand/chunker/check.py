@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from brand.chunker.folders import Folder
+from brand.chunker.misfit import misfit_hint
 from brand.chunker.options import Options
 from brand.chunker.report import OnProgress, Problem, Progress
 from brand.chunker.source import FolderSource
@@ -33,24 +34,27 @@ def leave_out_unusable(
 
     Raises `SourceError` for the first such file unless errors are skipped, or where nothing is left.
     """
-    problems, alone = list(folder.problems), set(folder.lost_sidecars)
+    problems, alone, misfit = list(folder.problems), set(folder.lost_sidecars), ""
     if options.decode_all:
         bad = _decode_all(work, source, options, on_progress)
-        problems += [Problem(source.listing.key(index), reason) for index, reason in bad]
+        problems += [Problem.of(source.listing.key(index), reason) for index, reason in bad]
         alone.update(name for index, _ in bad for name in source.sidecars(index))
+        if len(bad) == len(source):
+            misfit = misfit_hint(source)
         if bad:
             mask = np.zeros(len(source), bool)
             mask[[index for index, _ in bad]] = True
             source.listing = source.listing.without(mask)
     if alone:
         alone.difference_update(source.all_sidecars())
-        problems += [Problem(name, "the clip that it belongs to was left out") for name in sorted(alone)]
+        problems += [Problem.of(name, "the clip that it belongs to was left out") for name in sorted(alone)]
     if problems and not options.skip_errors:
         more = f"{counted(len(problems) - 1, 'more file')} cannot be used either. " if len(problems) > 1 else ""
-        raise SourceError(problems[0].path, problems[0].reason, hint=more + SKIP_HINT)
+        raise SourceError(problems[0].path, problems[0].reason, hint=misfit or more + SKIP_HINT)
     if not len(source):
         first = f"The first: {problems[0].path}: {problems[0].reason}"
-        raise SourceError(str(folder.root), "none of its files can be used", hint=first)
+        hint = f"{first}. {misfit}" if misfit else first
+        raise SourceError(str(folder.root), "none of its files can be used", hint=hint)
     return problems
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -15,12 +15,14 @@ from brand.chunker.check import SKIP_HINT, leave_out_unusable
 from brand.chunker.companions import write_extras, write_skipped
 from brand.chunker.conductor import Conversion
 from brand.chunker.folders import check_folder, scan_folder
+from brand.chunker.misfit import misfit_hint
 from brand.chunker.options import Options
 from brand.chunker.plan import Layout
 from brand.chunker.report import OnProgress, Report, silent
 from brand.chunker.source import FolderSource, IndexableSource, Source
 from brand.chunker.spool import spool
-from brand.chunker.transcripts import join_table
+from brand.chunker.tables import refuse_tables
+from brand.chunker.transcripts import join_table, not_taken
 from brand.chunker.work import Work, open_work
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
@@ -46,7 +48,7 @@ def convert_images(
         StorageError: The storage refused. The same call goes on from there, as after a kill.
         InterruptedConversionError: A worker process died. The same call goes on from there.
     """
-    return _convert_folder(src, dst, "images", None, options or Options(), on_progress)
+    return _convert_folder(src, dst, "images", None, (), options or Options(), on_progress)
 
 
 def convert_audio(
@@ -55,15 +57,21 @@ def convert_audio(
     options: Options | None = None,
     *,
     transcripts: Target | None = None,
+    columns: Sequence[str] = (),
     on_progress: OnProgress = silent,
 ) -> Report:
     """Convert an audio folder.
 
     Samples have `audio` (the file's bytes), `label` where there are class folders, `text` where there are transcripts,
     and `key`. `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` beside `clip.wav`
-    holds its text. Raises as `convert_images` does.
+    holds its text. `columns` names other columns of the table, which become `str` fields. Raises as `convert_images`
+    does.
     """
-    return _convert_folder(src, dst, "audio", transcripts, options or Options(), on_progress)
+    if isinstance(columns, str):
+        raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
+    if columns and transcripts is None:
+        raise UsageError("--columns names columns of a table: say with --transcripts which it is")
+    return _convert_folder(src, dst, "audio", transcripts, columns, options or Options(), on_progress)
 
 
 def pack(
@@ -114,6 +122,7 @@ def pack(
 
 def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progress: OnProgress) -> Source:
     """Lists are read in order and spooled, too: workers that share a large list by fork would copy it bit by bit."""
+    refuse_tables(samples)
     sized = hasattr(samples, "__len__")
     if not sized or not hasattr(samples, "__getitem__") or isinstance(samples, list | tuple | Mapping):
         total = len(samples) if sized else None
@@ -128,6 +137,7 @@ def _convert_folder(
     dst: Target,
     kind: Literal["images", "audio"],
     transcripts: Target | None,
+    columns: Sequence[str],
     options: Options,
     on_progress: OnProgress,
 ) -> Report:
@@ -152,7 +162,8 @@ def _convert_folder(
             else []
         )
         if table is not None:
-            told = join_table(table, root, folder.listing, {p.path for p in folder.problems})
+            told, left = join_table(table, root, folder.listing, {p.path for p in folder.problems}, columns)
+            notes += [not_taken(table, left)] if left else []
             without = len(folder.listing) - told
             notes += [f"{counted(without, 'clip')} without a transcript; the text is empty there"] if without else []
         with_text = table is not None or bool(folder.listing.entries["sidecar"].any())
@@ -166,7 +177,8 @@ def _convert_folder(
         try:
             report = Conversion(work, source, kind, folder.classes, options, on_progress).run(write_companions)
         except SourceError as error:
-            hint = "--validate finds such files beforehand" if options.skip_errors else SKIP_HINT
+            otherwise = "--validate finds such files beforehand" if options.skip_errors else SKIP_HINT
+            hint = misfit_hint(source) or otherwise
             raise SourceError(error.path, error.reason, hint=hint) from error
     seconds = report.seconds if options.dry_run else time.monotonic() - started
     return replace(

@@ -18,6 +18,8 @@ from typing import Final
 from brand.chunker.listing import SIDECARS, File, Listing, ListingWriter
 from brand.chunker.report import OnProgress, Problem, Progress
 from brand.errors import SourceError, UsageError, counted
+from brand.formats.constants import MANIFEST_NAME
+from brand.printable import printable
 
 IGNORED: Final = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})
 _FILES_A_STEP: Final = 4096
@@ -55,6 +57,9 @@ def check_folder(root: Path) -> None:
     """Raise `UsageError` for a source that is no folder."""
     if not root.is_dir():
         raise UsageError(f"{root}: there is no such folder" if not root.exists() else f"{root} is a file, not a folder")
+    if (root / MANIFEST_NAME).is_file():
+        how = "BrandDataset reads it, and `brand unpack` gives back the folder that it was made from"
+        raise UsageError(f"{root} is a converted data set already: {how}")
 
 
 def scan_folder(
@@ -112,7 +117,7 @@ def _class_folders(scan: _Scan) -> list[str]:
         )
     for name in folders:
         if not _is_utf8(name):
-            raise UsageError(f"class folder {_shown(name)}: {_NOT_UTF8}")
+            raise UsageError(f"class folder {printable(name)}: {_NOT_UTF8}")
     return sorted(folders)
 
 
@@ -124,7 +129,7 @@ def _files_below(scan: _Scan, top: str, label: int) -> Iterator[File]:
         folder, above = pending.pop()
         identity = _identity(scan.root / folder)
         if identity in above:
-            scan.problems.append(Problem(folder, "a link leads back to a folder above it"))
+            scan.problems.append(Problem.of(folder, "a link leads back to a folder above it"))
             continue
         names, empty = [], True
         for entry in _entries(scan, folder):
@@ -137,7 +142,7 @@ def _files_below(scan: _Scan, top: str, label: int) -> Iterator[File]:
         if empty and folder and _is_utf8(folder):
             scan.empty_folders.append(folder)
         elif empty and folder:
-            scan.problems.append(Problem(_shown(folder), _NOT_UTF8))
+            scan.problems.append(Problem.of(folder, _NOT_UTF8))
     for folder in sorted(folders):
         yield from _usable(scan, folder, folders.pop(folder), label)
 
@@ -161,7 +166,7 @@ def _usable(scan: _Scan, folder: str, names: list[str], label: int) -> Iterator[
         if facts is not None:
             yield File(key, label, facts.st_size, facts.st_mtime_ns, sidecar)
             continue
-        scan.problems.append(Problem(_shown(key), reason))
+        scan.problems.append(Problem.of(key, reason))
         stem = os.path.splitext(key)[0]
         scan.lost_sidecars += [stem + suffix for suffix, bit in SIDECARS.items() if sidecar & bit]
 
@@ -196,7 +201,7 @@ def _entries(scan: _Scan, folder: str) -> Iterator[os.DirEntry[str]]:
                 else:
                     yield entry
     except OSError as error:
-        scan.problems.append(Problem(folder or str(scan.root), f"the folder cannot be read: {error.strerror}"))
+        scan.problems.append(Problem.of(folder or str(scan.root), f"the folder cannot be read: {error.strerror}"))
 
 
 def _is_folder(scan: _Scan, entry: os.DirEntry[str]) -> bool:
@@ -217,11 +222,6 @@ def _is_utf8(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _shown(name: str) -> str:
-    """A name that can be printed whatever its bytes are."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _join(folder: str, name: str) -> str:

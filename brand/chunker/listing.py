@@ -1,14 +1,15 @@
 """The files of a folder as arrays on disk, so that a folder of any size takes little memory.
 
-`names.bin` holds the keys one after the other, `entries.bin` one fixed row a file, `texts.bin` transcripts. Rows stand
-in the order of the public index. Workers map the same files.
+`names.bin` holds the keys one after the other, `entries.bin` one fixed row a file, `texts.bin` transcripts, each with
+the values of the other columns that a table has for the clip behind it, and `columns.bin` the sizes of those. Rows
+stand in the order of the public index. Workers map the same files.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -82,15 +83,15 @@ class ListingWriter:
 class Listing:
     """The files of a source, by index. Picklable; maps its files anew in each process."""
 
-    def __init__(self, folder: Path, entries: str = "entries.bin") -> None:
-        self.folder, self._entries_name = folder, entries
+    def __init__(self, folder: Path, entries: str = "entries.bin", columns: tuple[str, ...] = ()) -> None:
+        self.folder, self._entries_name, self.columns = folder, entries, columns
         self.entries: NDArray[np.void] = map_array(folder / entries, ENTRY)
         self._names: NDArray[np.uint8] = map_array(folder / "names.bin", np.dtype("u1"))
 
-    def __getstate__(self) -> tuple[Path, str]:
-        return self.folder, self._entries_name
+    def __getstate__(self) -> tuple[Path, str, tuple[str, ...]]:
+        return self.folder, self._entries_name, self.columns
 
-    def __setstate__(self, state: tuple[Path, str]) -> None:
+    def __setstate__(self, state: tuple[Path, str, tuple[str, ...]]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     def __len__(self) -> int:
@@ -108,6 +109,35 @@ class Listing:
         size, at = int(entry["text_size"]), int(entry["text_at"])
         return self._texts[at : at + size].tobytes() if size else b""
 
+    def values(self, index: int) -> list[bytes]:
+        """What the table has for a file in `columns`, in UTF-8; empty where it does not name the file."""
+        ends = np.cumsum(self.column_sizes[index], dtype=np.int64).tolist()
+        at = int(self.entries["text_at"][index]) + int(self.entries["text_size"][index])
+        return [self._texts[at + low : at + high].tobytes() for low, high in zip([0, *ends], ends, strict=False)]
+
+    def new_columns(self, columns: tuple[str, ...]) -> NDArray[np.uint32]:
+        """Have so many columns from now on: the sizes of their values, to be filled in, shape (len, columns)."""
+        self.columns = columns
+        self.__dict__.pop("column_sizes", None)
+        if not columns:
+            return self.column_sizes
+        return map_array(self._columns_file, self._column_row, "w+", len(self))
+
+    @cached_property
+    def column_sizes(self) -> NDArray[np.uint32]:
+        """Sizes of the values of each file, shape (len, columns)."""
+        if not self.columns:
+            return np.zeros((len(self), 0), np.uint32)
+        return map_array(self._columns_file, self._column_row)
+
+    @property
+    def _columns_file(self) -> Path:
+        return self.folder / f"columns-of-{self._entries_name}"
+
+    @property
+    def _column_row(self) -> np.dtype[Any]:
+        return np.dtype(("<u4", (len(self.columns),)))
+
     @cached_property
     def _texts(self) -> NDArray[np.uint8]:
         return map_array(self.folder / "texts.bin", np.dtype("u1"))
@@ -117,7 +147,9 @@ class Listing:
         with (self.folder / "kept.bin").open("wb") as kept:
             for start in range(0, len(bad), _BLOCK):
                 kept.write(self.entries[start : start + _BLOCK][~bad[start : start + _BLOCK]].tobytes())
-        return Listing(self.folder, "kept.bin")
+        found = Listing(self.folder, "kept.bin", self.columns)
+        found._columns_file.write_bytes(self.column_sizes[~bad].tobytes())
+        return found
 
     def writable_entries(self) -> NDArray[np.void]:
         """The entries mapped for writing (transcripts are filled in after the scan)."""
@@ -136,6 +168,9 @@ class Listing:
                 block["modified_ns"] = 0
             digest.update(block.tobytes())
         texts = self._texts if (self.folder / "texts.bin").exists() else self._names[:0]
+        if self.columns:
+            digest.update("\n".join(self.columns).encode())
+            digest.update(self.column_sizes.tobytes())
         for blob in (self._names, texts):
             for start in range(0, len(blob), 1 << 22):
                 digest.update(blob[start : start + (1 << 22)].tobytes())

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from brand.printable import escaped, printable
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -35,7 +37,14 @@ class Problem:
     """A file of the source that cannot be used, and why."""
 
     path: str
+    """Below the source folder, as `skipped.tsv` has it: `brand.printable.unescaped` gives the name itself."""
     reason: str
+    """On one line."""
+
+    @classmethod
+    def of(cls, name: str, reason: str) -> Problem:
+        """The same from a name and a reason that may hold anything."""
+        return cls(escaped(name), printable(" ".join(reason.split())))
 
 
 @dataclass(frozen=True)

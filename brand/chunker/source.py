@@ -65,7 +65,7 @@ class FolderSource:
     def __init__(self, folder: Folder, field: str, *, with_text: bool = False) -> None:
         self.root, self.listing, self.file_field = folder.root, folder.listing, field
         label = [("label", "int")] if folder.classes is not None else []
-        text = [("text", "str")] if with_text else []
+        text = [(name, "str") for name in ("text", *self.listing.columns)] if with_text else []
         self.schema = Schema.parse([(field, field), *label, *text, ("key", "str")])
         self._labelled, self._with_text = bool(label), with_text
 
@@ -79,14 +79,14 @@ class FolderSource:
         for at in range(0, len(entries), _ENTRIES_AT_ONCE):
             block = entries[at : at + _ENTRIES_AT_ONCE]
             total += sum(int(block[name].sum(dtype=np.int64)) for name in ("size", "name_size", "text_size"))
-        return total
+        return total + int(self.listing.column_sizes.sum(dtype=np.int64))
 
     def sizes(self, indices: Indices) -> NDArray[np.int64]:
         """Exact, but for sidecar transcripts, which are small."""
         entries = self.listing.entries[indices]
         head = head_struct(self.schema).size
         sizes = entries["size"].astype(np.int64) + entries["name_size"] + entries["text_size"] + head
-        result: NDArray[np.int64] = sizes
+        result: NDArray[np.int64] = sizes + self.listing.column_sizes[indices].sum(axis=1, dtype=np.int64)
         return result
 
     def records(self, indices: Indices) -> list[bytes]:
@@ -184,7 +184,7 @@ class FolderSource:
     def _record(self, index: int, data: bytes) -> bytes:
         payloads = [data]
         if self._with_text:
-            payloads.append(self._text(index))
+            payloads += [self._text(index), *self.listing.values(index)]
         payloads.append(self.listing.key(index).encode())
         fixed = [int(self.listing.entries["label"][index])] if self._labelled else []
         return encode_record(self.schema, fixed, payloads)

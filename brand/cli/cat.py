@@ -11,9 +11,10 @@ from typing import Any
 import click
 import numpy as np
 
-from brand.cli.output import print_json, size
+from brand.cli.output import echo, print_json, size
 from brand.errors import SchemaError, UsageError
 from brand.formats.media import kind_of
+from brand.printable import printable_lines
 from brand.storage.dataset import StoredDataSet
 
 
@@ -36,12 +37,13 @@ def cat(dst: Path, index: int, field: str | None, as_json: bool) -> None:  # noq
         _print_value(field, values[field])
     else:
         for name, value in values.items():
-            click.echo(f"{name:>12}  {_describe(value)}")
+            echo(f"{name:>12}  {_describe(value)}")
 
 
 def _print_value(field: str, value: Any) -> None:
     if not isinstance(value, bytes):
-        click.echo(value if isinstance(value, str) else json.dumps(_plain(value), ensure_ascii=False))
+        text = value if isinstance(value, str) else json.dumps(_plain(value), ensure_ascii=False)
+        click.echo(printable_lines(text) if sys.stdout.isatty() else text, color=True)  # else click cuts escapes out
     elif sys.stdout.isatty():
         raise UsageError(f"field {field!r} is {size(len(value))} of binary data, not for a terminal: add `> FILE`")
     else:

@@ -11,7 +11,7 @@ import click
 
 from brand.chunker import Layout, Options, Progress, Report, convert_audio, convert_images
 from brand.chunker.report import OnProgress
-from brand.cli.output import duration, meter, print_json, size
+from brand.cli.output import duration, echo, meter, print_json, size
 from brand.errors import counted
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -111,14 +111,18 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress) -> Rep
     type=click.Path(),
     help="TSV or CSV of path and text (default: clip.txt or clip.lab beside clip.wav).",
 )
+@click.option("--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text.")
 @_common
-def audio(src: str, dst: str, options: Options, on_progress: OnProgress, transcripts: str | None) -> Report:
+def audio(
+    src: str, dst: str, options: Options, on_progress: OnProgress, transcripts: str | None, columns: str | None
+) -> Report:
     """Convert the audio folder SRC into the data set DST.
 
     Folders at the top of SRC are classes; without such folders the set has no labels. The files are kept as they are. A
     conversion that was stopped goes on with the same command.
     """
-    return convert_audio(src, dst, options, transcripts=transcripts, on_progress=on_progress)
+    names = [name.strip() for name in (columns or "").split(",") if name.strip()]
+    return convert_audio(src, dst, options, transcripts=transcripts, columns=names, on_progress=on_progress)
 
 
 def _print(report: Report) -> None:
@@ -128,32 +132,32 @@ def _print(report: Report) -> None:
     if report.compression == "zstd":
         share = 100 * report.stored_bytes / max(1, report.source_bytes)
         packed = f"compressed to {share:.0f} %" + (" with a dictionary" if report.dictionary_bytes else "")
-    click.echo(
+    echo(
         f"{counted(report.samples, 'sample')}{classes} {would} {counted(report.chunks, 'chunk')}"
         f" of {report.chunk_size:,} in {report.target}"
     )
     if report.classes is None:
-        click.echo("No labels: there are no class folders, or they were not asked for")
+        echo("No labels: there are no class folders, or they were not asked for")
     else:
         more = "" if len(report.classes) <= _SHOWN else f" and {len(report.classes) - _SHOWN:,} more"
-        click.echo(f"Classes: {', '.join(report.classes[:_SHOWN])}{more}")
+        echo(f"Classes: {', '.join(report.classes[:_SHOWN])}{more}")
     about = "about " if report.dry_run else ""
-    click.echo(f"{size(report.source_bytes)} of samples, {about}{size(report.stored_bytes)} stored ({packed})")
+    echo(f"{size(report.source_bytes)} of samples, {about}{size(report.stored_bytes)} stored ({packed})")
     if report.chunks_found:
-        click.echo(f"{counted(report.chunks_found, 'chunk')} found, from a run that was stopped")
+        echo(f"{counted(report.chunks_found, 'chunk')} found, from a run that was stopped")
     for note in report.notes:
-        click.echo(note)
+        echo(note)
     if report.skipped:
-        click.echo(
+        echo(
             f"{counted(len(report.skipped), 'file')} cannot be used"
             + ("" if report.dry_run else f"; all are listed in {report.target}/skipped.tsv")
             + ":"
         )
         for problem in report.skipped[:_SHOWN]:
-            click.echo(f"  {problem.path}: {problem.reason}")
+            echo(f"  {problem.path}: {problem.reason}")
         if len(report.skipped) > _SHOWN:
-            click.echo(f"  and {len(report.skipped) - _SHOWN:,} more")
+            echo(f"  and {len(report.skipped) - _SHOWN:,} more")
     if report.dry_run:
-        click.echo(f"It would take about {duration(report.seconds)}. Nothing was written.")
+        echo(f"It would take about {duration(report.seconds)}. Nothing was written.")
     else:
-        click.echo(f"Done in {duration(report.seconds)}. `brand info {report.target}` shows what is in it.")
+        echo(f"Done in {duration(report.seconds)}. `brand info {report.target}` shows what is in it.")

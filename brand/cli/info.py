@@ -11,6 +11,7 @@ import click
 
 from brand.cli.output import chunk_run, print_json, size
 from brand.errors import counted
+from brand.printable import printable
 from brand.storage.dataset import StoredDataSet
 from brand.storage.summary import Summary, summarise
 
@@ -45,6 +46,7 @@ def info(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes optio
 
 def _facts(summary: Summary) -> Table:
     from rich.table import Table
+    from rich.text import Text  # no markup: a name may look like it
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     mean = summary.raw_bytes / summary.samples
@@ -73,12 +75,13 @@ def _facts(summary: Summary) -> Table:
         else {}
     )
     for name, value in rows.items():
-        table.add_row(f"[bold]{name}[/bold]", value.replace("[", r"\["))
+        table.add_row(Text(name, "bold"), Text(printable(value)))
     return table
 
 
 def _bars(title: str, counts: Iterable[tuple[str, int]]) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     rows = list(counts)
     most = max((count for _, count in rows), default=1) or 1
@@ -88,7 +91,6 @@ def _bars(title: str, counts: Iterable[tuple[str, int]]) -> Table:
     table.add_column(justify="right")
     table.add_column(justify="right")
     for name, count in rows:
-        table.add_row(
-            name.replace("[", r"\["), f"{count:,}", "█" * round(_BAR * count / most) or ("▏" if count else "")
-        )
+        bar = "█" * round(_BAR * count / most) or ("▏" if count else "")
+        table.add_row(Text(printable(name)), f"{count:,}", bar)
     return table

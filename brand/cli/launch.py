@@ -13,6 +13,7 @@ from typing import Final, TextIO
 
 import click
 
+from brand.cli.output import echo
 from brand.cli.serve import check_tls, memory_options, say, tls_options
 from brand.cluster.launcher import NODE, Serving, Start, free_ports, in_namespaces, on_ports, over_ssh, parse_hosts
 from brand.cluster.namespaces import namespaces
@@ -61,7 +62,7 @@ def launch(
         say(f"{counted(len(starts), 'node')} ready, until Ctrl-C; attach with")
         for node, (start, address) in enumerate(zip(starts, addresses, strict=True)):
             say(f'  node {node} at {start.where}: BrandDataset("{serving.folder(node)}", server="{address}")')
-        click.echo(" ".join(addresses))
+        echo(" ".join(addresses))
 
     with closing(Supervisor(secrets.token_hex(_TOKEN_BYTES), say, ready)) as supervisor:
         for name in (signal.SIGINT, signal.SIGTERM):

@@ -24,6 +24,7 @@ from brand.cli.top import top
 from brand.cli.unpack import unpack
 from brand.cli.verify import verify
 from brand.errors import BrandError, UsageError
+from brand.printable import printable
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -54,10 +55,12 @@ def main() -> None:
     except click.ClickException as error:
         if as_json:
             sys.exit(fail(error.format_message(), "UsageError", error.exit_code, as_json=True))
+        vars(error)["message"] = printable(error.message)  # it quotes what was typed
         error.show()
         sys.exit(error.exit_code)
     except BrandError as error:
-        sys.exit(fail(str(error), type(error).__name__, 2 if isinstance(error, UsageError) else 1, as_json=as_json))
+        code, notes = 2 if isinstance(error, UsageError) else 1, getattr(error, "__notes__", ())
+        sys.exit(fail(str(error), type(error).__name__, code, as_json=as_json, notes=notes))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

@@ -6,11 +6,13 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import click
+
+from brand.printable import printable, printable_json
 
 LINE_EVERY_S: Final = 10.0
 BAR_EVERY_S: Final = 0.1
@@ -20,9 +22,14 @@ Meter = Callable[[str, int, int | None, int, int | None], None]
 """Shows how far a stage is: its name, samples (or chunks) done, of a total, bytes done, of a total."""
 
 
+def echo(line: str, *, err: bool = False) -> None:
+    """One line for people, whatever the names in it hold: all that a verb prints goes through here, or is JSON."""
+    click.echo(printable(line), err=err)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on stdout. What JSON does not have (NaN, infinity) is null."""
-    click.echo(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str))
+    click.echo(printable_json(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str)))
 
 
 def _finite(value: Any) -> Any:
@@ -33,13 +40,14 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def fail(message: str, kind: str, code: int, *, as_json: bool) -> int:
-    """Say what went wrong; returns the exit code."""
+def fail(message: str, kind: str, code: int, *, as_json: bool, notes: Sequence[str] = ()) -> int:
+    """Say what went wrong, with each of the notes on a line of its own; returns the exit code."""
     if as_json:
-        print_json({"error": {"type": kind, "message": message}})
+        print_json({"error": {"type": kind, "message": "\n".join((message, *notes))}})
     else:
         click.secho("brand: ", fg="red", nl=False, err=True)
-        click.echo(message, err=True)
+        for line in (message, *notes):
+            echo(line, err=True)
     return code
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from brand.cli.output import chunk_run, meter, print_json, size
+from brand.cli.output import chunk_run, echo, meter, print_json, size
 from brand.errors import UsageError, counted
 from brand.formats.manifest import read_manifest
 from brand.protocol.owners import MAX_NODES, owner_of_chunk
@@ -83,13 +83,13 @@ def _facts(made: Divided) -> dict[str, Any]:
 
 
 def _print(head: str, shares: list[Divided]) -> None:
-    click.echo(head)
+    echo(head)
     for made in shares:
         chunks = chunk_run(made.share.chunks[0], made.share.chunks[-1])
         ways = [(way, made.ways[way]) for way in WAYS if made.ways[way]]
         done = ways[0][0] if len(ways) == 1 else ", ".join(f"{count:,} {way}" for way, count in ways)
         held = f"{counted(made.samples, 'sample')}, {size(made.bytes)}"
-        click.echo(f"  node {made.share.node}: {chunks} ({held}) in {made.path}, {done}")
+        echo(f"  node {made.share.node}: {chunks} ({held}) in {made.path}, {done}")
     if any(made.ways["linked"] for made in shares):
-        click.echo("A linked chunk is a second name of the same file and takes no more space")
-    click.echo(f"Copy each to its node, unless it is there; `brand verify {shares[0].path}` checks a share")
+        echo("A linked chunk is a second name of the same file and takes no more space")
+    echo(f"Copy each to its node, unless it is there; `brand verify {shares[0].path}` checks a share")

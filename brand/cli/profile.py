@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from brand.cli.output import Meter, meter, print_json, size
+from brand.cli.output import Meter, echo, meter, print_json, size
 from brand.errors import MissingExtraError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest
@@ -45,13 +45,13 @@ def profile(path: Path, seconds: float, plot: Path | None, dry_run: bool, as_jso
     else:
         _show(path, measured, samples)
         stored = None if dry_run else save_profile(measured.profile)
-        click.echo(f"Stored for {measured.profile.device} in {stored}" if stored else "Nothing was stored (--dry-run)")
+        echo(f"Stored for {measured.profile.device} in {stored}" if stored else "Nothing was stored (--dry-run)")
     if plot and figure:
         _draw(measured.profile, figure)
         with storage_errors(plot, "cannot write"):
             figure.savefig(plot)
         if not as_json:
-            click.echo(f"The curves are drawn in {plot}")
+            echo(f"The curves are drawn in {plot}")
 
 
 class _Samples(NamedTuple):
@@ -103,7 +103,7 @@ def _show(path: Path, measured: Measurement, samples: _Samples | None) -> None:
     console.print(_table(measured.profile))
     console.print(_curve(measured.profile))
     for sentence in _sentences(path, measured, samples):
-        click.echo(sentence)
+        echo(sentence)
 
 
 def _table(found: Profile) -> Table:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from brand.cli.output import meter, print_json
+from brand.cli.output import echo, meter, print_json
 from brand.errors import counted
 from brand.storage.reindex import reindex as run
 
@@ -28,4 +28,4 @@ def reindex(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes op
     if as_json:
         print_json({"path": str(dst), "samples": header.samples, "chunks": header.chunks})
     else:
-        click.echo(f"The index of {counted(header.samples, 'sample')} in {counted(header.chunks, 'chunk')} is new")
+        echo(f"The index of {counted(header.samples, 'sample')} in {counted(header.chunks, 'chunk')} is new")

@@ -13,15 +13,16 @@ from typing import Any, Final, TextIO, TypeVar
 
 import click
 
-from brand.cli.output import size
+from brand.cli.output import echo, size
 from brand.cluster import serving
 from brand.errors import StorageError, UsageError
 from brand.node.connection import own_address
 from brand.node.member import Member
-from brand.node.memory import Memory
+from brand.node.memory import Memory, memory_bytes
 from brand.node.server import NodeServer
 from brand.node.tls import Tls
 from brand.storage.dataset import StoredDataSet
+from brand.storage.files import no_descriptor_left
 
 _MAX_TOKEN: Final = 4096
 _NO_TOKEN: Final = (
@@ -43,7 +44,17 @@ def memory_options(command: _F) -> _F:
     """How much memory a node takes, and for whom."""
     own = "Memory for samples: 2GB, or a share of the data such as 0.25. Default: a quarter of what is free."
     others = "How much of that other nodes may fill: 200MB, or a share of it. Default: 0.1."
-    return click.option("--memory", help=own)(click.option("--remote-memory", help=others)(command))
+    wanted = click.option("--memory", help=own, callback=_check_memory)
+    return wanted(click.option("--remote-memory", help=others, callback=_check_memory)(command))
+
+
+def _check_memory(_: click.Context, option: click.Parameter, memory: str | None) -> str | None:
+    """What was given, as soon as it is known to be an amount. Raises `UsageError`."""
+    try:
+        memory_bytes(_share(memory), 1 << 62)
+    except UsageError as error:
+        raise UsageError(f"{option.opts[0]}: {error}") from None
+    return memory
 
 
 def tls_options(command: _F) -> _F:
@@ -86,6 +97,8 @@ def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool
     try:
         server = _server(member, dst, where, _share(memory))
     except OSError as error:
+        if why := no_descriptor_left(error):
+            raise UsageError(why) from None
         if error.errno != errno.EADDRINUSE or isinstance(error, StorageError):
             raise
         raise UsageError(f"somebody listens at {where} already: attach to it, or give another --address") from None
@@ -96,7 +109,7 @@ def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool
         secret = "not encrypted" if member.tls is None else "encrypted"
         say(f"node {member.node} of {member.nodes} listens at {server.listens_at}, {secret}")
     say(f'attach with: BrandDataset("{dst}", server="{where}")')
-    click.echo(where)
+    echo(where)
     _run(server, member, peers, until_eof=until_eof)
 
 
@@ -168,4 +181,4 @@ def _share(memory: str | None) -> str | float | None:
 
 def say(line: str) -> None:
     """A line for people, on standard error."""
-    click.echo(line, err=True)
+    echo(line, err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,6 +13,7 @@ from brand.errors import UsageError
 from brand.node.client import look_at
 from brand.node.connection import own_addresses
 from brand.node.launch import ServerError
+from brand.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -58,19 +60,27 @@ def top(address: str | None, interval: float, once: bool, as_json: bool) -> None
 
 
 def _only_server() -> str:
-    there = own_addresses()
+    """The address of the server of this user; those that end meanwhile, or do not answer, are passed over."""
+    there: dict[str, str] = {}
+    for name in own_addresses():
+        with suppress(ServerError):
+            facts = look_at(name)
+            there[facts["address"]] = facts["data_set"]
     if not there:
         raise UsageError("no node server of this user runs here; one starts with the first draw, or with `brand serve`")
     if len(there) > 1:
-        listed = "\n  ".join(f"{address}  {look_at(address)['data_set']}" for address in there)
-        raise UsageError(f"several servers run here; name one of\n  {listed}")
-    return there[0]
+        error = UsageError("several servers run here; name one of")
+        for address, data_set in there.items():
+            error.add_note(f"  {address}  {data_set}")
+        raise error
+    return next(iter(there))
 
 
 def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float) -> RenderableType:
     """All there is to see; rates since `before`, or since the server started."""
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     earlier = before or dict.fromkeys(facts, 0)
     seconds = max(facts["uptime_s"] - earlier["uptime_s"], interval / 10)
@@ -99,7 +109,7 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
             "asked for": f"{facts['requests']:,} on demand, {facts['late']:,} late, {facts['fetched']:,} fetched",
         }
     for name, value in rows.items():
-        table.add_row(f"[bold]{name}[/bold]", value.replace("[", r"\["))
+        table.add_row(Text(name, "bold"), Text(printable(value)))
     for state in facts["epochs"]:
         done = min(1.0, (state["drawn"] + state["start"]) / state["samples"])
         table.add_row(f"[bold]epoch {state['epoch']}[/bold]", f"{'█' * round(_BAR * done):░<{_BAR}} {100 * done:.0f} %")

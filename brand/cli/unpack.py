@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from brand.cli.output import meter, print_json
+from brand.cli.output import echo, meter, print_json
 from brand.errors import counted
 from brand.storage.unpack import unpack as run
 
@@ -22,4 +22,4 @@ def unpack(dst: Path, out: Path, as_json: bool) -> None:  # noqa: FBT001 - click
     if as_json:
         print_json({"path": str(dst), "out": str(out), "files": files})
     else:
-        click.echo(f"{counted(files, 'file is', 'files are')} in {out}, each as it was")
+        echo(f"{counted(files, 'file is', 'files are')} in {out}, each as it was")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from brand.cli.output import meter, print_json, size
+from brand.cli.output import echo, meter, print_json, size
 from brand.errors import FormatError, counted
 from brand.formats.manifest import read_manifest
 from brand.formats.share import read_share
@@ -42,13 +42,13 @@ def verify(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes opti
     elif not errors:
         part = "" if share is None else f"share {share.node} of {share.nodes} and "
         chunks = header.chunks if share is None else len(share.chunks)
-        click.echo(
+        echo(
             f"{dst} is {part}whole: {counted(samples, 'sample')} in {counted(chunks, 'chunk')}, {size(total)},"
             " every checksum right"
         )
     else:
         for error in errors[:_SHOWN]:
-            click.echo(str(error))
+            echo(str(error))
         more = f" (the first {_SHOWN} are shown)" if len(errors) > _SHOWN else ""
-        click.echo(f"{dst}: {counted(len(errors), 'error')}{more}", err=True)
+        echo(f"{dst}: {counted(len(errors), 'error')}{more}", err=True)
     return 1 if errors else 0

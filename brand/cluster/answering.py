@@ -17,7 +17,7 @@ import grpc
 from brand.cluster.address import check_free, split_address
 from brand.cluster.greeting import Greeting, disagreement
 from brand.cluster.link import Link
-from brand.cluster.options import ANSWERING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, printable
+from brand.cluster.options import ANSWERING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, said
 from brand.cluster.proof import Hello, Nonces, Token
 from brand.cluster.streams import Streams
 from brand.cluster.tls import server_credentials
@@ -116,11 +116,11 @@ class Answering:
     def _turn_away(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:
         """End a call. Raises."""
         host, _, _ = context.peer().rpartition(":")
-        said = f"{printable(host)} is turned away: {printable(reason)}"
-        if said != self._turned_away:  # it tries again and again
-            self._turned_away = said
-            log.warning("%s", said)
-        context.abort(code, printable(reason))
+        line = f"{said(host)} is turned away: {said(reason)}"
+        if line != self._turned_away:  # it tries again and again
+            self._turned_away = line
+            log.warning("%s", line)
+        context.abort(code, said(reason))
 
 
 class _Methods(grpc.GenericRpcHandler):

@@ -18,7 +18,7 @@ import grpc
 from brand.cluster.address import split_address
 from brand.cluster.greeting import Greeting, disagreement
 from brand.cluster.link import Link
-from brand.cluster.options import ANSWER_LIMIT_S, ASKING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, printable
+from brand.cluster.options import ANSWER_LIMIT_S, ASKING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, said
 from brand.cluster.proof import NONCE, Hello, Token
 from brand.cluster.streams import Streams
 from brand.cluster.tls import channel_credentials
@@ -146,13 +146,13 @@ class Asking:
             self._streams.follow(link, call)
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.CANCELLED:
-                reason = f"the stream to node {self._stream.node} broke: {printable(error.details())}"
+                reason = f"the stream to node {self._stream.node} broke: {said(error.details())}"
         finally:
             self._streams.end(link, reason)
 
     def _failure(self, error: grpc.RpcError) -> Closed:
         """What a failure means here."""
-        details = printable(error.details())
+        details = said(error.details())
         who = f"node {self._stream.node} at {self._address}"
         match error.code():
             case grpc.StatusCode.UNAUTHENTICATED:

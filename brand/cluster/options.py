@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from brand.printable import printable
+
 MAX_MESSAGE: Final = 8 << 20
 """Largest message in bytes, both ways. gRPC refuses a larger one as soon as it has read its length."""
 GREET: Final = "/brand.Peers/Greet"
@@ -53,6 +55,6 @@ ASKING: Final[Options] = [
 ]
 
 
-def printable(text: str | None) -> str:
+def said(text: str | None) -> str:
     """What another side says of itself, as it may stand in a message or a log."""
-    return "".join(c if c.isprintable() else "?" for c in (text or "")[:MAX_REASON])
+    return printable((text or "")[:MAX_REASON])[:MAX_REASON]

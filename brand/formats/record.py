@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from brand.errors import SchemaError
 from brand.formats.constants import MAX_SAMPLE
+from brand.formats.instead import instead
 from brand.formats.schema import FIXED, Schema
 from brand.formats.values import DECODERS, Buffer, decode_str, encode_column
+from brand.printable import printable
 
 SMALL: Final = 4096
 """Pieces below this mean size are copied once more, together: slices of bytes are made faster than those of a view."""
@@ -184,10 +186,11 @@ def _column(name: str, samples: Sequence[Mapping[str, Any]], indices: Sequence[i
     except (KeyError, TypeError, IndexError):
         for position, sample in enumerate(samples):
             if not isinstance(sample, Mapping):
-                kind = type(sample).__name__
-                raise SchemaError(f"sample {indices[position]} is a {kind}; each sample must be a dict") from None
+                kind, fields = type(sample).__name__, "{'image': a, 'label': b}"
+                how = f": give ({fields} for a, b in samples)" if isinstance(sample, tuple) else ""
+                raise SchemaError(f"sample {indices[position]} is a {kind}; each sample must be a dict{how}") from None
             if name not in sample:
-                there = ", ".join(map(str, sample)) or "none"
+                there = printable(", ".join(map(str, sample))) or "none"
                 raise SchemaError(
                     f"sample {indices[position]} has no field {name!r}; its fields are: {there}"
                 ) from None
@@ -205,7 +208,7 @@ def _fixed_column(name: str, codec: str, values: list[Any], indices: Sequence[in
             except OverflowError:
                 raise SchemaError(f"sample {indices[position]}, field {name!r}: {value} does not fit 64 bits") from None
             except (TypeError, ValueError):
-                found = f"{type(value).__name__} ({value!r:.40})"
+                found = f"{type(value).__name__} ({value!r:.40}){instead(codec, value)}"
                 raise SchemaError(
                     f"sample {indices[position]}, field {name!r}: expected {codec}, found {found}"
                 ) from None

@@ -24,6 +24,11 @@ CODECS: Final = (*FIXED, *VARIABLE)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
+def is_field_name(name: str) -> bool:
+    """Whether a field may be called so."""
+    return _NAME.fullmatch(name) is not None
+
+
 @dataclass(frozen=True)
 class Schema:
     """The fields of a data set, in storage order."""
@@ -39,7 +44,7 @@ class Schema:
             raise SchemaError(f"a schema has 1 to {MAX_FIELDS} fields, this one has {len(items)}")
         seen: set[str] = set()
         for name, codec in items:
-            if not isinstance(name, str) or not _NAME.fullmatch(name):
+            if not isinstance(name, str) or not is_field_name(name):
                 raise SchemaError(f"field name {name!r}: use letters, digits and '_', at most 63, not a digit first")
             if name in seen:
                 raise SchemaError(f"field {name!r} stands twice in the schema")

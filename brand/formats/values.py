@@ -14,6 +14,7 @@ import numpy as np
 
 from brand.errors import SchemaError
 from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
+from brand.formats.instead import instead
 
 Buffer = bytes | bytearray | memoryview
 
@@ -116,5 +117,6 @@ def encode_column(name: str, codec: str, values: Sequence[Any], indices: Sequenc
             try:
                 encode(value)
             except (TypeError, ValueError, RecursionError) as error:
-                raise SchemaError(f"sample {indices[position]}, field {name!r} ({codec}): {error}") from error
+                what = f"{error}{instead(codec, value) if isinstance(error, TypeError) else ''}"
+                raise SchemaError(f"sample {indices[position]}, field {name!r} ({codec}): {what}") from error
         raise

@@ -7,14 +7,18 @@ answers is not listened to meanwhile; one that begins a message and does not end
 from __future__ import annotations
 
 import logging
+import os
 import selectors
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
-from brand.errors import BrandError
+from brand.errors import BrandError, UsageError
 from brand.node import messages
-from brand.node.connection import Channel, listen, peer, same_user
+from brand.node.connection import Channel, listen, peer, same_user, second_address
 from brand.node.messages import Kind, ProtocolError
+from brand.storage.files import no_descriptor_left
 
 MAX_CLIENTS: Final = 1024
 MAX_UNSENT: Final = 1 << 20
@@ -29,7 +33,7 @@ Handle = Callable[[Channel, Kind, bytes], None]
 
 
 class Clients:
-    """Connections at one address, watched by the selector of the loop that owns them.
+    """Connections at one address, and at the one where `brand top` finds it, watched by the loop that owns them.
 
     Raises OSError (EADDRINUSE: the address is taken).
     """
@@ -37,11 +41,18 @@ class Clients:
     def __init__(
         self, address: str, selector: selectors.BaseSelector, handle: Handle, left: Callable[[int], None]
     ) -> None:
-        self._listener = listen(address)
+        self._listeners = [listen(address)]
+        second = second_address(address)
+        if second is not None:
+            with suppress(OSError):  # taken: it is served all the same, and only not listed
+                self._listeners.append(listen(second))
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        """Closed for a moment where no other descriptor is left."""
         self._selector, self._handle, self._left = selector, handle, left
         self._channels: dict[int, Channel] = {}
         self._numbers = 0
-        selector.register(self._listener.fileno(), selectors.EVENT_READ, lambda _: self._accept())
+        for listener in self._listeners:
+            selector.register(listener.fileno(), selectors.EVENT_READ, lambda _, at=listener: self._accept(at))
 
     def __len__(self) -> int:
         return len(self._channels)
@@ -52,6 +63,11 @@ class Clients:
     def get(self, number: int) -> Channel | None:
         """A client that is still connected."""
         return self._channels.get(number)
+
+    def process_of(self, number: int) -> int:
+        """The process of a client; 0 where it is gone."""
+        channel = self._channels.get(number)
+        return 0 if channel is None else peer(channel.socket)[0]
 
     @property
     def half(self) -> bool:
@@ -85,23 +101,48 @@ class Clients:
             if channel.greeted and not channel.closing:
                 channel.send(messages.pack_json(Kind.FAILED, {"type": messages.ENDED, "message": reason}))
             self._drop(channel)
-        self._selector.unregister(self._listener.fileno())
-        self._listener.close()
+        for listener in self._listeners:
+            self._selector.unregister(listener.fileno())
+            listener.close()
+        os.close(self._spare)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            connection, _ = self._listener.accept()
-        except OSError:  # hung up already, or no descriptor left: it may come again
-            return
+            connection, _ = listener.accept()
+        except OSError as error:
+            if why := no_descriptor_left(error):
+                self._accept_with_spare(listener, why)
+            return  # or it has hung up already
         connection.settimeout(0)
-        if not same_user(connection) or len(self._channels) >= MAX_CLIENTS:
+        if not same_user(connection):
             log.warning("turned away process %d of user %d", *peer(connection))
             connection.close()
+            return
+        if len(self._channels) >= MAX_CLIENTS:
+            self._turn_away(connection, f"{MAX_CLIENTS:,} clients are connected, and that is the most")
             return
         self._numbers += 1
         channel = Channel(self._numbers, connection)
         self._channels[channel.number] = channel
         self._selector.register(connection.fileno(), selectors.EVENT_READ, lambda events: self._serve(channel, events))
+
+    def _accept_with_spare(self, listener: socket.socket, why: str) -> None:
+        """No descriptor is left: take the spare one to tell a client so, as it would wait for an answer otherwise."""
+        os.close(self._spare)
+        try:
+            with suppress(OSError):
+                connection, _ = listener.accept()
+                connection.settimeout(0)
+                self._turn_away(connection, f"the node server cannot take another client, as {why}")
+        finally:
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _turn_away(self, connection: socket.socket, why: str) -> None:
+        """Say why, and hang up."""
+        log.warning("turned away process %d of user %d: %s", *peer(connection), why)
+        fact = {"type": UsageError.__name__, "message": why}
+        with connection, suppress(OSError):
+            connection.send(messages.pack_json(Kind.FAILED, fact))
 
     def _serve(self, channel: Channel, events: int) -> None:
         """A connection can be read from or written to."""

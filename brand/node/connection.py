@@ -46,15 +46,27 @@ def listen(address: str) -> socket.socket:
 
 
 def own_addresses(table: Path = Path("/proc/net/unix")) -> list[str]:
-    """Addresses at which node servers of this user listen, as `own_address` makes them."""
-    prefix = f"@brand-{os.getuid()}-"
+    """Names at which node servers of this user listen, one for each server: `own_address` has made them."""
+    prefix = _own_prefix().removeprefix("unix:")
     names = {line.split()[-1] for line in table.read_text().splitlines() if line.split()[-1].startswith(prefix)}
     return sorted(f"unix:{name}" for name in names)
 
 
 def own_address(facts: bytes) -> str:
     """An address for a server of this user, from what tells it from others."""
-    return f"{PREFIX}brand-{os.getuid()}-{hashlib.blake2s(facts, digest_size=8).hexdigest()}"
+    return f"{_own_prefix()}{hashlib.blake2s(facts, digest_size=8).hexdigest()}"
+
+
+def second_address(address: str) -> str | None:
+    """Where a server listens besides, so that `own_addresses` finds it whatever its address is.
+
+    None where that is found already.
+    """
+    return None if address.startswith(_own_prefix()) else own_address(address.encode())
+
+
+def _own_prefix() -> str:
+    return f"{PREFIX}brand-{os.getuid()}-"
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:

@@ -13,7 +13,7 @@ is not in memory, its client reads exactly from storage. Memory is only a cache:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -256,6 +256,11 @@ class Core:
         self._draws = [draw for draw in self._draws if draw not in overdue]
         for draw in overdue:
             self._answer(draw, now_s)
+
+    @property
+    def waiting(self) -> Sequence[Draw]:
+        """Draws that are not answered yet."""
+        return self._draws
 
     def idle(self) -> bool:
         """Whether nobody waits, here or at another node."""

@@ -20,16 +20,29 @@ Done = Callable[[Any, BaseException | None], None]
 
 
 class Executor:
-    """Threads that run jobs and hand back what to do with their results."""
+    """Threads that run jobs and hand back what to do with their results.
+
+    Raises OSError where `storage` cannot be made for each: a thread without it would leave its jobs undone.
+    """
 
     def __init__(self, depth: int, storage: Callable[[], Storage]) -> None:
-        self.depth, self._make_storage = depth, storage
-        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable when there are results."""
+        self.depth = depth
+        made: list[Storage] = []
+        try:
+            made += (storage() for _ in range(depth))
+            self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            """Readable when there are results."""
+        except OSError:
+            for one in made:
+                one.close()
+            raise
         self._reads: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         self._plans: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         self._results: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._threads = [threading.Thread(target=self._read, name=f"read-{n}", daemon=True) for n in range(depth)]
+        self._threads = [
+            threading.Thread(target=self._read, args=(one,), name=f"read-{n}", daemon=True)
+            for n, one in enumerate(made)
+        ]
         self._threads.append(threading.Thread(target=self._plan, name="plan", daemon=True))
         for thread in self._threads:
             thread.start()
@@ -58,8 +71,7 @@ class Executor:
         if not any(thread.is_alive() for thread in self._threads):
             os.close(self.wake)
 
-    def _read(self) -> None:
-        storage = self._make_storage()
+    def _read(self, storage: Storage) -> None:
         try:
             self._run(self._reads, storage)
         finally:

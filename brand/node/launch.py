@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from brand.errors import BrandError
 from brand.node.memory import Memory
+from brand.storage.files import no_descriptor_left
 
 START_LIMIT_S: Final = 60.0
 """How long a server may take to listen."""
@@ -63,7 +64,12 @@ def start_server(spec: Spec) -> None:
     """
     main = "brand.node.process" if spec.cluster is None else "brand.cluster.process"
     command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path), main]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+    try:
+        started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    except OSError as error:
+        why = no_descriptor_left(error) or str(error)
+        raise ServerError(f"the node server for {spec.path} cannot be started: {why}") from None
+    with started as process:
         try:
             said, _ = process.communicate(spec.to_json().encode(), START_LIMIT_S)
         except subprocess.TimeoutExpired:

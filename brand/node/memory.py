@@ -38,6 +38,8 @@ def memory_bytes(memory: Memory, all_bytes: int) -> int:
             raise UsageError(f"memory={memory}: a float is a fraction of the data, above 0 and at most 1.0")
         return max(1, int(all_bytes * memory))
     size = parse_size(memory) if isinstance(memory, str) else memory
+    if share := _fraction(memory):
+        raise UsageError(f"memory={memory!r} is less than two bytes; for a share of the data give memory={share}")
     if size < 1:
         raise UsageError(f"memory={memory!r}: at least one byte is needed")
     return min(size, all_bytes)
@@ -53,11 +55,25 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _BY_NAME.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise UsageError(f"{text!r} is no size; write it like 2GB, 500MB or 1.5GiB")
+        if match is not None and match[2].lower() in ("k", "m", "g", "t", "ki", "mi", "gi", "ti"):
+            begun = f"{match[1]}{match[2][0].upper()}"
+            raise UsageError(f"{text!r} is no size; write {begun}B (powers of 1,000) or {begun}iB (powers of 1,024)")
+        raise UsageError(f"{text!r} is no size; write it like 2GB, 500MB or 1.5GiB, or a share of the data as 0.25")
     size = float(match[1]) * unit
     if size > _MOST:
         raise UsageError(f"{text!r} is more memory than there is anywhere")
     return int(size)
+
+
+def _fraction(memory: str | int) -> float:
+    """What was meant as a share of the data, and written as a text; else 0."""
+    if not isinstance(memory, str) or "." not in memory:
+        return 0.0
+    try:
+        share = float(memory)
+    except ValueError:
+        return 0.0
+    return share if 0 < share <= 1 else 0.0
 
 
 def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from brand.errors import BrandError
 from brand.node.launch import Spec, detach
 from brand.node.server import NodeServer
+from brand.storage.files import no_descriptor_left
 
 _SWITCH_S: Final = 0.0005
 """A thread whose read has ended waits no longer than this for the loop to let it go on; by default it is ten times."""
@@ -30,8 +31,14 @@ def main() -> None:
 
 
 def serve(make: Callable[[Spec], NodeServer]) -> None:
-    """The same, by a server that `make` makes."""
-    spec = Spec.from_json(sys.stdin.read())
+    """The same, by a server that `make` makes.
+
+    The process that started this one may have gone meanwhile: then this one ends without a word, with its owners.
+    """
+    try:
+        spec = Spec.from_json(sys.stdin.read())
+    except ValueError:  # it went before it had said all
+        os._exit(0)
     if not detach():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -43,7 +50,7 @@ def serve(make: Callable[[Spec], NodeServer]) -> None:
         server = make(spec)
     except OSError as error:
         if error.errno != errno.EADDRINUSE or isinstance(error, BrandError):
-            _say({"error": str(error)})
+            _say({"error": no_descriptor_left(error) or str(error)})
             return
         _say({"there": True})  # somebody else was faster
         return
@@ -64,10 +71,9 @@ def _return_freed_memory() -> None:
 
 
 def _say(value: dict[str, Any]) -> None:
-    """Tell who started this process, and let go of the pipe."""
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    os.close(null)
+    """Tell the process that started this one, if it is still there, and let go of the pipe."""
+    with suppress(BrokenPipeError):
+        os.write(1, f"{json.dumps(value)}\n".encode())  # past the buffer of `sys.stdout`, which is flushed at the end
+    with suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:  # no descriptor may be left
+        os.dup2(null.fileno(), 0)
+        os.dup2(null.fileno(), 1)

@@ -9,7 +9,6 @@ The server ends when all the processes that own it have ended (the kernel tells,
 
 from __future__ import annotations
 
-import logging
 import os
 import selectors
 import socket
@@ -38,6 +37,7 @@ from brand.node.network import Network
 from brand.node.pages import arena_bytes, measure_pages
 from brand.node.shares import Shares
 from brand.node.tasks import Choice, Read
+from brand.node.troubles import Troubles
 from brand.protocol.mapping import Mapping
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import read_of_sample
@@ -46,8 +46,6 @@ from brand.storage.vectored import Storage
 
 MAX_REPORTS: Final = 1000
 _POLL_S: Final = 0.05
-
-log = logging.getLogger("brand.node")
 
 Callback = Callable[[int], None]
 
@@ -105,6 +103,9 @@ class NodeServer:
         self._node, self._nodes, self._connected = node, nodes, False
         self._greeted = False
         """Whether a client has come that means to draw; one that only looks is none."""
+        self._troubles = Troubles(
+            self._data.chunk_file, self._clients.process_of, self._data.header.chunk_size, members.node
+        )
         self._reports: list[dict[str, Any]] = []
         self._stopped = False
         self._started_s = time.monotonic()
@@ -171,7 +172,7 @@ class NodeServer:
             return _POLL_S
         if self._lifetime.owned and not len(self._clients):
             return 1.0
-        return 1.0 if self._clients.half else None
+        return 1.0 if self._clients.half or self._troubles.pending else None
 
     def _step(self) -> None:
         """Start what can be started, answer what can be answered."""
@@ -200,8 +201,7 @@ class NodeServer:
                 self._tell(client, outcome, now_s)
         self._shares.answer(now_s)
         self._clients.tend(now_s)
-        for fault in self._core.epochs.take_faults():
-            log.warning("%s", fault)
+        self._troubles.tend(self._core.waiting, self._core.epochs, now_s)
 
     def _start_plan(self, key: Key, order: Order) -> None:
         def make(_: object) -> Any:
@@ -235,9 +235,10 @@ class NodeServer:
             storage.scatter(path, read.offset, read.size, read.vector, forget=read.forget)
 
         def done(_: object, error: BaseException | None) -> None:
+            now_s = time.monotonic()
             if error is not None:
-                log.warning("%s cannot be read as a whole: %s", path, error or type(error).__name__)
-            self._core.read_done(read, time.monotonic(), failed=error is not None)
+                self._troubles.read_failed(path, error, now_s)
+            self._core.read_done(read, now_s, failed=error is not None)
 
         self._executor.read(job, done)
 
@@ -385,6 +386,7 @@ class NodeServer:
         if self._network is not None:
             self._network.close()
         self._executor.close()
+        self._troubles.close(time.monotonic())
         self._lifetime.close()
         self._selector.close()
         self._stop_end.close()

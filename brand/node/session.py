@@ -5,6 +5,7 @@ A connection is used by one thread at a time, and closed in a forked child, whic
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import socket
@@ -26,6 +27,7 @@ from brand.node.connection import same_user, socket_name
 from brand.node.launch import START_LIMIT_S, ServerError
 from brand.node.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, Kind, ProtocolError
 from brand.protocol.order import Order
+from brand.storage.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
 """How long a server may take to answer; it answers within 30 s even where storage hangs."""
@@ -79,7 +81,11 @@ class Session:
         self._address = address
         self._numbers: dict[Order, int] = {}
         self._buffers = Buffers()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            why = no_descriptor_left(error)
+            raise (ServerError(why) if why else error) from None
         _open.add(self)
         try:
             self._socket.settimeout(ANSWER_LIMIT_S)
@@ -139,7 +145,8 @@ class Session:
         self._socket.close()
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_socket"):
+            self.close()
 
     def _gather(self, lease: messages.Lease) -> Stored:
         """Copy the samples out of the shared pages: one array operation for all."""
@@ -156,8 +163,9 @@ class Session:
 
     def _greet(self, hello: bytes) -> tuple[NDArray[np.uint8], ServerFacts]:
         """Say hello; the server's pages, read-only, and what it says of itself."""
-        self._socket.sendall(hello)
-        head, descriptors, _, _ = socket.recv_fds(self._socket, HEAD.size, 1)
+        with suppress(BrokenPipeError):  # it has hung up, and may have said why
+            self._socket.sendall(hello)
+        head, descriptors, flags, _ = socket.recv_fds(self._socket, HEAD.size, 1)
         try:
             while 0 < len(head) < HEAD.size:
                 more = self._socket.recv(HEAD.size - len(head))
@@ -165,6 +173,8 @@ class Session:
                     raise ConnectionResetError("it hung up")
                 head += more
             welcome = messages.unpack_json(self._body(head, Kind.HELLO))
+            if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not hand it over
+                raise ServerError(no_descriptor_left(OSError(errno.EMFILE, "")))
             if len(descriptors) != 1:
                 raise ProtocolError("the server sent no memory")
             page, count, every = welcome.get("page"), welcome.get("pages"), welcome.get("all_pages")

@@ -8,7 +8,9 @@ least recently used first out. Not thread-safe: one a thread.
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
@@ -17,30 +19,63 @@ Range = tuple[str, int, memoryview]
 """One contiguous read: path, offset, and the buffer to fill."""
 
 OPEN_FILES: Final = 256
-"""Descriptors kept open: a quarter of the usual limit of 1,024."""
+"""Descriptors kept open: a quarter of the usual limit."""
+USUAL_LIMIT: Final = 1024
+"""Descriptors that a process may have; where it is fewer (`ulimit -n`), fewer are kept open."""
 
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
 
 
+def most_open(most: int) -> int:
+    """How many descriptors may be kept open where the usual limit would allow `most`."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if limit == resource.RLIM_INFINITY else max(1, most * min(limit, USUAL_LIMIT) // USUAL_LIMIT)
+
+
+def no_descriptor_left(error: OSError) -> str:
+    """What to say of an error that is the limit of open files; empty for any other."""
+    if error.errno != errno.EMFILE:
+        return ""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return f"this process may have no more than {limit} open files: raise the limit, `ulimit -n {USUAL_LIMIT}`"
+
+
 class OpenFiles:
-    """Descriptors of files that are read, at most `most`, the least recently used closed first."""
+    """Descriptors of files that are read, `most` of them at the usual limit of open files.
+
+    The least recently used is closed first.
+    """
 
     def __init__(self, most: int, flags: int = 0) -> None:
-        self._most, self._flags = most, os.O_RDONLY | os.O_CLOEXEC | flags
+        self._most, self._flags = most_open(most), os.O_RDONLY | os.O_CLOEXEC | flags
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def descriptor(self, path: str) -> int:
         """A descriptor of a file, valid until other files are asked for. Raises OSError."""
         descriptor = self._open.get(path)
         if descriptor is None:
-            descriptor = os.open(path, self._flags)
+            descriptor = self._opened(path)
             self._open[path] = descriptor
             if len(self._open) > self._most:
                 os.close(self._open.popitem(last=False)[1])
         else:
             self._open.move_to_end(path)
         return descriptor
+
+    def _opened(self, path: str) -> int:
+        """A new descriptor; where the process may have no more, in place of those that are open here."""
+        try:
+            return os.open(path, self._flags)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+        self.close()
+        try:
+            return os.open(path, self._flags)
+        except OSError as error:
+            why = no_descriptor_left(error)
+            raise (OSError(error.errno, why, path) if why else error) from None
 
     def close(self) -> None:
         """Close every file. More may be asked for."""

@@ -28,6 +28,7 @@ import numpy as np
 
 from brand.errors import BrandError, StorageError
 from brand.formats.publish import publish_bytes, storage_errors
+from brand.printable import printable
 from brand.storage.device import device_name, mount_of
 
 DEFAULT_STRIPE_BYTES: Final = 512 << 10
@@ -215,7 +216,7 @@ def load_profile(path: str | Path) -> Profile | None:
     except FileNotFoundError:
         return None
     except (BrandError, OSError) as error:
-        _log.info("no storage profile for %s: %s", path, error)
+        _log.info("no storage profile for %s: %s", printable(str(path)), error)
         return None
     try:
         if len(data) > _MOST_FILE:
@@ -224,7 +225,7 @@ def load_profile(path: str | Path) -> Profile | None:
         if profile.device != device:
             raise ValueError(f"it is of another storage: {profile.device}")
     except (ValueError, RecursionError) as error:
-        _log.warning("%s is not used: %s. `brand profile` makes it anew", file, error)
+        _log.warning("%s is not used: %s. `brand profile` makes it anew", file, printable(str(error)))
         return None
     return profile
 

@@ -30,6 +30,7 @@ from brand.storage.dataset import StoredDataSet
 from brand.torch.discovery import Job, find_nodes
 from brand.torch.fetch import MEDIA, Fetched, Fetcher, rows
 from brand.torch.habit import ReadingHabit
+from brand.torch.labels import class_to_idx, targets, transform_hint
 from brand.torch.ranks import find_rank, job_name, node_by_launcher
 
 _orders: dict[str, list[Order]] = {}
@@ -164,6 +165,19 @@ class BrandDataset(Dataset[Any]):
         classes = self._stored.header.classes
         return None if classes is None else list(classes)
 
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """The label of each sample, shape (len,), as `ImageFolder.targets`: read-only, memory-mapped, no Python list.
+
+        Raises `NoLabelsError`, an AttributeError, where there is no `int` field `label`.
+        """
+        return targets(self._stored)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Class name -> label, as `ImageFolder.class_to_idx`. Raises `NoLabelsError` where classes have no names."""
+        return class_to_idx(self._stored)
+
     def column(self, name: str) -> NDArray[Any]:
         """An `int` or `float` field of all samples, by index, shape (len,), without reading a chunk:
 
@@ -277,7 +291,13 @@ class BrandDataset(Dataset[Any]):
                 values.update({name: function(values[name]) for name, function in transform.items()})
         names = self.fields
         chosen = samples if names is None else [tuple([values[name] for name in names]) for values in samples]
-        return [transform(sample) for sample in chosen] if callable(transform) else chosen
+        if not callable(transform):
+            return chosen
+        try:
+            return [transform(sample) for sample in chosen]
+        except (TypeError, AttributeError) as error:
+            error.add_note(transform_hint(names, self.files))
+            raise
 
 
 def _as_names(fields: Sequence[str]) -> tuple[str, ...]:

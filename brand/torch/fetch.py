@@ -9,7 +9,6 @@ may skip, another one of its group takes its place.
 from __future__ import annotations
 
 import hashlib
-import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +30,7 @@ from brand.protocol.order import Order
 from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.storage.dataset import StoredDataSet
 from brand.torch.ranks import find_rank
+from brand.torch.replacements import Replacements
 
 Column = NDArray[Any] | list[Any]
 Columns = dict[str, Column]
@@ -40,8 +40,6 @@ MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio":
 """Codecs whose values are files, and how they are decoded."""
 _TRIES: Final = 64
 """Samples tried in place of a damaged one."""
-
-log = logging.getLogger("brand")
 
 _tags: dict[int, Order] = {}
 """Orders of all data sets of this process by tag, so that no two have the same."""
@@ -62,6 +60,9 @@ class Fetcher:
         media = schema.fields if decode else ()
         self.media = [(name, MEDIA[codec]) for name, codec in media if codec in MEDIA and name in self.decoder.names]
         self._orders: dict[int, Order] = {}
+        self.replacements = Replacements()
+        self._drawn: tuple[int, int] | None = None
+        """Tag and epoch of the last draw."""
 
     def tag_of(self, order: Order) -> int:
         """The tag of an order's tickets: the same in all processes, so far as orders do not collide."""
@@ -86,6 +87,9 @@ class Fetcher:
 
     def _draw(self, asked: NDArray[np.int64]) -> Fetched:
         tag, epoch = tag_and_epoch(int(asked[0]))
+        if self._drawn != (tag, epoch):
+            self._drawn = tag, epoch
+            self.replacements.epoch_ended()
         order = self._orders.get(tag)
         if order is None:  # the sampler was made, or loaded its state, after this worker started
             order = self._orders[tag] = self._order_by_tag(tag)
@@ -198,7 +202,7 @@ class Fetcher:
                     decode(sample[name])
             except (FormatError, ValueError):
                 continue
-            log.warning("sample %d is replaced by sample %d: %s", index, other, error)
+            self.replacements.note(index, other, error)
             self.node.report({"index": index, "by": other, "chunk": error.chunk, "reason": str(error)})
             return sample, other
         raise error

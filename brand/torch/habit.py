@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
+from brand.printable import printable
+
 ENOUGH: Final = 5000
 """Samples that must have been read in random order before anything is said."""
 ENOUGH_SINGLE: Final = 200
@@ -58,5 +60,5 @@ class ReadingHabit:
                 "sampler=BrandSampler(data_set) in place of shuffle=True: it draws every sample once an epoch, in "
                 "random order, at the speed of sequential storage. (This is said once.)",
                 self._jumps,
-                data_set.path,
+                printable(str(data_set.path)),
             )

@@ -18,7 +18,7 @@ from brand import BrandDataset, BrandLoader
 from brand.cli import top
 from brand.cli.serve import _share
 from brand.node.client import look_at
-from brand.node.connection import own_addresses
+from brand.node.connection import listen, own_address, own_addresses, second_address
 from brand.testing.cluster import running_cluster
 from brand.testing.node import RunningServer, random_address, running_server
 from tests.cli.test_terminal import on_terminal, plain
@@ -120,6 +120,8 @@ def test_a_number_up_to_1_is_a_share(memory: str | None, meant: object) -> None:
     [
         (("nowhere.brand",), 1, "nowhere.brand: there is no such folder"),
         (("SET", "--memory", "lots"), 2, "'lots' is no size; write it like 2GB, 500MB or 1.5GiB"),
+        (("SET", "--memory", "8G"), 2, "brand: --memory: '8G' is no size; write 8GB"),
+        (("SET", "--remote-memory", "lots"), 2, "brand: --remote-memory: 'lots' is no size"),
         (("SET", "--memory", "0"), 2, "above 0 and at most 1.0"),
         (("SET", "--memory", "-1"), 2, "above 0 and at most 1.0"),
         (("SET", "--memory", "100"), 2, "memory of 100 bytes is too small"),
@@ -225,6 +227,24 @@ def test_several_servers_are_listed(photos_set: Path, clips_set: Path, monkeypat
     assert answer.code == 2
     assert answer.err.splitlines()[0] == "brand: several servers run here; name one of"
     assert answer.err.splitlines()[1:] == [f"  {one.address}  {photos_set}", f"  {two.address}  {clips_set}"]
+
+
+def test_a_server_with_an_address_of_its_own_is_listed(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is called: it listens at a second name, which says whose it is and goes with it."""
+    second = second_address(server.address)
+    assert second in own_addresses()
+    monkeypatch.setattr(top, "own_addresses", lambda: [second, own_address(b"nobody listens here")])
+    assert f"{server.address}, process" in brand("top").out
+    server.node.stop()
+    server.thread.join(LIMIT_S)
+    assert second not in own_addresses()
+
+
+def test_a_second_name_that_is_taken_is_done_without(photos_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has it cannot keep a server from serving."""
+    address = random_address()
+    with listen(second_address(address) or ""), running_server(photos_set, address=address) as running:
+        assert running.facts()["address"] == address
 
 
 def test_no_server_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

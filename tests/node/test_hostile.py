@@ -333,7 +333,9 @@ def test_more_clients_than_are_let_in(texts: Path, monkeypatch: pytest.MonkeyPat
     with running_server(texts) as server, ExitStack() as stack:
         first = [stack.enter_context(greeted(server.address, texts)) for _ in range(3)]
         with RawClient(server.address) as late:
-            assert late.ended() == []
+            ((kind, body),) = late.ended()
+            assert kind == Kind.FAILED
+            assert b"3 clients are connected, and that is the most" in body
         first[0].socket.close()
         wait_until(lambda: len(server.node._clients) == 2, "one has left")
         with greeted(server.address, texts) as late:

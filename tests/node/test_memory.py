@@ -71,6 +71,24 @@ def test_memory_that_makes_no_sense(memory: object) -> None:
         memory_bytes(memory, 1000)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("memory", "instead"),
+    [
+        ("0.25", "for a share of the data give memory=0.25"),
+        ("1.0", "for a share of the data give memory=1.0"),
+        ("8G", r"write 8GB \(powers of 1,000\) or 8GiB \(powers of 1,024\)"),
+        ("1.5 gi", r"write 1.5GB .* or 1.5GiB"),
+        ("512m", "write 512MB .* or 512MiB"),
+        ("lots", "2GB, 500MB or 1.5GiB, or a share of the data as 0.25"),
+        ("25%", "a share of the data as 0.25"),
+    ],
+)
+def test_the_message_says_what_to_write(memory: str, instead: str) -> None:
+    """What was nearly right is shown as it is right."""
+    with pytest.raises(UsageError, match=instead):
+        memory_bytes(memory, 1000)
+
+
 @pytest.mark.parametrize("memory", [[1], b"1GB", (1,), 1 + 2j])
 def test_memory_of_another_type(memory: object) -> None:
     """An error says what may be given."""

@@ -6,6 +6,7 @@ import io
 import re
 import shutil
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,28 @@ def test_a_missing_chunk_of_more_than_64_samples(wide: Path) -> None:
     with served(wide, memory=0.7, on_error="skip") as data_set:
         assert BrandSampler(data_set).order.mapping.groups == 1
         assert sum(len(batch[0]) for batch in loader_of(data_set, -1)) == 400
+
+
+@pytest.mark.parametrize("kind", [0, -2])
+def test_a_missing_chunk_is_a_line_in_the_log_and_a_count(
+    wide: Path, kind: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """100 samples are replaced: the log names the first, and tells how many came after it when the epoch is over."""
+    with served(wide, memory=0.6, protocol=GROUPS, fields=None, on_error="skip") as data_set:
+        sampler = BrandSampler(data_set, seed=2)
+        make: Any = partial(BrandLoader, threads=2) if kind else DataLoader
+        loader = make(data_set, BATCH, sampler=sampler)
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            assert len(records_of(loader)) == 400
+        replaced = data_set.stats()["replaced"]
+        assert len(replaced) == 200
+        lines = [record.getMessage() for record in caplog.records if record.name == "brand"]
+    first, rest, *more = lines
+    assert first.startswith(f"sample {replaced[0]['index']} is replaced by sample {replaced[0]['by']}: ")
+    assert "00000002.brand, chunk 2" in first
+    assert re.fullmatch(r"99 more samples of 1 chunk replaced within \d+ s; stats\(\)\['replaced'\] lists them", rest)
+    assert len(more) <= 1  # the second epoch's, where it is more than half a minute later
 
 
 def test_the_samples_of_a_missing_chunk_are_not_all_replaced_by_the_same_one(small: Path, tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""What does the log say of storage that fails or stalls? A line when it begins, and counts while it goes on.
+
+`late_draws` decides which draws wait too long, and for what; `Troubles` has the words and gives them to the log. The
+server's loop calls it with its clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from brand.node.epochs import Epochs
+from brand.node.repeats import Repeats
+from brand.node.tasks import Draw
+from brand.printable import printable
+
+LATE_S: Final = 5.0
+"""How long a draw waits before the log says so."""
+EVERY_S: Final = 30.0
+"""How often the log sums up what goes on."""
+LOOK_EVERY_S: Final = 0.5
+
+log = logging.getLogger("brand.node")
+
+Cause = Literal["read", "memory", "node", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A draw that waits, and for what."""
+
+    client: int
+    since_s: float
+    epoch: int
+    position: int
+    """The first position whose sample is not there."""
+    cause: Cause
+    """`read`: it is being read; `memory`: its read has not begun, as others come first or memory is full; `node`: its
+    owner has not sent it; `plan`: the order of the epoch is not worked out yet."""
+    rank: int | None = None
+    """None where the plan is not made."""
+    replicas: int = 1
+    chunk: int | None = None
+    node: int | None = None
+    """The owner."""
+
+
+def late_draws(draws: Sequence[Draw], epochs: Epochs, chunk_size: int, node: int, now_s: float) -> Iterator[Late]:
+    """Those of the draws that have waited longer than `LATE_S` on this node. Pure."""
+    for draw in draws:
+        if now_s - draw.since_s < LATE_S:
+            continue
+        epoch, first = epochs.get(draw.key), int(draw.positions[0])
+        if epoch is None:
+            yield Late(draw.client, draw.since_s, draw.key[1], first, "plan")
+            continue
+        places = epoch.plan.sample_of[draw.positions].astype(np.int64)
+        owners = epoch.owner_of(places)
+        due, coming = epoch.due[places], epoch.coming[places]
+        cause: Cause = "read" if coming.any() else "memory" if (due & (owners == node)).any() else "node"
+        missing = coming if cause == "read" else due
+        if not missing.any():  # it is answered in this turn of the loop
+            continue
+        at = int(np.flatnonzero(missing)[0])
+        position = int(draw.positions[at])
+        yield Late(
+            draw.client,
+            draw.since_s,
+            draw.key[1],
+            position,
+            cause,
+            epoch.turns.rank_of(position),
+            epoch.replicas,
+            int(places[at]) // chunk_size,
+            int(owners[at]),
+        )
+
+
+class Troubles:
+    """Says what goes wrong on this node, to the loop's clock.
+
+    `file_of` is the path of a chunk, `process_of` the process of a client.
+    """
+
+    def __init__(
+        self, file_of: Callable[[int], str], process_of: Callable[[int], int], chunk_size: int, node: int = 0
+    ) -> None:
+        self._file_of, self._process_of = file_of, process_of
+        self._chunk_size, self._node = chunk_size, node
+        self._repeats = Repeats[str](EVERY_S)
+        self._latest: dict[str, str] = {}
+        """What was last said or counted, by kind."""
+        self._told: dict[int, float] = {}
+        """Draws that the log has heard of: their clients, and since when they wait."""
+        self._look_s = 0.0
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to be summed up later."""
+        return self._repeats.counted > 0
+
+    def read_failed(self, path: str, error: BaseException, now_s: float) -> None:
+        """A large read has failed; its samples are read exactly."""
+        kind = getattr(error, "strerror", None) or type(error).__name__
+        self._say(kind, f"{printable(path)} cannot be read as a whole: {printable(kind)}", now_s)
+
+    def tend(self, draws: Sequence[Draw], epochs: Epochs, now_s: float) -> None:
+        """Say what the epochs find wrong, and, looking now and then, which draws wait too long and what was counted."""
+        for fault in epochs.take_faults():
+            log.warning("%s", printable(fault))
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + LOOK_EVERY_S
+        found = late_draws(draws, epochs, self._chunk_size, self._node, now_s)
+        late = {one.client: one for one in found}
+        for client, one in late.items():
+            if self._told.get(client) != one.since_s:
+                self._say("late", self._waits(one, now_s), now_s)
+        self._told = {client: one.since_s for client, one in late.items()}
+        for kind, count, seconds in self._repeats.overdue(now_s):
+            self._sum_up(kind, count, seconds)
+
+    def close(self, now_s: float) -> None:
+        """Sum up what is left."""
+        for kind, count, seconds in self._repeats.rest(now_s):
+            self._sum_up(kind, count, seconds)
+
+    def _waits(self, late: Late, now_s: float) -> str:
+        """Who waits for what."""
+        who = f"process {self._process_of(late.client)}"
+        who = who if late.rank is None else f"rank {late.rank} of {late.replicas} ({who})"
+        what = "the order of the epoch is still being worked out"
+        if late.chunk is not None:
+            file = printable(self._file_of(late.chunk))
+            what = {
+                "read": f"the storage has not answered a read of {file}",
+                "memory": f"a read of {file} has not begun, as reads before it have not ended or memory is full",
+                "node": f"node {late.node} has not sent a sample of {file}",
+            }[late.cause]
+        waited = f"has waited {now_s - late.since_s:.0f} s for position {late.position:,} of epoch {late.epoch}"
+        return f"{who} {waited}: {what}"
+
+    def _say(self, kind: str, text: str, now_s: float) -> None:
+        self._latest[kind] = text
+        if self._repeats.tell(kind, now_s):
+            log.warning("%s", text)
+
+    def _sum_up(self, kind: str, count: int, seconds: float) -> None:
+        what = f"draws have waited longer than {LATE_S:.0f} s" if kind == "late" else "reads have failed"
+        log.warning("%d more %s within %.0f s; the last: %s", count, what, seconds, self._latest[kind])

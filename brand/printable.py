@@ -1,0 +1,79 @@
+"""How is text that others have chosen shown: file names, class names, keys, transcripts, what a peer says?
+
+A name on Linux may hold any byte but `/` and NUL: a terminal escape, a bell, a line break that forges a line of a log,
+an override that turns the text around it. Those are written as escapes, here and nowhere else:
+
+    tab, line feed, carriage return       \\t  \\n  \\r
+    other control characters of ASCII     \\x1b
+    a byte that is no UTF-8               \\xff   (Python holds it as a lone surrogate, U+DC80 to U+DCFF)
+    C1 controls, line and paragraph separators, bidirectional overrides, other lone surrogates    \\u202e
+
+All else stays as it is, so that text of any language can be read.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_ACTS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal, a log or a table would act upon, and what cannot be written as UTF-8."""
+_SHORT: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_LONG: Final = {text: char for char, text in _SHORT.items()} | {"\\\\": "\\"}
+_ESCAPE: Final = re.compile(r"\\(?:[tnr\\]|x[0-9a-f]{2}|u[0-9a-f]{4})")
+_RAW: Final = 0xDC00
+"""Python holds byte `b` of a name that is no UTF-8 as U+DC00 + b."""
+
+
+def printable(text: str) -> str:
+    """Text on one line, for messages and logs. Of text that is printable already it changes nothing."""
+    return _ACTS.sub(_escape, text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for text of several lines, whose line feeds stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def escaped(text: str) -> str:
+    """As `printable`, with each backslash doubled, so that `unescaped` gives the text back whatever it is."""
+    return printable(text.replace("\\", "\\\\"))
+
+
+def unescaped(text: str) -> str:
+    """Inverse of `escaped`; a file name's bytes are `os.fsencode` of it. Raises ValueError for what `escaped` never
+    writes.
+    """
+    if _ACTS.search(text) or "\\" in _ESCAPE.sub("", text):
+        raise ValueError(f"{text!r} is not an escaped text")
+    return _ESCAPE.sub(_unescape, text)
+
+
+def printable_json(document: str) -> str:
+    """A JSON document with such characters of its strings as JSON's own escapes, so that its values stay the same.
+
+    Lone surrogates, which JSON cannot hold, become the escapes of `printable`.
+    """
+    return "\n".join(_ACTS.sub(_escape_in_json, line) for line in document.split("\n"))
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    code = ord(char)
+    if char in _SHORT:
+        return _SHORT[char]
+    raw = code - _RAW if _RAW + 0x80 <= code <= _RAW + 0xFF else code
+    return f"\\x{raw:02x}" if code < 0x80 or raw != code else f"\\u{code:04x}"
+
+
+def _escape_in_json(match: re.Match[str]) -> str:
+    lone = 0xD800 <= ord(match[0]) <= 0xDFFF
+    return "\\" + _escape(match) if lone else f"\\u{ord(match[0]):04x}"
+
+
+def _unescape(match: re.Match[str]) -> str:
+    text = match[0]
+    if text in _LONG:
+        return _LONG[text]
+    code = int(text[2:], 16)
+    return chr(code + _RAW if text[1] == "x" and code >= 0x80 else code)

@@ -1,0 +1,142 @@
+"""Where a process may have few open files: what can go on goes on, all else is a clear error within seconds."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brand import pack
+from brand.node import messages
+from brand.node.launch import ServerError
+from brand.node.messages import Kind
+from brand.node.session import Session
+from brand.storage.files import most_open
+from tests.support import wait_until
+
+pytestmark = pytest.mark.timeout(600)
+_LIMIT_S = 500.0
+"""How long a process may take on a machine that is busy; it takes two seconds on one that is not."""
+_EPOCH = """
+import resource, sys
+import brand.torch
+from brand import BrandDataset, BrandLoader
+limit = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+data_set = BrandDataset(sys.argv[1], fields=("n",), memory=0.3)
+try:
+    drawn = [n for numbers, in BrandLoader(data_set, 16) for n in numbers.tolist()]
+except brand.BrandError as error:
+    print(type(error).__name__, error)
+else:
+    print(sorted(drawn) == list(range(len(data_set))), data_set.stats()["failed_reads"])
+"""
+_SERVE = """
+import resource, sys
+import brand.cli.main
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv.pop(1)),) * 2)
+brand.cli.main.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def many_chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More chunks than there are descriptors."""
+    target = tmp_path_factory.mktemp("many") / "set"
+    pack([{"n": n} for n in range(1600)], target, {"n": "int"}, chunk_size=4, jobs=1)
+    return target
+
+
+def connected(client: Session) -> int:
+    """How many clients the server has."""
+    return int(messages.unpack_json(client.ask(messages.frame(Kind.STATS), Kind.STATS))["clients"])
+
+
+def run(code: str, *args: object) -> str:
+    """Output of a process, on both streams together."""
+    command = [sys.executable, "-c", code, *map(str, args)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_LIMIT_S, check=False)
+    return done.stdout.decode()
+
+
+@pytest.mark.slow
+def test_an_epoch_needs_few_descriptors(many_chunks: Path) -> None:
+    """At `ulimit -n 64` an epoch over 400 chunks delivers every sample, and no read fails."""
+    assert run(_EPOCH, many_chunks, 64) == "True 0\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [12, 24])
+def test_too_few_descriptors_are_a_clear_error(many_chunks: Path, limit: int) -> None:
+    """The training says that it is the limit of open files, how low it is, and how it is raised; or it just works."""
+    said = run(_EPOCH, many_chunks, limit)
+    assert f"no more than {limit} open files: raise the limit, `ulimit -n 1024`" in said or said == "True 0\n"
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_server_without_a_descriptor_for_a_client_says_so(many_chunks: Path) -> None:
+    """A client that cannot be taken is told why at once, and those that are connected are served on."""
+    address = f"unix:@brand-few-{os.getpid()}"
+    command = [sys.executable, "-c", _SERVE, "64", "serve", str(many_chunks), "--address", address, "--until-eof"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        assert server.stdout.readline().strip() == address
+        clients: list[Session] = []
+        try:
+            with pytest.raises(ServerError, match="no more than 64 open files: raise the limit"):
+                clients.extend(Session(address, None, None) for _ in range(64))
+            assert len(clients) > 10
+            assert connected(clients[0]) == len(clients)
+            clients.pop().close()
+            wait_until(lambda: connected(clients[0]) == len(clients), "the server has noticed that a client is gone")
+            clients.append(Session(address, None, None))
+        finally:
+            for client in clients:
+                client.close()
+            server.communicate(timeout=_LIMIT_S)
+    assert server.returncode == 0
+
+
+def test_fewer_files_are_kept_open_where_few_may_be() -> None:
+    """In proportion to the usual limit; one at least."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+        assert (most_open(32), most_open(256), most_open(1)) == (16, 128, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert most_open(256) == 256
+
+
+def test_files_that_are_open_make_room_for_others(tmp_path: Path) -> None:
+    """With no descriptor left in the process, the next file takes the place of those that were read before it."""
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+    code = (
+        "import os, resource, sys\n"
+        "from brand.storage.files import OpenFiles\n"
+        "files = OpenFiles(8)\n"
+        "first = files.descriptor(sys.argv[1] + '/a')\n"
+        "limit = first + 1\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))\n"
+        "print(os.read(files.descriptor(sys.argv[1] + '/b'), 1).decode())\n"
+        "files.close()\n"
+        "held = os.dup(0)\n"
+        "try:\n"
+        "    files.descriptor(sys.argv[1] + '/c')\n"
+        "except OSError as error:\n"
+        "    print(error.strerror, os.path.basename(error.filename), 'limit', limit)\n"
+    )
+    first, second = run(code, tmp_path).splitlines()
+    assert first == "b"
+    limit = second.rpartition(" ")[2]
+    assert second.startswith(f"this process may have no more than {limit} open files: raise the limit")
+    assert " c limit " in second
