@@ -141,6 +141,11 @@ class FormatError(BrandError):
         }
         return _rebuild_placed_error, (type(self), self.what, state)
 
+    def of_sample(self, sample: int) -> FormatError:
+        """The same error, met by reading this sample."""
+        rebuild, (kind, what, state) = self.__reduce__()
+        return _rebuild_placed_error(kind, what, {**state, "sample": sample})
+
 
 def _placed(what: str, path: Path | None, chunk: int | None, sample: int | None) -> str:
     """What is wrong, behind where it is, as far as that is known."""
