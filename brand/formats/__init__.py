@@ -11,6 +11,7 @@ contents      the samples of a chunk file, one after the other
 signed        the frame of brand.json and share.json: version and checksum
 manifest      brand.json
 share         share.json
+extras        how far extras.zip may unpack
 index         the .npy files that follow from the tables
 arrays        one array in a file, read so that nothing that becomes of the file ends the process
 mapped        arrays in files of our own work, touched a window at a time

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import TruncatedError, UnreadableError
-from brand.formats.mapped import release_mapping
 
 _PIECES: Final = 1024
 """IOV_MAX of Linux."""
@@ -77,10 +76,6 @@ class ArrayFile:
                 for at, number in enumerate(some.tolist()):
                     self._fill(there[at * size : (at + 1) * size], number)
         return found
-
-    def release(self) -> None:
-        """Give the pages that the kernel mapped for `take` back to the page cache."""
-        release_mapping(self._mapping)
 
     def _fill(self, memory: NDArray[np.uint8], first: int) -> None:
         """Read elements that lie side by side, from element `first` on. Raises `FormatError`."""

@@ -15,6 +15,7 @@ from brand.formats.constants import (
     MAX_DICTIONARY,
     MAX_MANIFEST,
     MAX_SAMPLE,
+    MAX_SAMPLES,
     PLACE_NAME,
     SAMPLES_NAME,
     SHARE_NAME,
@@ -113,7 +114,7 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
             raise ValueError(f"{strange[0]!r} is no file of a data set")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise LayoutError(f"the manifest is malformed: {error!r}", path=path, hint=hint) from error
-    most = manifest.header.samples * MAX_SAMPLE
+    most = MAX_SAMPLES * MAX_SAMPLE
     claims = (manifest.stored_bytes, most), (manifest.raw_bytes, most), (manifest.largest_sample, MAX_SAMPLE)
     if any(claim > limit for claim, limit in (*claims, (manifest.dictionary_size, MAX_DICTIONARY))):
         raise OversizedError("the manifest claims more than the format allows", path=path, hint=hint)

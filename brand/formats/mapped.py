@@ -76,14 +76,8 @@ def release(*arrays: NDArray[Any]) -> None:
     """Give resident pages of mapped arrays back to the page cache; nothing is lost, they come again when touched."""
     for array in arrays:
         mapping = _mapping_of(array)
-        if mapping is not None:
-            release_mapping(mapping)
-
-
-def release_mapping(mapping: mmap.mmap) -> None:
-    """The same for a mapping itself."""
-    if _DONTNEED is not None:
-        mapping.madvise(_DONTNEED)
+        if mapping is not None and _DONTNEED is not None:
+            mapping.madvise(_DONTNEED)
 
 
 def flush(array: NDArray[Any]) -> None:

@@ -104,8 +104,10 @@ class StoredDataSet:
         places = self._place.take(indices).astype(np.int64)
         if len(places) and int(places.view(np.uint64).max()) >= len(self):
             worst, path = int(places.view(np.uint64).argmax()), self.path / PLACE_NAME
-            facts = {"sample": int(indices[worst]), "expected": f"< {len(self)}", "found": int(places[worst])}
-            raise LayoutError("a place out of range", path=path, **facts, hint=_REINDEX)
+            sample, most, found = int(indices[worst]), f"< {len(self)}", int(places[worst])
+            raise LayoutError(
+                "a place out of range", path=path, sample=sample, expected=most, found=found, hint=_REINDEX
+            )
         return places
 
     def chunk_of(self, index: int) -> int:
@@ -151,10 +153,6 @@ class StoredDataSet:
         """Rows of the index for these places. Raises `FormatError`."""
         return self._rows.take(places)
 
-    def release_rows(self) -> None:
-        """Give the index's pages that were touched back to the page cache."""
-        self._rows.release()
-
     def samples(self, indices: NDArray[np.integer[Any]], decode: RecordDecoder) -> list[dict[str, Any]]:
         """The samples with these indices (each 0 <= i < len), in that order, as `decode` makes them.
 
@@ -188,7 +186,7 @@ class StoredDataSet:
 
     def indices(self, places: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Public indices of the samples at these places, as the index says. Raises `FormatError`."""
-        return self._rows.take(places)["index"].astype(np.int64)  # type: ignore[no-any-return]
+        return self._rows.take(places)["index"].astype(np.int64)
 
     def stored_bytes(self, places: NDArray[np.integer[Any]]) -> list[bytes | None]:
         """The samples at these places as they are stored, checked; None for each that cannot be read."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +93,9 @@ class Tables:
         if table is None or not np.array_equal(table.view(np.uint8), known.view(np.uint8)):
             table = self._whole_table(chunk)
             if table is not None:
-                differs = table[slot : slot + count] != known if len(table) >= slot + count else np.ones(count, np.bool_)
+                differs = (
+                    table[slot : slot + count] != known if len(table) >= slot + count else np.ones(count, np.bool_)
+                )
                 if differs.any():
                     return first + np.flatnonzero(differs)
         self._same[block] = True

@@ -90,14 +90,17 @@ class Fetcher:
         if order is None:  # the sampler was made, or loaded its state, after this worker started
             order = self._orders[tag] = self._order_by_tag(tag)
         parts = self.node.draw(order, epoch, positions_of(asked), owner=owner_process())
-        indices = self.data.indices(np.concatenate([part.places for part in parts]))
+        places = np.concatenate([part.places for part in parts])
         firsts = np.cumsum([0, *(len(part.places) for part in parts)])
         present = [part.present + first for part, first in zip(parts, firsts.tolist(), strict=False)]
         late = np.flatnonzero(~np.isin(np.arange(len(asked)), np.concatenate(present)))
+        indices = np.empty(len(asked), np.int64)
+        for part, here in zip(parts, present, strict=True):  # as the server has compared them with the chunks
+            indices[here] = part.stored.rows["index"]
         samples: list[dict[str, Any]] = []
         if len(late):
             try:
-                samples, indices[late] = self._read(indices[late], order)
+                samples, indices[late] = self._read(places[late], order)
             except ServerError as error:
                 raise ServerError(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
         waited_s = sum(part.waited_s for part in parts)
@@ -163,29 +166,32 @@ class Fetcher:
         except ServerError as error:
             raise UsageError(what) from error
 
-    def _read(self, indices: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
+    def _read(self, places: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
         """Samples that a draw has to read exactly, and which they are."""
+        indices = self.data.indices(places)
         try:
             return self.samples(indices), indices
         except FormatError:
             if not self.skip:
                 raise
-        pairs = [self.read_or_replace(index, order) for index in indices.tolist()]
+        pairs = [self._read_or_replace(*pair, order) for pair in zip(indices.tolist(), places.tolist(), strict=True)]
         return [sample for sample, _ in pairs], np.array([index for _, index in pairs])
 
-    def read_or_replace(self, index: int, order: Order) -> tuple[dict[str, Any], int]:
+    def _read_or_replace(self, index: int, place: int, order: Order) -> tuple[dict[str, Any], int]:
         """A sample, decoded so far as it can go wrong, or another of its group; and which it is."""
         try:
             return self.samples(np.array([index]))[0], index
         except FormatError as error:
-            return self.replace(index, order, error)
+            return self.replace(index, order, error, place)
 
-    def replace(self, index: int, order: Order, error: FormatError) -> tuple[dict[str, Any], int]:
+    def replace(
+        self, index: int, order: Order, error: FormatError, place: int | None = None
+    ) -> tuple[dict[str, Any], int]:
         """Another sample of the group: one of the next chunk that can be read, not the same one for all of a chunk.
 
-        Raises `error` where there is none.
+        Raises `error` where there is none. `place`: where the sample is, if the caller knows.
         """
-        place = self.data.place(index)
+        place = self.data.place(index) if place is None else place
         first = place // order.mapping.group_size * order.mapping.group_size
         size = min(order.mapping.group_size, order.samples - first)
         step = next(step for step in range(order.chunk_size + 1, order.chunk_size + size + 2) if gcd(step, size) == 1)
