@@ -101,14 +101,26 @@ class StoredDataSet:
 
     def places(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Where samples are stored. Raises `FormatError`; IndexError for an index that the data set does not have."""
+        return self._locate(indices)[0]
+
+    def _locate(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """Places of samples, and their rows."""
         places = self._place.take(indices).astype(np.int64)
         if len(places) and int(places.view(np.uint64).max()) >= len(self):
-            worst, path = int(places.view(np.uint64).argmax()), self.path / PLACE_NAME
-            sample, most, found = int(indices[worst]), f"< {len(self)}", int(places[worst])
+            worst = int(places.view(np.uint64).argmax())
             raise LayoutError(
-                "a place out of range", path=path, sample=sample, expected=most, found=found, hint=_REINDEX
+                "a place out of range",
+                path=self.path / PLACE_NAME,
+                sample=int(indices[worst]),
+                expected=f"< {len(self)}",
+                found=int(places[worst]),
+                hint=_REINDEX,
             )
-        return places
+        rows = self._rows.take(places)
+        if not np.array_equal(rows["index"], indices):
+            position = int(np.flatnonzero(rows["index"] != indices)[0])
+            raise self._contradiction(int(indices[position]), int(rows["index"][position]))
+        return places, rows
 
     def chunk_of(self, index: int) -> int:
         """Number of the chunk that holds a sample."""
@@ -185,8 +197,18 @@ class StoredDataSet:
             raise
 
     def indices(self, places: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Public indices of the samples at these places, as the index says. Raises `FormatError`."""
-        return self._rows.take(places)["index"].astype(np.int64)
+        """Public indices of the samples at these places. Raises `FormatError`, also for an index that is no inverse."""
+        found: NDArray[np.int64] = self._rows.take(places)["index"].astype(np.int64)
+        wrong = np.flatnonzero(~self.are_at(found, places))
+        if len(wrong):
+            raise self._contradiction(int(found[wrong[0]]), int(places[wrong[0]]))
+        return found
+
+    def are_at(self, indices: NDArray[np.int64], places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Which samples the index puts at these places; an index may be any number. Raises `FormatError`."""
+        there = indices.view(np.uint64) < len(self)
+        found: NDArray[np.bool_] = there & (self._place.take(np.where(there, indices, 0)) == places)
+        return found
 
     def stored_bytes(self, places: NDArray[np.integer[Any]]) -> list[bytes | None]:
         """The samples at these places as they are stored, checked; None for each that cannot be read."""
@@ -227,22 +249,7 @@ class StoredDataSet:
 
     def _stored(self, indices: NDArray[np.integer[Any]]) -> Stored:
         """Checked samples, which lie in this thread's scratch memory until its next read."""
-        if int(indices.astype(np.uint64).max()) >= len(self):  # out of a damaged row
-            wrong, most = int(indices[int(indices.astype(np.uint64).argmax())]), f"< {len(self)}"
-            what, path = "the index names a sample that is not there", self.path / SAMPLES_NAME
-            raise LayoutError(what, path=path, expected=most, found=wrong, hint=_REINDEX)
-        places = self.places(indices)
-        rows = self._rows.take(places)
-        if not np.array_equal(rows["index"], indices):
-            position = int(np.flatnonzero(rows["index"] != indices)[0])
-            raise LayoutError(
-                "the two halves of the index disagree",
-                path=self.path / PLACE_NAME,
-                sample=int(indices[position]),
-                expected=int(indices[position]),
-                found=int(rows["index"][position]),
-                hint=_REINDEX,
-            )
+        places, rows = self._locate(indices)
         chunks = places // self.header.chunk_size
         if self.share is not None:
             self._check_here(self.share, chunks, indices)
@@ -260,10 +267,15 @@ class StoredDataSet:
         """
         for position in self._tables.differing(places, self._tools.reader).tolist():
             place = int(places[position])
-            number, row = place // self.header.chunk_size, self.rows(place, place + 1)[0]
-            self._explain_front(number, int(row["index"]))
+            number, sample = place // self.header.chunk_size, int(self.rows(place, place + 1)["index"][0])
+            self._explain_front(number, sample)
             what, path = "the index differs from the chunk's table", self.chunk_path(number)
-            raise LayoutError(what, path=path, chunk=number, sample=int(row["index"]), hint=_REINDEX)
+            raise LayoutError(what, path=path, chunk=number, sample=sample, hint=_REINDEX)
+
+    def _contradiction(self, expected: int, found: int) -> LayoutError:
+        """The error for a sample that `place.npy` and `samples.npy` disagree about."""
+        what, path = "the two halves of the index disagree", self.path / PLACE_NAME
+        return LayoutError(what, path=path, sample=expected, expected=expected, found=found, hint=_REINDEX)
 
     def _read(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """This thread's scratch memory, with the stored bytes of each row, and where they begin."""

@@ -91,12 +91,16 @@ class Fetcher:
             order = self._orders[tag] = self._order_by_tag(tag)
         parts = self.node.draw(order, epoch, positions_of(asked), owner=owner_process())
         places = np.concatenate([part.places for part in parts])
-        firsts = np.cumsum([0, *(len(part.places) for part in parts)])
-        present = [part.present + first for part, first in zip(parts, firsts.tolist(), strict=False)]
-        late = np.flatnonzero(~np.isin(np.arange(len(asked)), np.concatenate(present)))
-        indices = np.empty(len(asked), np.int64)
-        for part, here in zip(parts, present, strict=True):  # as the server has compared them with the chunks
-            indices[here] = part.stored.rows["index"]
+        indices = np.full(len(asked), -1)
+        stored, present, first = [], [], 0
+        for part in parts:
+            found = part.stored.rows["index"].astype(np.int64)
+            right = self.data.are_at(found, part.places[part.present])
+            stored.append(part.stored if right.all() else part.stored.part(right))
+            present.append(part.present[right] + first)
+            indices[present[-1]] = found[right]
+            first += len(part.places)
+        late = np.flatnonzero(indices < 0)
         samples: list[dict[str, Any]] = []
         if len(late):
             try:
@@ -104,7 +108,7 @@ class Fetcher:
             except ServerError as error:
                 raise ServerError(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
         waited_s = sum(part.waited_s for part in parts)
-        return Fetched(self, indices, [part.stored for part in parts], present, late, samples, order, waited_s)
+        return Fetched(self, indices, stored, present, late, samples, order, waited_s)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Exactly these samples, those that are in the shares of other nodes from there.
@@ -168,21 +172,22 @@ class Fetcher:
 
     def _read(self, places: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
         """Samples that a draw has to read exactly, and which they are."""
-        indices = self.data.indices(places)
         try:
+            indices = self.data.indices(places)
             return self.samples(indices), indices
         except FormatError:
             if not self.skip:
                 raise
-        pairs = [self._read_or_replace(*pair, order) for pair in zip(indices.tolist(), places.tolist(), strict=True)]
+        pairs = [self._read_or_replace(place, order) for place in places.tolist()]
         return [sample for sample, _ in pairs], np.array([index for _, index in pairs])
 
-    def _read_or_replace(self, index: int, place: int, order: Order) -> tuple[dict[str, Any], int]:
-        """A sample, decoded so far as it can go wrong, or another of its group; and which it is."""
+    def _read_or_replace(self, place: int, order: Order) -> tuple[dict[str, Any], int]:
+        """The sample at a place, decoded so far as it can go wrong, or another of its group; and which it is."""
         try:
-            return self.samples(np.array([index]))[0], index
+            indices = self.data.indices(np.array([place]))
+            return self.samples(indices)[0], int(indices[0])
         except FormatError as error:
-            return self.replace(index, order, error, place)
+            return self.replace(-1 if error.sample is None else error.sample, order, error, place)
 
     def replace(
         self, index: int, order: Order, error: FormatError, place: int | None = None
@@ -197,8 +202,8 @@ class Fetcher:
         step = next(step for step in range(order.chunk_size + 1, order.chunk_size + size + 2) if gcd(step, size) == 1)
         for number in range(1, min(size, _TRIES)):  # all of a small group
             instead = first + (place - first + number * step) % size
-            other = int(self.data.indices(np.array([instead]))[0])
             try:
+                other = int(self.data.indices(np.array([instead]))[0])
                 sample = self.samples(np.array([other]))[0]
                 for name, decode in self.media:
                     decode(sample[name])
