@@ -62,7 +62,10 @@ class ArrayFile:
         return self.run(0, self._length)
 
     def take(self, numbers: NDArray[np.integer[Any]]) -> NDArray[Any]:
-        """The elements with these numbers, in that order. Raises `FormatError`, IndexError."""
+        """The elements with these numbers, in that order. Raises `FormatError`, IndexError.
+
+        Where a file was cut short, its last page is filled up with zeros: elements prove nothing by being there.
+        """
         wanted = numbers.astype(np.uint64)  # what is negative becomes too large
         if len(wanted) and int(wanted.max()) >= self._length:
             raise IndexError(f"{self.path} has {self._length:,} elements, and another one was asked for")

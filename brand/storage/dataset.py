@@ -41,7 +41,7 @@ from brand.formats.share import Share, read_share
 from brand.formats.stored import Stored
 from brand.storage.cuts import cut_ranges
 from brand.storage.files import RangeReader
-from brand.storage.fronts import missing_chunk, open_chunk
+from brand.storage.fronts import file_size, missing_chunk, open_chunk
 from brand.storage.tables import Tables
 
 SCRATCH_BYTES: Final = 32 << 20
@@ -237,14 +237,7 @@ class StoredDataSet:
 
     def check_file_size(self, number: int) -> None:
         """Has a chunk's file the size that the index says? Looks at the folder only. Raises `FormatError`."""
-        try:
-            actual = self.chunk_path(number).stat().st_size
-        except FileNotFoundError:
-            raise missing_chunk(self.chunk_path(number), number) from None
-        except OSError as error:
-            what, path = f"cannot be read: {error.strerror}", self.chunk_path(number)
-            raise UnreadableError(what, path=path, chunk=number) from error
-        if actual != int(self.chunk_rows["file_size"][number]):
+        if file_size(self.chunk_path(number), number) != int(self.chunk_rows["file_size"][number]):
             self.open_chunk(number)  # raises the error that tells which of the two is wrong
 
     def _stored(self, indices: NDArray[np.integer[Any]]) -> Stored:
@@ -295,13 +288,12 @@ class StoredDataSet:
 
     def _unreadable(self, error: OSError, number: int, rows: NDArray[np.void]) -> FormatError:
         """Why a chunk cannot be read: names the first of these samples of it that cannot be read alone either."""
-        path = self.chunk_path(number)
+        path, sample = self.chunk_path(number), int(rows["index"][0])
         if isinstance(error, FileNotFoundError):
-            return missing_chunk(path, number, int(rows["index"][0]))
-        sample = int(rows["index"][0])
+            return missing_chunk(path, number, sample)
         for row in rows:
+            buffer = memoryview(bytearray(int(row["size"])))
             try:
-                buffer = memoryview(bytearray(int(row["size"])))
                 self._tools.reader.read_into([(str(path), int(row["offset"]), buffer)])
             except OSError:
                 sample = int(row["index"])
@@ -316,14 +308,9 @@ class StoredDataSet:
             return
         position = int(np.flatnonzero(~here)[0])
         node = int(share.owners(chunks[[position]])[0])
-        raise ElsewhereError(
-            f"it is in the share of node {node}, and this is the share of node {share.node}",
-            path=self.path,
-            chunk=int(chunks[position]),
-            sample=int(indices[position]),
-            node=node,
-            hint=_ELSEWHERE,
-        )
+        what = f"it is in the share of node {node}, and this is the share of node {share.node}"
+        chunk, sample = int(chunks[position]), int(indices[position])
+        raise ElsewhereError(what, path=self.path, chunk=chunk, sample=sample, node=node, hint=_ELSEWHERE)
 
     def _check_sizes(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> None:
         """No allocation by an unchecked length: each range must lie inside its chunk as the index knows it, and a chunk

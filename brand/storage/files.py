@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 Range = tuple[str, int, memoryview]
@@ -63,7 +64,8 @@ class RangeReader:
         late = [r for r in ranges if not self._filled_from_cache(r)]
         if len(late) > 1 and _WILLNEED is not None:
             for path, offset, buffer in late:
-                os.posix_fadvise(self._files.descriptor(path), offset, len(buffer), _WILLNEED)
+                with suppress(OSError):  # the read will say what is wrong
+                    os.posix_fadvise(self._files.descriptor(path), offset, len(buffer), _WILLNEED)
         for path, offset, buffer in late:
             try:
                 _fill(self._files.descriptor(path), offset, buffer)
