@@ -7,7 +7,6 @@ with its checksum, its row in the index, its record's structure and its columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -55,8 +54,11 @@ def verify(path: Path) -> Iterator[Checked]:
     yield Checked(0, sum(size for size, _ in files.values()), tuple(wrong))
     arrays: dict[str, ArrayFile] = {}
     for name in index_names(manifest.header):
-        with suppress(FormatError):  # told above
+        try:
             arrays[name] = open_array(path, name, manifest.header)
+        except FormatError as error:
+            if error.path not in [other.path for other in wrong]:  # it has changed since
+                yield Checked(0, 0, (error,))
     totals = dict.fromkeys(("stored_bytes", "raw_bytes", "largest_sample"), 0)
     missing = 0
     for number in range(manifest.header.chunks) if share is None else share.chunks:

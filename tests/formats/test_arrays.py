@@ -74,7 +74,7 @@ def test_a_file_cut_short_is_told_by_what_is_gone(array: ArrayFile, size: int) -
     if size < 8 * COUNT - mmap.PAGESIZE:  # of its last page a mapping has zeros
         reads.append(lambda: array.take(np.array([0, COUNT - 1])))
     for read in reads:
-        with pytest.raises(TruncatedError, match="cut short.*Mend it") as caught:
+        with pytest.raises(TruncatedError, match=r"cut short.*Mend it") as caught:
             read()
         assert caught.value.path == array.path
         assert (caught.value.expected, caught.value.found) == (f"{len(HEAD) + 8 * COUNT} bytes", size)
