@@ -276,9 +276,10 @@ class StoredDataSet:
         ends = np.cumsum(cut.sizes, dtype=np.int64)
         begins = ends - cut.sizes
         scratch = self._tools.scratch(int(ends[-1]))
+        files = {chunk: self.chunk_file(chunk) for chunk in set(cut.chunks)}
         ranges = []
         for chunk, offset, begin, end in zip(cut.chunks, cut.offsets, begins.tolist(), ends.tolist(), strict=True):
-            ranges.append((self.chunk_file(chunk), offset, scratch[begin:end]))
+            ranges.append((files[chunk], offset, scratch[begin:end]))
         try:
             self._tools.reader.read_into(ranges)
         except OSError as error:
