@@ -293,7 +293,7 @@ def stored_order(store: Store, form: str) -> NDArray[np.int64]:
     if form == "brand":
         index = importlib.import_module("brand.formats.index")
         manifest = importlib.import_module("brand.formats.manifest").read_manifest(store.folder / form)
-        place = index.open_array(store.folder / form, "index/place.npy", manifest.header)
+        place = index.open_array(store.folder / form, "index/place.npy", manifest.header).all()
         return np.argsort(np.asarray(place))
     if form in ("mosaicml", "litdata", "webdataset"):
         return np.concatenate([labels[part :: converters.JOBS] for part in range(converters.JOBS)])

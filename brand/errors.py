@@ -142,15 +142,20 @@ class FormatError(BrandError):
         super().__init__(text + (f". {hint}" if hint else ""))
 
     def __reduce__(self) -> tuple[object, ...]:
-        state = {
-            "path": self.path,
-            "chunk": self.chunk,
-            "sample": self.sample,
-            "expected": self.expected,
-            "found": self.found,
-            "hint": self.hint,
-        }
-        return _rebuild_placed_error, (type(self), self.what, state)
+        names = ("path", "chunk", "sample", "expected", "found", "hint")
+        return _rebuild_placed_error, (type(self), self.what, {name: getattr(self, name) for name in names})
+
+    def of_sample(self, sample: int) -> FormatError:
+        """The same error, met by reading this sample."""
+        return type(self)(
+            self.what,
+            path=self.path,
+            chunk=self.chunk,
+            sample=sample,
+            expected=self.expected,
+            found=self.found,
+            hint=self.hint,
+        )
 
 
 def _placed(what: str, path: Path | None, chunk: int | None, sample: int | None) -> str:

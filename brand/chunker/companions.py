@@ -15,6 +15,7 @@ from brand.chunker.folders import Folder
 from brand.chunker.report import Problem
 from brand.chunker.source import FolderSource
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME
+from brand.formats.extras import most_unpacked
 from brand.formats.publish import publish_bytes, publish_file, storage_errors
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # the same bytes on every run
@@ -42,15 +43,19 @@ def write_extras(target: Path, work: Path, folder: Folder, source: FolderSource,
         return
     temporary = work / "extras.tmp"
     with storage_errors(temporary, "cannot write"):
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name in empty:
-                archive.writestr(zipfile.ZipInfo(name, _DATE), b"")
-            for name in (*names, *source.all_sidecars()):
-                _store(archive, folder.root, name)
+        for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+            with zipfile.ZipFile(temporary, "w", method) as archive:
+                for name in empty:
+                    archive.writestr(zipfile.ZipInfo(name, _DATE), b"")
+                for name in (*names, *source.all_sidecars()):
+                    _store(archive, folder.root, name, method)
+                unpacked = sum(info.file_size for info in archive.infolist())
+            if unpacked <= most_unpacked(temporary.stat().st_size):
+                break
         publish_file(temporary, target / EXTRAS_NAME)
 
 
-def _store(archive: zipfile.ZipFile, root: Path, name: str) -> None:
+def _store(archive: zipfile.ZipFile, root: Path, name: str, method: int) -> None:
     info = zipfile.ZipInfo(name, _DATE)
-    info.compress_type = zipfile.ZIP_DEFLATED
+    info.compress_type = method
     archive.writestr(info, (root / name).read_bytes())

@@ -11,8 +11,10 @@ contents      the samples of a chunk file, one after the other
 signed        the frame of brand.json and share.json: version and checksum
 manifest      brand.json
 share         share.json
+extras        how far extras.zip may unpack
 index         the .npy files that follow from the tables
-mapped        arrays in files, touched a window at a time
+arrays        one array in a file, read so that nothing that becomes of the file ends the process
+mapped        arrays in files of our own work, touched a window at a time
 publish       how a file appears whole or not at all
 media         what kind of image or audio file some bytes are, and decoding them
 """

@@ -66,7 +66,7 @@ class Header:
                 seed=int(value["seed"]),
                 source={str(k): str(v) for k, v in value["source"].items()},
             )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SchemaError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, SchemaError) as error:
             raise LayoutError(f"the header is malformed: {error!r}", path=path) from error
         if header.compression not in ("none", "zstd"):
             raise LayoutError("the header is malformed", path=path, expected="none or zstd", found=header.compression)

@@ -1,8 +1,8 @@
-"""The index: what follows from the chunks' tables, as memory-mapped arrays (docs/format.md, section 4).
+"""The index: what follows from the chunks' tables, as arrays in files (docs/format.md, section 4).
 
 `IndexBuilder` makes the files while chunks come in, in any order, in memory-mapped files of a work folder, so its
 memory does not grow with the data set; `seal` checks it, moves it into place and writes the manifest last. `open_array`
-maps one file and distrusts it. The chunker and `brand reindex` use the same two, which is why their results are equal
+opens one file and distrusts it. The chunker and `brand reindex` use the same two, which is why their results are equal
 byte for byte.
 """
 
@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import LayoutError, MissingFileError, OversizedError, TruncatedError, UnreadableError
+from brand.errors import FormatError, LayoutError, MissingFileError, OversizedError, TruncatedError, UnreadableError
+from brand.formats.arrays import ArrayFile
 from brand.formats.constants import (
     CHUNK_ROW,
     CHUNKS_NAME,
@@ -146,8 +147,8 @@ def seal(folder: Path, builder: IndexBuilder, *, data_set_id: bytes, dictionary_
     return manifest
 
 
-def open_array(folder: Path, name: str, header: Header) -> NDArray[Any]:
-    """Map one file of the index read-only; reads no element.
+def open_array(folder: Path, name: str, header: Header) -> ArrayFile:
+    """Open one file of the index; reads no element.
 
     Raises `MissingFileError`, `UnreadableError`, `TruncatedError`, `OversizedError` or `LayoutError`. What the head
     must say is known, so it is compared and not parsed.
@@ -158,11 +159,19 @@ def open_array(folder: Path, name: str, header: Header) -> NDArray[Any]:
         with path.open("rb") as file:
             start = file.read(_NPY_START)
             head = start + file.read(int.from_bytes(start[8:], "little"))
-            size = file.seek(0, 2)
+            _check_npy(path, head, file.seek(0, 2), dtype, length)
+            return ArrayFile(file.fileno(), path, dtype, len(head), length, _HINT)
     except FileNotFoundError:
         raise MissingFileError("an index file is missing", path=path, hint=_HINT) from None
-    except OSError as error:
-        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=_HINT) from error
+    except FormatError:
+        raise
+    except (OSError, ValueError) as error:
+        what = getattr(error, "strerror", None) or error
+        raise UnreadableError(f"cannot be read: {what}", path=path, hint=_HINT) from error
+
+
+def _check_npy(path: Path, head: bytes, size: int, dtype: np.dtype[Any], length: int) -> None:
+    """Is this the head of a .npy file of `length` elements, and has the file room for them?"""
     expected = _npy_head(dtype, length)
     if len(head) < _NPY_START or head[:8] != expected[:8] or head[_NPY_START:].strip() != expected[_NPY_START:].strip():
         told = expected[_NPY_START:].strip().decode()
@@ -172,4 +181,3 @@ def open_array(folder: Path, name: str, header: Header) -> NDArray[Any]:
     if size != whole:
         error_type = TruncatedError if size < whole else OversizedError
         raise error_type("size of the index file", path=path, expected=f"{whole} bytes", found=size, hint=_HINT)
-    return np.memmap(path, dtype, "r", offset=len(head), shape=(length,)).view(np.ndarray)

@@ -12,7 +12,10 @@ from brand.errors import LayoutError, NotADataSetError, OversizedError
 from brand.formats.constants import (
     CHUNKS_NAME,
     MANIFEST_NAME,
+    MAX_DICTIONARY,
     MAX_MANIFEST,
+    MAX_SAMPLE,
+    MAX_SAMPLES,
     PLACE_NAME,
     SAMPLES_NAME,
     SHARE_NAME,
@@ -101,7 +104,7 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
             files=_files(value["files"]),
             companions=_files(value["companions"]),
         )
-        if value["chunks"] != manifest.header.chunks:
+        if natural(value["chunks"], "chunks") != manifest.header.chunks:
             raise ValueError(f"{value['chunks']} chunks, and the header makes {manifest.header.chunks}")
         if not set(index_names(manifest.header)) <= set(manifest.files):
             raise ValueError("files lack some that its header asks for")
@@ -109,8 +112,12 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
         strange += [n for n in manifest.companions if not _COMPANION.fullmatch(n)]
         if strange:
             raise ValueError(f"{strange[0]!r} is no file of a data set")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise LayoutError(f"the manifest is malformed: {error!r}", path=path, hint=hint) from error
+    most = MAX_SAMPLES * MAX_SAMPLE
+    claims = (manifest.stored_bytes, most), (manifest.raw_bytes, most), (manifest.largest_sample, MAX_SAMPLE)
+    if any(claim > limit for claim, limit in (*claims, (manifest.dictionary_size, MAX_DICTIONARY))):
+        raise OversizedError("the manifest claims more than the format allows", path=path, hint=hint)
     return manifest
 
 
@@ -134,4 +141,4 @@ def _why_not(folder: Path) -> str:
 
 
 def _files(value: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
-    return {str(name): (int(size), str(digest)) for name, (size, digest) in value.items()}
+    return {str(name): (natural(size, f"size of {name}"), str(digest)) for name, (size, digest) in value.items()}

@@ -105,7 +105,7 @@ def parse_share(data: bytes, path: Path) -> Share:
             group_chunks=natural(value["group_chunks"], "group_chunks"),
             cuts=tuple(natural(cut, "a cut") for cut in value["cuts"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise LayoutError(f"the share file is malformed: {error!r}", path=path, hint=_HINT) from error
     if share.nodes > MAX_NODES or max(share.group_chunks, *share.cuts, 0) > MAX_CHUNKS:
         raise OversizedError("the share file claims more than the format allows", path=path, hint=_HINT)

@@ -31,9 +31,9 @@ def parse_signed(data: bytes, path: Path, *, marker: str, name: str, hint: str) 
     `ChecksumError`.
     """
     try:
-        value: dict[str, Any] = json.loads(data)
+        value: dict[str, Any] = json.loads(data, parse_constant=_refuse)
         version = value["version"]
-        if value["format"] != marker or not isinstance(version[0], int):
+        if value["format"] != marker or type(version[0]) is not int:
             raise ValueError(f"no {name} of Brand")
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise LayoutError(f"the {name} is not readable: {error}", path=path, hint=hint) from error
@@ -55,6 +55,10 @@ def parse_signed(data: bytes, path: Path, *, marker: str, name: str, hint: str) 
     return value
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
 def identity(text: str) -> bytes:
     """The id of a data set from its 32 hexadecimal digits. Raises ValueError, TypeError."""
     found = bytes.fromhex(text)
@@ -64,7 +68,7 @@ def identity(text: str) -> bytes:
 
 
 def natural(number: Any, name: str) -> int:
-    """A whole number from 0 on. Raises ValueError."""
+    """A whole number from 0 on. Raises ValueError: floats, which may be infinite, and booleans are none."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ValueError(f"{name} is {number!r}, not a whole number")
     return number

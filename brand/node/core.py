@@ -30,7 +30,7 @@ from brand.node.members import ALONE, Members
 from brand.node.remote import SILENCE_S, Remote
 from brand.node.residents import Residents
 from brand.node.runs import Begin
-from brand.node.tasks import Answer, Choice, Draw, Read, Rows
+from brand.node.tasks import Answer, Choice, Draw, Read, Rows, rows_of
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 
@@ -41,8 +41,6 @@ LARGEST_SHARE: Final = 4
 """A sample larger than one part in so many of the arena is never held."""
 IDLE_S: Final = 2.0
 """A run that nobody has drawn from for so long makes room for others."""
-RELEASE_EVERY: Final = 64
-"""Reads after which the pages of the index that they touched are released."""
 SKIP_SLACK: Final = 8192
 """Positions so far behind those that are asked for were skipped, or half of what memory holds; nearer ones may be with
 a slow worker."""
@@ -199,14 +197,17 @@ class Core:
                 epoch.due[ready], epoch.held[ready] = False, True
             if len(absent):
                 needed = int(self._residents.pages_of[absent].sum())
-                if needed > self._arena.free - self.remote.reserve():
-                    if needed < self._arena.count - self.remote_pages:
-                        self._no_room = True
-                        return None
-                    epoch.due[absent] = False  # it will never fit
-                else:
-                    epoch.advance(absent)
-                    return self._read(epoch, number, absent)
+                if needed <= self._arena.free - self.remote.reserve():
+                    span = epoch.plan.places_read(number)
+                    rows = rows_of(self._index, *span, self._residents.pages_of, self._arena.page)
+                    if rows is not None:
+                        epoch.advance(absent)
+                        return self._read(epoch, number, absent, rows)
+                    self.counters.failed_reads += 1
+                elif needed < self._arena.count - self.remote_pages:
+                    self._no_room = True
+                    return None
+                epoch.due[absent] = False  # it will never fit, or the index cannot be read: exact reads will tell
             epoch.advance(held[:0])
         return None
 
@@ -322,9 +323,8 @@ class Core:
                 best, least = state, lead
         return best
 
-    def _read(self, epoch: Epoch, number: int, absent: NDArray[Any]) -> Read:
+    def _read(self, epoch: Epoch, number: int, absent: NDArray[Any], rows: NDArray[np.void]) -> Read:
         first, end = epoch.plan.places_read(number)
-        rows = self._index.rows(first, end)
         held = np.zeros(end - first, np.bool_)
         held[absent - first] = True
         counts = self._residents.pages_of[absent]
@@ -334,8 +334,6 @@ class Core:
         size = int(sizes.sum())
         self.reading += 1
         self.counters.reads += 1
-        if not self.counters.reads % RELEASE_EVERY:
-            self._index.release_rows()
         self.counters.read_bytes += size
         self.counters.read_samples += end - first
         self.counters.held_samples += len(absent)

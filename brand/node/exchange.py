@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
+from brand.errors import FormatError, UsageError
 from brand.node import peer_messages as wire
 from brand.node.core import Core
 from brand.node.epochs import Key
@@ -114,7 +114,7 @@ class Exchange:
                 case Received(stream, message):
                     try:
                         self._take(stream, message, now_s)
-                    except (ProtocolError, UsageError) as error:
+                    except (ProtocolError, UsageError, FormatError) as error:  # FormatError: of our own index
                         log.warning("node %d is hung up on: %s", stream.node, error)
                         self._network.hang_up(stream, str(error))
 

@@ -33,12 +33,16 @@ def arena_bytes(pages_of: NDArray[np.uint32], page: int) -> int:
 
 
 def measure_pages(data: StoredDataSet) -> tuple[int, NDArray[np.uint32]]:
-    """Page size, and pages of each place. Goes through the index once, so that it is in the page cache from now on."""
+    """Page size, and pages of each place. Goes through the index once, so that it is in the page cache from now on.
+
+    A row whose sizes cannot be counts as an empty sample: the server asks for no memory by it, and does not read it.
+    Raises `FormatError`.
+    """
     samples = len(data)
     sizes = np.empty(samples, np.uint32)
     for first in range(0, samples, _STEP):
         rows = data.rows(first, min(first + _STEP, samples))
-        sizes[first : first + len(rows)] = rows["size"]
-        data.release_rows()
+        possible = (rows["size"] <= rows["raw_size"]) & (rows["raw_size"] <= data.manifest.largest_sample)
+        sizes[first : first + len(rows)] = np.where(possible, rows["size"], 0)
     page = page_bytes(float(sizes.mean()))
     return page, pages_needed(sizes, page)

@@ -224,9 +224,10 @@ class Remote:
         """Take samples into memory; nothing happens where there is no room after all."""
         if not len(places) or len(data) > self._arena.free:
             return
+        rows = self._index.rows_at(places)  # ours: a sender's could be a lie
         heads, pages = self._arena.take(self._residents.pages_of[places])
         self._arena.pages[pages] = data
-        self._arena.write_rows(heads, self._index.rows_at(places))  # ours: a sender's could be a lie
+        self._arena.write_rows(heads, rows)
         self._residents.put(places, heads, node)
 
     def ask(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:

@@ -232,6 +232,7 @@ class NodeServer:
 
         def job(storage: Storage | None) -> None:
             assert storage is not None
+            self._data.check_tables(read.places.astype(np.int64))
             storage.scatter(path, read.offset, read.size, read.vector, forget=read.forget)
 
         def done(_: object, error: BaseException | None) -> None:

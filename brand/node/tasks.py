@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import FormatError
 from brand.node.account import Drawer
 from brand.node.epoch import Epoch
 from brand.node.members import Owners
+from brand.node.pages import pages_needed
 from brand.protocol.plan import Plan, choose_kept
 
 
@@ -20,16 +22,21 @@ class Rows(Protocol):
     """Where the rows of the index come from."""
 
     def rows(self, first: int, end: int) -> NDArray[np.void]:
-        """Rows of the places `first` to `end` - 1."""
+        """Rows of the places `first` to `end` - 1. Raises `FormatError`."""
         ...
 
     def rows_at(self, places: NDArray[np.int64]) -> NDArray[np.void]:
-        """Rows of these places."""
+        """Rows of these places. Raises `FormatError`."""
         ...
 
-    def release_rows(self) -> None:
-        """Give up memory that looking at rows took."""
-        ...
+
+def rows_of(index: Rows, first: int, end: int, pages_of: NDArray[np.uint32], page: int) -> NDArray[np.void] | None:
+    """Rows for a read; None where they cannot be read, or need other pages than memory was divided by."""
+    try:
+        rows = index.rows(first, end)
+    except FormatError:
+        return None
+    return rows if (pages_needed(rows["size"], page) == pages_of[first:end]).all() else None
 
 
 @dataclass(eq=False, slots=True)

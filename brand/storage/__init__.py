@@ -1,7 +1,9 @@
 """Ranges of bytes from files, and the data sets they belong to.
 
 files      range reads from many files with few open: what is cached at once, the rest all together
+cuts       which ranges are read for some samples
 fronts     the front of a chunk, and that it is the one that is meant
+tables     that the index says what the chunks' own tables say
 dataset    a data set opened for reading: indices -> rows -> ranges -> checked records
 verify     is everything as it was written?
 progress   how far a pass over all chunks is

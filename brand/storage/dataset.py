@@ -1,11 +1,11 @@
 """A data set opened for reading: how do indices become checked records?
 
     indices -> places (index/place.npy) -> rows (index/samples.npy) -> ranges (`cut_ranges`, pure) -> bytes -> checksum
-    -> record
+    -> the chunk's own table (`Tables`) -> record
 
-Opening maps the index and reads none of it, so it takes the same time and memory for any number of samples. Reads have
-no side effect on anyone. One object may be used by several threads and across `fork`: descriptors and decompressors are
-per thread.
+Opening reads nothing of the index, so it takes the same time and memory for any number of samples. Reads have no side
+effect on anyone. One object may be used by several threads and across `fork`: descriptors and decompressors are per
+thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -36,51 +36,21 @@ from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, SAMPLES_NAME, chunk
 from brand.formats.header import Header
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, read_manifest
-from brand.formats.mapped import release
 from brand.formats.record import RecordDecoder
 from brand.formats.share import Share, read_share
 from brand.formats.stored import Stored
+from brand.storage.cuts import cut_ranges
 from brand.storage.files import RangeReader
-from brand.storage.fronts import missing_chunk, open_chunk
+from brand.storage.fronts import file_size, missing_chunk, open_chunk
+from brand.storage.tables import Tables
 
 SCRATCH_BYTES: Final = 32 << 20
 """Largest scratch memory that a thread keeps."""
 
 _DICTIONARY_TRIES: Final = 8
 _DAMAGED: Final = "Run `brand verify` to see all that is damaged"
+_REINDEX: Final = "Run `brand reindex`"
 _ELSEWHERE: Final = "Train over all nodes, where each serves its share to the others, or read the undivided data set"
-
-
-class Cut(NamedTuple):
-    """Ranges that cover some samples, and where each sample lies in them."""
-
-    chunks: list[int]
-    offsets: list[int]
-    sizes: list[int]
-    range_of: list[int]
-    """For each sample: the position of its range."""
-    starts: list[int]
-    """For each sample: where it begins in its range."""
-
-
-def cut_ranges(chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> Cut:
-    """One range for each run of samples that lie side by side in a chunk; a sample that is asked twice is read once.
-
-    Pure.
-    """
-    offsets, sizes = rows["offset"].astype(np.int64), rows["size"].astype(np.int64)
-    order = np.lexsort((offsets, chunks))
-    chunk, start = chunks[order], offsets[order]
-    end = start + sizes[order]
-    joins = (chunk[1:] == chunk[:-1]) & ((start[1:] == end[:-1]) | (start[1:] == start[:-1]))
-    first = np.concatenate(([True], ~joins))
-    heads = np.flatnonzero(first)
-    range_sorted = np.cumsum(first) - 1
-    range_of, within = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
-    range_of[order] = range_sorted
-    within[order] = start - start[heads][range_sorted]
-    lengths = np.maximum.reduceat(end, heads) - start[heads]
-    return Cut(chunk[heads].tolist(), start[heads].tolist(), lengths.tolist(), range_of.tolist(), within.tolist())
 
 
 class StoredDataSet:
@@ -93,6 +63,7 @@ class StoredDataSet:
         self._base = f"{self.path}/"
         self._rows = open_array(self.path, SAMPLES_NAME, self.header)
         self._place = open_array(self.path, PLACE_NAME, self.header)
+        self._tables = Tables(self.header, self._rows, self.chunk_file)
         self._local = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,16 +93,34 @@ class StoredDataSet:
     @cached_property
     def chunk_rows(self) -> NDArray[np.void]:
         """File size and checksum of each chunk."""
-        return open_array(self.path, CHUNKS_NAME, self.header)
+        return open_array(self.path, CHUNKS_NAME, self.header).all()
 
     def place(self, index: int) -> int:
-        """Where a sample is stored."""
-        return int(self._place[index])
+        """Where a sample is stored. Raises `FormatError`."""
+        return int(self.places(np.array([index]))[0])
 
     def places(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Where samples are stored."""
-        found: NDArray[np.int64] = self._place[indices].astype(np.int64)
-        return found
+        """Where samples are stored. Raises `FormatError`; IndexError for an index that the data set does not have."""
+        return self._locate(indices)[0]
+
+    def _locate(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """Places of samples, and their rows."""
+        places = self._place.take(indices).astype(np.int64)
+        if len(places) and int(places.view(np.uint64).max()) >= len(self):
+            worst = int(places.view(np.uint64).argmax())
+            raise LayoutError(
+                "a place out of range",
+                path=self.path / PLACE_NAME,
+                sample=int(indices[worst]),
+                expected=f"< {len(self)}",
+                found=int(places[worst]),
+                hint=_REINDEX,
+            )
+        rows = self._rows.take(places)
+        if not np.array_equal(rows["index"], indices):
+            position = int(np.flatnonzero(rows["index"] != indices)[0])
+            raise self._contradiction(int(indices[position]), int(rows["index"][position]))
+        return places, rows
 
     def chunk_of(self, index: int) -> int:
         """Number of the chunk that holds a sample."""
@@ -155,27 +144,26 @@ class StoredDataSet:
         return np.ones(len(chunks), np.bool_) if self.share is None else self.share.here(chunks)
 
     def column(self, name: str) -> NDArray[Any]:
-        """An `int` or `float` field of all samples by index, shape (len,), memory-mapped.
+        """An `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes of memory a sample.
 
-        `brand verify` compares it with the samples; reading does not. Raises `SchemaError` for other fields.
+        `brand verify` compares it with the samples; reading does not. Raises `SchemaError` for other fields,
+        `FormatError`.
         """
         codec = self.header.schema.codec(name)
         if codec not in ("int", "float"):
             fixed = ", ".join(n for n, _ in self.header.schema.fixed) or "none"
             raise SchemaError(f"field {name!r} ({codec}) is not kept as a column; columns: {fixed}")
-        return open_array(self.path, column_name(name), self.header)
+        found = open_array(self.path, column_name(name), self.header).all()
+        found.flags.writeable = False
+        return found
 
     def rows(self, first: int, end: int) -> NDArray[np.void]:
-        """Rows of the index for the places `first` to `end` - 1."""
-        return np.asarray(self._rows[first:end])
+        """Rows of the index for the places `first` to `end` - 1. Raises `FormatError`."""
+        return self._rows.run(first, end)
 
     def rows_at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
-        """Rows of the index for these places."""
-        return np.asarray(self._rows[places])
-
-    def release_rows(self) -> None:
-        """Give the index's pages that were touched back to the page cache."""
-        release(self._rows)
+        """Rows of the index for these places. Raises `FormatError`."""
+        return self._rows.take(places)
 
     def samples(self, indices: NDArray[np.integer[Any]], decode: RecordDecoder) -> list[dict[str, Any]]:
         """The samples with these indices (each 0 <= i < len), in that order, as `decode` makes them.
@@ -187,6 +175,8 @@ class StoredDataSet:
     def decoded(self, stored: Stored, decode: RecordDecoder) -> list[dict[str, Any]]:
         """Samples that were checked, as `decode` makes them. Raises `FormatError`."""
         columns = self.columns(stored, decode)
+        if not columns:
+            return [{} for _ in range(len(stored))]
         lists = [column if isinstance(column, list) else column.tolist() for column in columns]
         return [dict(zip(decode.names, values, strict=True)) for values in zip(*lists, strict=True)]
 
@@ -207,8 +197,17 @@ class StoredDataSet:
             raise
 
     def indices(self, places: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Public indices of the samples at these places."""
-        found: NDArray[np.int64] = self._rows["index"][places].astype(np.int64)
+        """Public indices of the samples at these places. Raises `FormatError`, also for an index that is no inverse."""
+        found: NDArray[np.int64] = self._rows.take(places)["index"].astype(np.int64)
+        wrong = np.flatnonzero(~self.are_at(found, places))
+        if len(wrong):
+            raise self._contradiction(int(found[wrong[0]]), int(places[wrong[0]]))
+        return found
+
+    def are_at(self, indices: NDArray[np.int64], places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Which samples the index puts at these places; an index may be any number. Raises `FormatError`."""
+        there = indices.view(np.uint64) < len(self)
+        found: NDArray[np.bool_] = there & (self._place.take(np.where(there, indices, 0)) == places)
         return found
 
     def stored_bytes(self, places: NDArray[np.integer[Any]]) -> list[bytes | None]:
@@ -238,39 +237,12 @@ class StoredDataSet:
 
     def check_file_size(self, number: int) -> None:
         """Has a chunk's file the size that the index says? Looks at the folder only. Raises `FormatError`."""
-        try:
-            actual = self.chunk_path(number).stat().st_size
-        except FileNotFoundError:
-            raise missing_chunk(self.chunk_path(number), number) from None
-        except OSError as error:
-            what, path = f"cannot be read: {error.strerror}", self.chunk_path(number)
-            raise UnreadableError(what, path=path, chunk=number) from error
-        if actual != int(self.chunk_rows["file_size"][number]):
+        if file_size(self.chunk_path(number), number) != int(self.chunk_rows["file_size"][number]):
             self.open_chunk(number)  # raises the error that tells which of the two is wrong
 
     def _stored(self, indices: NDArray[np.integer[Any]]) -> Stored:
         """Checked samples, which lie in this thread's scratch memory until its next read."""
-        places = self.places(indices)
-        if int(places.max()) >= len(self):
-            raise LayoutError(
-                "a place out of range",
-                path=self.path / PLACE_NAME,
-                sample=int(indices[places.argmax()]),
-                expected=f"< {len(self)}",
-                found=int(places.max()),
-                hint="Run `brand reindex`",
-            )
-        rows = self._rows[places]
-        if not np.array_equal(rows["index"], indices):
-            position = int(np.flatnonzero(rows["index"] != indices)[0])
-            raise LayoutError(
-                "the two halves of the index disagree",
-                path=self.path / PLACE_NAME,
-                sample=int(indices[position]),
-                expected=int(indices[position]),
-                found=int(rows["index"][position]),
-                hint="Run `brand reindex`",
-            )
+        places, rows = self._locate(indices)
         chunks = places // self.header.chunk_size
         if self.share is not None:
             self._check_here(self.share, chunks, indices)
@@ -278,7 +250,25 @@ class StoredDataSet:
         stored = Stored(*self._read(chunks, rows), rows)
         for position in np.flatnonzero(~stored.right()).tolist():
             self._explain(int(chunks[position]), rows[position], stored.view(position))
+        self.check_tables(places)
         return stored
+
+    def check_tables(self, places: NDArray[np.int64]) -> None:
+        """Are the rows of the index for these places those of their chunks' own tables? Looks once at each.
+
+        Raises `FormatError` where they are not.
+        """
+        for position in self._tables.differing(places, self._tools.reader).tolist():
+            place = int(places[position])
+            number, sample = place // self.header.chunk_size, int(self.rows(place, place + 1)["index"][0])
+            self._explain_front(number, sample)
+            what, path = "the index differs from the chunk's table", self.chunk_path(number)
+            raise LayoutError(what, path=path, chunk=number, sample=sample, hint=_REINDEX)
+
+    def _contradiction(self, expected: int, found: int) -> LayoutError:
+        """The error for a sample that `place.npy` and `samples.npy` disagree about."""
+        what, path = "the two halves of the index disagree", self.path / PLACE_NAME
+        return LayoutError(what, path=path, sample=expected, expected=expected, found=found, hint=_REINDEX)
 
     def _read(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """This thread's scratch memory, with the stored bytes of each row, and where they begin."""
@@ -286,17 +276,31 @@ class StoredDataSet:
         ends = np.cumsum(cut.sizes, dtype=np.int64)
         begins = ends - cut.sizes
         scratch = self._tools.scratch(int(ends[-1]))
+        files = {chunk: self.chunk_file(chunk) for chunk in set(cut.chunks)}
         ranges = []
         for chunk, offset, begin, end in zip(cut.chunks, cut.offsets, begins.tolist(), ends.tolist(), strict=True):
-            ranges.append((self.chunk_file(chunk), offset, scratch[begin:end]))
+            ranges.append((files[chunk], offset, scratch[begin:end]))
         try:
             self._tools.reader.read_into(ranges)
-        except FileNotFoundError as error:
-            number = int(Path(error.filename).stem)
-            raise missing_chunk(error.filename, number, int(rows["index"][chunks == number][0])) from None
         except OSError as error:
-            raise UnreadableError(f"cannot be read: {error.strerror}", path=error.filename or self.path) from error
+            number = int(Path(error.filename).stem)
+            raise self._unreadable(error, number, rows[chunks == number]) from error
         return np.frombuffer(scratch, np.uint8), begins[cut.range_of] + cut.starts
+
+    def _unreadable(self, error: OSError, number: int, rows: NDArray[np.void]) -> FormatError:
+        """Why a chunk cannot be read: names the first of these samples of it that cannot be read alone either."""
+        path, sample = self.chunk_path(number), int(rows["index"][0])
+        if isinstance(error, FileNotFoundError):
+            return missing_chunk(path, number, sample)
+        for row in rows:
+            buffer = memoryview(bytearray(int(row["size"])))
+            try:
+                self._tools.reader.read_into([(str(path), int(row["offset"]), buffer)])
+            except OSError:
+                sample = int(row["index"])
+                break
+        what = f"cannot be read: {error.strerror}"
+        return UnreadableError(what, path=path, chunk=number, sample=sample, hint=_DAMAGED)
 
     def _check_here(self, share: Share, chunks: NDArray[np.int64], indices: NDArray[np.integer[Any]]) -> None:
         """A sample of another node's chunk cannot be read from this folder, and nothing is wrong with it."""
@@ -305,14 +309,9 @@ class StoredDataSet:
             return
         position = int(np.flatnonzero(~here)[0])
         node = int(share.owners(chunks[[position]])[0])
-        raise ElsewhereError(
-            f"it is in the share of node {node}, and this is the share of node {share.node}",
-            path=self.path,
-            chunk=int(chunks[position]),
-            sample=int(indices[position]),
-            node=node,
-            hint=_ELSEWHERE,
-        )
+        what = f"it is in the share of node {node}, and this is the share of node {share.node}"
+        chunk, sample = int(chunks[position]), int(indices[position])
+        raise ElsewhereError(what, path=self.path, chunk=chunk, sample=sample, node=node, hint=_ELSEWHERE)
 
     def _check_sizes(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> None:
         """No allocation by an unchecked length: each range must lie inside its chunk as the index knows it, and a chunk
@@ -332,26 +331,28 @@ class StoredDataSet:
                 sample=int(rows["index"][position]),
                 expected=f"end <= {int(room[position])}",
                 found=int(rows["offset"][position]) + int(rows["size"][position]),
-                hint="Run `brand reindex`",
+                hint=_REINDEX,
             )
 
     def _explain(self, number: int, row: np.void, stored: memoryview) -> None:
         """A sample's checksum failed: raise the error that says why, looking closer at its chunk first."""
-        path, index = self.chunk_path(number), int(row["index"])
-        try:
-            self.open_chunk(number)
-        except FormatError as error:
-            error.sample = index
-            raise
+        self._explain_front(number, int(row["index"]))
         raise ChecksumError(
             "the sample's bytes have changed",
-            path=path,
+            path=self.chunk_path(number),
             chunk=number,
-            sample=index,
+            sample=int(row["index"]),
             expected=f"{int(row['checksum']):016x}",
             found=xxhash.xxh3_64_hexdigest(stored),
             hint=_DAMAGED,
         )
+
+    def _explain_front(self, number: int, index: int) -> None:
+        """Raise the error of a chunk's front, if it has one, about a sample that is not as the index says."""
+        try:
+            self.open_chunk(number)
+        except FormatError as error:
+            raise error.of_sample(index) from error.__cause__
 
     def _dictionary(self) -> bytes:
         """The compression dictionary: every chunk has it, so a damaged one is no reason to go without."""

@@ -13,6 +13,7 @@ import os
 import resource
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 Range = tuple[str, int, memoryview]
@@ -94,13 +95,18 @@ class RangeReader:
         self._nowait = _NOWAIT
 
     def read_into(self, ranges: Sequence[Range]) -> None:
-        """Fill each range's buffer. Raises OSError (FileNotFoundError for a missing file)."""
+        """Fill each range's buffer. Raises OSError with the file's name (FileNotFoundError for a missing file)."""
         late = [r for r in ranges if not self._filled_from_cache(r)]
         if len(late) > 1 and _WILLNEED is not None:
             for path, offset, buffer in late:
-                os.posix_fadvise(self._files.descriptor(path), offset, len(buffer), _WILLNEED)
+                with suppress(OSError):  # the read will say what is wrong
+                    os.posix_fadvise(self._files.descriptor(path), offset, len(buffer), _WILLNEED)
         for path, offset, buffer in late:
-            _fill(self._files.descriptor(path), offset, buffer)
+            try:
+                _fill(self._files.descriptor(path), offset, buffer)
+            except OSError as error:
+                error.filename = path  # a read knows its descriptor only
+                raise
 
     def close(self) -> None:
         """Close every file. The reader may be used again."""

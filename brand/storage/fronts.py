@@ -58,6 +58,16 @@ def open_chunk(path: Path, number: int, manifest: Manifest, known: np.void | Non
     return front
 
 
+def file_size(path: Path, number: int) -> int:
+    """Size of a chunk's file. Raises `FormatError` where there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        raise missing_chunk(path, number) from None
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, chunk=number) from error
+
+
 def missing_chunk(path: Path | str, number: int, sample: int | None = None) -> MissingFileError:
     """The error for a chunk that is not there."""
     hint = "Copy it again or convert again"

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Final
 
 from brand.errors import (
     ChecksumError,
@@ -17,15 +18,19 @@ from brand.errors import (
     FormatError,
     LayoutError,
     MissingFileError,
+    OversizedError,
     TargetExistsError,
     UsageError,
 )
 from brand.formats.constants import EXTRAS_NAME
 from brand.formats.contents import read_records
+from brand.formats.extras import EXTRAS_METHODS, most_unpacked
 from brand.formats.publish import file_digest, storage_errors
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset import StoredDataSet
 from brand.storage.progress import OnChunk, silent
+
+_STEP_BYTES: Final = 1 << 20
 
 
 def unpack(path: Path, out: Path, on_chunk: OnChunk = silent) -> int:
@@ -85,17 +90,44 @@ def _extras(archive_path: Path, expected: tuple[int, str], out: Path) -> int:
             raise ChecksumError("the file has changed", path=archive_path, expected=expected[1], found=found[1])
         archive = zipfile.ZipFile(archive_path)
     with archive:
-        for info in archive.infolist():
+        members = archive.infolist()
+        most, claimed = most_unpacked(expected[0]), sum(info.file_size for info in members)
+        if claimed > most:
+            raise OversizedError(
+                "the file would unpack to more than its size allows",
+                path=archive_path,
+                expected=f"<= {most} bytes",
+                found=claimed,
+            )
+        for info in members:
             target = _target(out, info.filename.rstrip("/"), archive_path)
             if info.is_dir():
                 target.mkdir(exist_ok=True)
                 continue
-            with _zip_errors(archive_path):
-                data = archive.read(info)
             with target.open("xb") as copy:
-                copy.write(data)
+                _unpack_member(archive, info, archive_path, copy)
             files += 1
     return files
+
+
+def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, archive_path: Path, copy: BinaryIO) -> None:
+    """Write one file of the extras, a step at a time. Raises `LayoutError` where it is not as long as it should be."""
+    if info.compress_type not in EXTRAS_METHODS:  # others may take gigabytes of memory to unpack
+        raise LayoutError(f"{info.filename!r} is packed in a way that extras are not", path=archive_path)
+    size = 0
+    with _zip_errors(archive_path):
+        member = archive.open(info)
+    with member:
+        while True:
+            with _zip_errors(archive_path):
+                step = member.read(_STEP_BYTES)
+            if not step:
+                break
+            size += len(step)
+            copy.write(step)
+    if size != info.file_size:
+        what = f"{info.filename!r} is not as long as the archive says"
+        raise LayoutError(what, path=archive_path, expected=f"{info.file_size} bytes", found=size)
 
 
 @contextmanager

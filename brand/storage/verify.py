@@ -7,15 +7,14 @@ with its checksum, its row in the index, its record's structure and its columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError, MissingFileError, UnreadableError
+from brand.formats.arrays import ArrayFile
 from brand.formats.chunk import Front
 from brand.formats.constants import CHUNKS_NAME, MANIFEST_NAME, PLACE_NAME, SAMPLES_NAME, chunk_name, column_name
 from brand.formats.contents import read_records
@@ -53,10 +52,13 @@ def verify(path: Path) -> Iterator[Checked]:
     files = {**manifest.files, **manifest.companions}
     wrong = [error for name, facts in files.items() if (error := check_file(path, name, facts))]
     yield Checked(0, sum(size for size, _ in files.values()), tuple(wrong))
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, ArrayFile] = {}
     for name in index_names(manifest.header):
-        with suppress(FormatError):  # told above
+        try:
             arrays[name] = open_array(path, name, manifest.header)
+        except FormatError as error:
+            if error.path not in [other.path for other in wrong]:  # it has changed since
+                yield Checked(0, 0, (error,))
     totals = dict.fromkeys(("stored_bytes", "raw_bytes", "largest_sample"), 0)
     missing = 0
     for number in range(manifest.header.chunks) if share is None else share.chunks:
@@ -92,10 +94,10 @@ def _compare_totals(path: Path, manifest: Manifest, totals: Mapping[str, int]) -
 
 
 def _chunk(
-    path: Path, number: int, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], totals: dict[str, int]
+    path: Path, number: int, manifest: Manifest, arrays: Mapping[str, ArrayFile], totals: dict[str, int]
 ) -> Checked:
-    known = arrays[CHUNKS_NAME][number] if CHUNKS_NAME in arrays else None
     try:
+        known = arrays[CHUNKS_NAME].run(number, number + 1)[0] if CHUNKS_NAME in arrays else None
         front = open_chunk(path, number, manifest, known)
     except FormatError as error:
         return Checked(0, 0, (error,))
@@ -103,9 +105,10 @@ def _chunk(
     totals["stored_bytes"] += int(rows["size"].sum(dtype=np.uint64))
     totals["raw_bytes"] += int(rows["raw_size"].sum(dtype=np.uint64))
     totals["largest_sample"] = max(totals["largest_sample"], int(rows["raw_size"].max()))
-    errors = list(_compare_index(front, path, manifest, arrays))
+    errors: list[FormatError] = []
     try:
-        errors += _samples(front, path, arrays)
+        errors.extend(_compare_index(front, path, manifest, arrays))
+        errors.extend(_samples(front, path, arrays))
     except FormatError as error:
         errors.append(error)
     except OSError as error:
@@ -114,17 +117,17 @@ def _chunk(
 
 
 def _compare_index(
-    front: Front, path: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]
+    front: Front, path: Path, manifest: Manifest, arrays: Mapping[str, ArrayFile]
 ) -> Iterator[FormatError]:
     """What the index says of a chunk's samples, in both directions, against the chunk's table."""
     number, rows = front.preamble.number, front.rows
     first = number * manifest.header.chunk_size
     if SAMPLES_NAME in arrays:
-        for slot in np.flatnonzero(arrays[SAMPLES_NAME][first : first + len(rows)] != rows).tolist():
+        for slot in np.flatnonzero(arrays[SAMPLES_NAME].run(first, first + len(rows)) != rows).tolist():
             sample = int(rows["index"][slot])
             yield LayoutError("the index differs from the chunk's table", path=path, chunk=number, sample=sample)
     if PLACE_NAME in arrays:
-        places = arrays[PLACE_NAME][rows["index"]]
+        places = arrays[PLACE_NAME].take(rows["index"])
         for slot in np.flatnonzero(places != np.arange(first, first + len(rows))).tolist():
             facts = {"expected": f"place {first + slot}", "found": f"place {int(places[slot])}"}
             yield LayoutError(
@@ -132,12 +135,13 @@ def _compare_index(
             )
 
 
-def _samples(front: Front, path: Path, arrays: Mapping[str, NDArray[Any]]) -> Iterator[FormatError]:
+def _samples(front: Front, path: Path, arrays: Mapping[str, ArrayFile]) -> Iterator[FormatError]:
     """What is wrong with the samples of a chunk: checksum, frame, record, columns."""
     decode, number = RecordDecoder(front.header.schema), front.preamble.number
     names = [name for name, _ in front.header.schema.fixed if column_name(name) in arrays]
+    columns = {name: arrays[column_name(name)].take(front.rows["index"]).tolist() for name in names}
     with path.open("rb") as file:
-        for row, record in read_records(file, front, path):
+        for slot, (row, record) in enumerate(read_records(file, front, path)):
             index = int(row["index"])
             if isinstance(record, FormatError):
                 yield record
@@ -148,7 +152,7 @@ def _samples(front: Front, path: Path, arrays: Mapping[str, NDArray[Any]]) -> It
                 yield DecodeError(str(error), path=path, chunk=number, sample=index)
                 continue
             for name in names:
-                kept, value = arrays[column_name(name)][index].item(), values[name]
+                kept, value = columns[name][slot], values[name]
                 if kept != value and not (kept != kept and value != value):  # NaN equals nothing, itself included
                     what = f"column {name!r} differs from the sample"
                     yield LayoutError(what, path=path, chunk=number, sample=index, expected=value, found=kept)

@@ -94,18 +94,25 @@ class Fetcher:
         if order is None:  # the sampler was made, or loaded its state, after this worker started
             order = self._orders[tag] = self._order_by_tag(tag)
         parts = self.node.draw(order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number())
-        indices = self.data.indices(np.concatenate([part.places for part in parts]))
-        firsts = np.cumsum([0, *(len(part.places) for part in parts)])
-        present = [part.present + first for part, first in zip(parts, firsts.tolist(), strict=False)]
-        late = np.flatnonzero(~np.isin(np.arange(len(asked)), np.concatenate(present)))
+        places = np.concatenate([part.places for part in parts])
+        indices = np.full(len(asked), -1)
+        stored, present, first = [], [], 0
+        for part in parts:
+            found = part.stored.rows["index"].astype(np.int64)
+            right = self.data.are_at(found, part.places[part.present])
+            stored.append(part.stored if right.all() else part.stored.part(right))
+            present.append(part.present[right] + first)
+            indices[present[-1]] = found[right]
+            first += len(part.places)
+        late = np.flatnonzero(indices < 0)
         samples: list[dict[str, Any]] = []
         if len(late):
             try:
-                samples, indices[late] = self._read(indices[late], order)
+                samples, indices[late] = self._read(places[late], order)
             except ServerError as error:
                 raise ServerError(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
         waited_s = sum(part.waited_s for part in parts)
-        return Fetched(self, indices, [part.stored for part in parts], present, late, samples, order, waited_s)
+        return Fetched(self, indices, stored, present, late, samples, order, waited_s)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Exactly these samples, those that are in the shares of other nodes from there.
@@ -167,36 +174,40 @@ class Fetcher:
         except ServerError as error:
             raise UsageError(what) from error
 
-    def _read(self, indices: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
+    def _read(self, places: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
         """Samples that a draw has to read exactly, and which they are."""
         try:
+            indices = self.data.indices(places)
             return self.samples(indices), indices
         except FormatError:
             if not self.skip:
                 raise
-        pairs = [self.read_or_replace(index, order) for index in indices.tolist()]
+        pairs = [self._read_or_replace(place, order) for place in places.tolist()]
         return [sample for sample, _ in pairs], np.array([index for _, index in pairs])
 
-    def read_or_replace(self, index: int, order: Order) -> tuple[dict[str, Any], int]:
-        """A sample, decoded so far as it can go wrong, or another of its group; and which it is."""
+    def _read_or_replace(self, place: int, order: Order) -> tuple[dict[str, Any], int]:
+        """The sample at a place, decoded so far as it can go wrong, or another of its group; and which it is."""
         try:
-            return self.samples(np.array([index]))[0], index
+            indices = self.data.indices(np.array([place]))
+            return self.samples(indices)[0], int(indices[0])
         except FormatError as error:
-            return self.replace(index, order, error)
+            return self.replace(-1 if error.sample is None else error.sample, order, error, place)
 
-    def replace(self, index: int, order: Order, error: FormatError) -> tuple[dict[str, Any], int]:
+    def replace(
+        self, index: int, order: Order, error: FormatError, place: int | None = None
+    ) -> tuple[dict[str, Any], int]:
         """Another sample of the group: one of the next chunk that can be read, not the same one for all of a chunk.
 
-        Raises `error` where there is none.
+        Raises `error` where there is none. `place`: where the sample is, if the caller knows.
         """
-        place = self.data.place(index)
+        place = self.data.place(index) if place is None else place
         first = place // order.mapping.group_size * order.mapping.group_size
         size = min(order.mapping.group_size, order.samples - first)
         step = next(step for step in range(order.chunk_size + 1, order.chunk_size + size + 2) if gcd(step, size) == 1)
         for number in range(1, min(size, _TRIES)):  # all of a small group
             instead = first + (place - first + number * step) % size
-            other = int(self.data.indices(np.array([instead]))[0])
             try:
+                other = int(self.data.indices(np.array([instead]))[0])
                 sample = self.samples(np.array([other]))[0]
                 for name, decode in self.media:
                     decode(sample[name])

@@ -61,12 +61,12 @@ def sealed(tmp_path: Path) -> Path:
 
 def test_the_index_says_where_everything_is(sealed: Path) -> None:
     """Rows by place, places by index, columns by index, chunks by number; sums in the manifest."""
-    place, samples = open_array(sealed, PLACE_NAME, HEADER), open_array(sealed, SAMPLES_NAME, HEADER)
+    place, samples = (open_array(sealed, name, HEADER).all() for name in (PLACE_NAME, SAMPLES_NAME))
     assert place.tolist() == [ORDER.index(i) for i in range(5)]
     assert samples["index"].tolist() == ORDER
-    assert open_array(sealed, "columns/label.npy", HEADER).tolist() == [0, 10, 20, 30, 40]
-    assert open_array(sealed, "columns/x.npy", HEADER).tolist() == [0, 0.5, 1, 1.5, 2]
-    assert open_array(sealed, CHUNKS_NAME, HEADER).tolist() == [(120, 77), (120, 78), (110, 79)]
+    assert open_array(sealed, "columns/label.npy", HEADER).all().tolist() == [0, 10, 20, 30, 40]
+    assert open_array(sealed, "columns/x.npy", HEADER).all().tolist() == [0, 0.5, 1, 1.5, 2]
+    assert open_array(sealed, CHUNKS_NAME, HEADER).all().tolist() == [(120, 77), (120, 78), (110, 79)]
     manifest = read_manifest(sealed)
     assert (manifest.stored_bytes, manifest.raw_bytes, manifest.largest_sample) == (50, 54, 12)
     assert manifest.header == HEADER
@@ -195,7 +195,7 @@ def test_any_damage_to_the_head_is_the_array_or_a_format_error(
         return
     finally:
         path.write_bytes(good)
-    assert array.shape == (5,)
+    assert len(array) == 5
 
 
 @pytest.fixture(scope="module")
@@ -213,10 +213,3 @@ def test_a_missing_file_is_named(sealed: Path, name: str) -> None:
     with pytest.raises(MissingFileError, match="reindex") as caught:
         open_array(sealed, name, HEADER)
     assert caught.value.path == sealed / name
-
-
-def test_arrays_cannot_be_written_to(sealed: Path) -> None:
-    """They are mapped read-only."""
-    array = open_array(sealed, PLACE_NAME, HEADER)
-    with pytest.raises(ValueError, match="read-only"):
-        array[0] = 1

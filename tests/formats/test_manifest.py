@@ -50,7 +50,8 @@ def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
 def test_a_manifest_comes_back(header: Header, identity: bytes, dictionary_size: int, stored: int) -> None:
     """Pack, parse: the same facts."""
     files = dict.fromkeys(index_names(header), (stored, "ab" * 16))
-    manifest = Manifest(identity, header, dictionary_size, stored, stored + 5, stored // 2, files, {})
+    largest = min(stored, 2**32 - 1)
+    manifest = Manifest(identity, header, dictionary_size, stored, stored + 5, largest, files, {})
     assert parse_manifest(pack_manifest(manifest), NAME) == manifest
 
 

@@ -69,9 +69,6 @@ class Index:
         rows: NDArray[np.void] = self.table[places]
         return rows
 
-    def release_rows(self) -> None:
-        """As `Core` asks for it now and then."""
-
 
 @dataclass
 class Held:

@@ -310,3 +310,42 @@ def test_unsigned_edits_of_the_manifest_are_told(plain: Path) -> None:
     assert "reindex" in str(error)
     assert reindex(plain).header.seed == 0
     assert told_by_verify(plain) == []
+
+
+NO_NUMBERS: list[Any] = [
+    float("inf"), float("-inf"), float("nan"), -1, 1.5, True, None, "12", [], {}, 10**30, 10**400, 1e300, [[[]]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=range(14))
+def test_numbers_of_a_signed_manifest_that_are_none_are_refused(plain: Path, value: Any) -> None:
+    """Infinite, negative, fractional, true, far too large: a `FormatError` wherever one stands, and never another."""
+    path = plain / "brand.json"
+    before = path.read_bytes()
+    numbers = ["chunks", "dictionary_size", "stored_bytes", "raw_bytes", "largest_sample"]
+    changes: list[Callable[[dict[str, Any]], Any]] = [
+        *(lambda manifest, name=name: manifest.update({name: value}) for name in numbers),
+        lambda manifest: manifest["files"].update({"index/place.npy": [value, "0" * 32]}),
+        lambda manifest: manifest["header"].update({"samples": value}),
+        lambda manifest: manifest["header"].update({"chunk_size": value}),
+    ]
+    for change in changes:
+        path.write_bytes(before)
+        edit_manifest(plain, change)
+        try:
+            data = StoredDataSet(plain)
+        except FormatError as error:
+            assert error.path == path  # noqa: PT017 - what is not refused is looked at below
+            continue
+        assert value >= 10**30  # a size of a file, which `verify` compares
+        assert told_by_verify(plain)
+        assert data.sample(3) == SAMPLES[3]
+
+
+@pytest.mark.parametrize("text", ["1e400", "-1e400", "Infinity", "NaN", "9" * 5000, "[" * 900], ids=range(6))
+def test_texts_that_are_no_number_are_refused(plain: Path, text: str) -> None:
+    """As they stand in the file: what Python's reader takes for a number is not always one."""
+    path = plain / "brand.json"
+    path.write_bytes(path.read_bytes().replace(b'"stored_bytes": ', b'"stored_bytes": ' + text.encode() + b', "x": '))
+    with pytest.raises(FormatError):
+        StoredDataSet(plain)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import struct
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ from brand.errors import (
     FormatError,
     LayoutError,
     MissingFileError,
+    OversizedError,
     TargetExistsError,
     UsageError,
 )
@@ -272,3 +275,58 @@ def test_extras_that_are_not_those_of_the_manifest_are_not_unpacked(clips: Path,
     with pytest.raises(FormatError, match=r"extras\.zip"):
         unpack(clips, tmp_path / "out")
     assert not (tmp_path / "out" / "ada" / "evil.txt").exists()
+
+
+def packed(data: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """A zip file of one file."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        archive.writestr(zipfile.ZipInfo("ada/notes.txt"), data, method)
+    return file.getvalue()
+
+
+def test_extras_that_unpack_to_a_thousand_times_their_size_are_refused(clips: Path, tmp_path: Path) -> None:
+    """Though they are signed: before anything of them is laid down, with both sizes."""
+    with_extras(clips, packed(bytes(1 << 26)))
+    with pytest.raises(OversizedError, match=r"extras\.zip.*unpack") as caught:
+        unpack(clips, tmp_path / "out")
+    assert caught.value.found == 1 << 26
+    assert not (tmp_path / "out" / "ada" / "notes.txt").exists()
+
+
+def test_extras_that_say_less_than_they_hold_are_refused(clips: Path, tmp_path: Path) -> None:
+    """A size in the directory of the archive that is not that of the file."""
+    data = packed(bytes(1 << 26))
+    with_extras(clips, data.replace(struct.pack("<I", 1 << 26), struct.pack("<I", 5)))
+    with pytest.raises(LayoutError, match=r"extras\.zip"):
+        unpack(clips, tmp_path / "out")
+    found = tmp_path / "out" / "ada" / "notes.txt"
+    assert not found.exists() or found.stat().st_size <= 5
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_extras_packed_in_another_way_are_refused(clips: Path, tmp_path: Path, method: int) -> None:
+    """Unpacking them may take any memory."""
+    with_extras(clips, packed(b"text", method))
+    with pytest.raises(LayoutError, match="packed"):
+        unpack(clips, tmp_path / "out")
+
+
+def test_large_extras_are_unpacked_a_step_at_a_time(clips: Path, tmp_path: Path) -> None:
+    """Files larger than the memory that is used."""
+    with_extras(clips, packed(random.Random(0).randbytes(1 << 20) * 48, zipfile.ZIP_STORED))
+    tracemalloc.start()
+    try:
+        unpack(clips, tmp_path / "out", lambda *_: tracemalloc.reset_peak())
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "out" / "ada" / "notes.txt").stat().st_size == 48 << 20
+
+
+def test_transcripts_that_are_nothing_but_repetition_come_back(tmp_path: Path) -> None:
+    """They would be refused if they were packed well, so they are stored as they are."""
+    files = {"a/1.wav": wav(3), "a/1.txt": b"no " * (1 << 20)}
+    convert_audio(lay(tmp_path / "source", files), tmp_path / "clips", options(4))
+    unpack(tmp_path / "clips", tmp_path / "out")
+    assert files_below(tmp_path / "out") == files_below(tmp_path / "source")

@@ -103,6 +103,35 @@ def test_another_of_the_group_comes(
         assert fact["by"] not in broken
 
 
+@pytest.fixture(scope="module")
+def keyless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 samples without keys, in chunks of four, of which the first of each second chunk is damaged."""
+    path = tmp_path_factory.mktemp("sets") / "keyless"
+    pack([{"data": bytes([n]) * 9} for n in range(40)], path, {"data": "bytes"}, chunk_size=4, jobs=1)
+    data = StoredDataSet(path)
+    for place in range(0, 40, 8):
+        flip_bit(data.chunk_path(place // 4), 8 * int(data.rows(place, place + 1)["offset"][0]))
+    return path
+
+
+@pytest.mark.parametrize("fields", [("index",), ("key",), ("index", "key")])
+@pytest.mark.parametrize("kind", [0, -1])
+def test_samples_of_which_nothing_stored_is_wanted_are_replaced(
+    keyless: Path, kind: int, fields: tuple[str, ...]
+) -> None:
+    """Index and key say which sample it was, and a damaged one does not count."""
+    broken = set(StoredDataSet(keyless).indices(np.arange(0, 40, 8)).tolist())
+    with served(keyless, memory=1.0, protocol=GROUPS, fields=fields, on_error="skip") as data_set:
+        batches = list(loader_of(data_set, kind))
+        replaced = {fact["index"] for fact in data_set.stats()["replaced"]}
+    assert replaced == broken
+    columns = [[int(value) for batch in batches for value in batch[number]] for number in range(len(fields))]
+    for column in columns:
+        assert len(column) == 40
+        assert not broken & set(column)
+        assert column == columns[0]
+
+
 @pytest.mark.parametrize("kind", [0, 2, -2])
 def test_by_default_the_sample_is_named(damaged: Path, broken: list[int], kind: int) -> None:
     """File, chunk and sample, also out of a worker, and nothing is replaced."""

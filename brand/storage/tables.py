@@ -1,0 +1,111 @@
+"""Does the index say of a chunk's samples what the chunk's own table says?
+
+A sample's checksum proves its bytes, not its index: that stands in the chunk's table, and `index/samples.npy` repeats
+it. So the rows that a process uses are compared with the table, a block of `BLOCK` rows at a time, each block once.
+Blocks are read together, as samples are. Where the two differ, the whole front of the chunk is read and checked: if it
+is right, the index is wrong; if it is damaged itself, there is nothing to compare with and the index is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import FormatError
+from brand.formats.arrays import ArrayFile
+from brand.formats.chunk import read_front
+from brand.formats.constants import MAX_DICTIONARY, MAX_HEADER, PREAMBLE_SIZE, ROW
+from brand.formats.header import Header
+from brand.storage.files import Range, RangeReader
+
+BLOCK: Final = 1024
+"""Rows that are compared at a time: 32 KiB, one cheap read."""
+_LARGEST_FRONT: Final = PREAMBLE_SIZE + MAX_HEADER + MAX_DICTIONARY
+
+
+class Tables:
+    """Compares `rows`, the index of a data set, with the tables of the chunks that lie at `chunk_file(number)`.
+
+    May be used by any number of threads: what two of them find out at the same time is the same.
+    """
+
+    def __init__(self, header: Header, rows: ArrayFile, chunk_file: Callable[[int], str]) -> None:
+        self._header, self._rows, self._chunk_file = header, rows, chunk_file
+        self._blocks = -(-header.chunk_size // BLOCK)
+        """Blocks of a chunk."""
+        self._same = np.zeros(header.chunks * self._blocks, np.bool_)
+        """Blocks that have been compared and need not be again."""
+
+    def differing(self, places: NDArray[np.int64], reader: RangeReader) -> NDArray[np.intp]:
+        """Positions in `places` whose rows of the index are not those of their chunks' tables.
+
+        Raises `FormatError` where the index cannot be read.
+        """
+        chunks = places // self._header.chunk_size
+        blocks = chunks * self._blocks + (places - chunks * self._header.chunk_size) // BLOCK
+        same = self._same[blocks]
+        if same.all():
+            return np.empty(0, np.intp)
+        new = np.unique(blocks[~same])
+        tables = self._read(new, reader)
+        wrong = [self._compare(int(block), table) for block, table in zip(new.tolist(), tables, strict=True)]
+        return np.flatnonzero(np.isin(places, np.concatenate(wrong)))
+
+    def _span(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Chunk, first slot and number of rows of blocks."""
+        chunks = blocks // self._blocks
+        slots = blocks % self._blocks * BLOCK
+        samples = np.minimum(self._header.chunk_size, self._header.samples - chunks * self._header.chunk_size)
+        return chunks, slots, np.minimum(BLOCK, samples - slots)
+
+    def _read(self, blocks: NDArray[np.int64], reader: RangeReader) -> list[NDArray[np.void] | None]:
+        """The rows of these blocks as the chunks' tables have them, unchecked; None where they are not found."""
+        chunks, slots, counts = self._span(blocks)
+        firsts = chunks * self._header.chunk_size
+        samples = np.minimum(self._header.chunk_size, self._header.samples - firsts)
+        # A table ends where the chunk's first sample begins.
+        starts = self._rows.take(firsts)["offset"].astype(np.int64) - ROW.itemsize * samples
+        found: list[NDArray[np.void] | None] = [None] * len(blocks)
+        ranges: dict[int, Range] = {}
+        for number in np.flatnonzero((starts >= PREAMBLE_SIZE) & (starts <= _LARGEST_FRONT)).tolist():
+            table = found[number] = np.empty(int(counts[number]), ROW)
+            offset = int(starts[number]) + ROW.itemsize * int(slots[number])
+            ranges[number] = (self._chunk_file(int(chunks[number])), offset, table.view(np.uint8).data)
+        try:
+            reader.read_into(list(ranges.values()))
+        except OSError:
+            for number, wanted in ranges.items():
+                try:
+                    reader.read_into([wanted])
+                except OSError:
+                    found[number] = None
+        return found
+
+    def _compare(self, block: int, table: NDArray[np.void] | None) -> NDArray[np.int64]:
+        """Places of a block whose rows of the index are wrong."""
+        (chunk,), (slot,), (count,) = (values.tolist() for values in self._span(np.array([block])))
+        first = chunk * self._header.chunk_size + slot
+        known = self._rows.run(first, first + count)
+        if table is None or not np.array_equal(table.view(np.uint8), known.view(np.uint8)):
+            table = self._whole_table(chunk)
+            if table is not None:
+                differs = (
+                    table[slot : slot + count] != known if len(table) >= slot + count else np.ones(count, np.bool_)
+                )
+                if differs.any():
+                    return first + np.flatnonzero(differs)
+        self._same[block] = True
+        return np.empty(0, np.int64)
+
+    def _whole_table(self, chunk: int) -> NDArray[np.void] | None:
+        """The table of a chunk whose front is right; None where it is damaged or cannot be read."""
+        path = Path(self._chunk_file(chunk))
+        try:
+            with path.open("rb") as file:
+                return read_front(file, path).rows
+        except (FormatError, OSError):
+            return None
