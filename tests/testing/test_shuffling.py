@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, UsageError
 from brand.testing.shuffling import Finding, Shuffling, main, measure, uniformity
+from tests.support import LIMIT_S
 
 Order = NDArray[np.int64]
 CHUNK, BATCH = 16, 64
@@ -327,7 +328,7 @@ def test_files_are_measured_from_the_command_line(tmp_path: Path, capsys: pytest
         assert str(measure(place_of[ids], chunk_size=8, batch=20)) in told
     assert str(uniformity([place_of[one], place_of[two]])) in told
     command = [sys.executable, "-W", "error", "-m", "brand.testing.shuffling", files[0], "--chunk-size=8", "--batch=20"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
     assert done.stdout == f"{files[0]}: 500 ids\n{measure(one, chunk_size=8, batch=20)}\n\n"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-LIMIT_S = 120.0
+from tests.support import LIMIT_S
 
 
 def free_port() -> int:
