@@ -4,10 +4,10 @@
     def test_a_server_is_killed(chance: Chance) -> None:
         moment_s = chance.rng.uniform(0, 1)
 
-A round is fixed by the seed and its number. `make test` runs as many rounds as the test says (here 10) with seed 0, so
-a red round stays red. `make explore` runs a hundred with a fresh seed; `pytest --rounds 100 --seed 7 -k 7-42` runs
-round 42 of seed 7 again. `examples` does the same for Hypothesis: as many examples as said in `make test`, ten times as
-many under the profile `explore`.
+The seed and its number fix the random numbers of a round. `make test` runs as many rounds as the test says (here 10)
+with seed 0, so a red round stays red. `make explore` runs a hundred of each test with a fresh seed, and prints it;
+`pytest TEST --rounds 100 --seed 7 -k 7-42` runs round 42 of seed 7 again. `examples` does the same for Hypothesis: the
+same examples in each `make test`, ten times as many and other ones in each `make explore`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ class Chance:
     def rng(self) -> random.Random:
         """One generator for the whole round."""
         return random.Random(str(self))
+
+    def seeds(self, count: int) -> range:
+        """Seeds for so many small walks, which no other round has; from 0 on in the usual rounds."""
+        first = (self.seed << 32) + count * self.number
+        return range(first, first + count)
 
     def __str__(self) -> str:
         return f"{self.seed}-{self.number}"

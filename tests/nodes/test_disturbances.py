@@ -29,7 +29,7 @@ from tests.rounds import Chance, rounds
 from tests.support import LIMIT_S
 from tests.torch.support import planned
 
-NODES, EPOCHS, BATCH = 3, 3, 16
+NODES, EPOCHS, BATCH = 3, 2, 16
 _STUCK_S = 2.0
 """All is mended where no step was done for so long."""
 

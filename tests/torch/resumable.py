@@ -237,6 +237,6 @@ def any_job(rng: random.Random, data: Path, folder: Path, **more: Any) -> Job:
         batch=rng.randint(5, 40),
         every=rng.randint(1, 5),
         workers=rng.randint(1, 3),
-        context=rng.choice(["fork"] * 9 + ["spawn"]),  # workers of a fork server outlive a training that is killed
+        context=rng.choice(["fork"] * 29 + ["spawn"]),  # workers of a fork server outlive a training that is killed
         patient=rng.random() < 0.5,
     )
