@@ -55,7 +55,7 @@ def rounds(usual: int) -> pytest.MarkDecorator:
 
 def examples(usual: int, **more: Any) -> settings:
     """Settings of a Hypothesis test: `usual` examples, more under the profile `explore`."""
-    return settings(max_examples=usual * settings.default.max_examples // _USUAL_EXAMPLES, **more)
+    return settings(max_examples=usual * settings().max_examples // _USUAL_EXAMPLES, **more)
 
 
 def register_profiles() -> None:

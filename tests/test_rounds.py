@@ -27,7 +27,7 @@ def test_seeds_of_walks_do_not_repeat() -> None:
 def test_examples_grow_with_the_profile() -> None:
     """What a Hypothesis test says is what it has under the usual profile; other settings stay."""
     usual, explore = settings.get_profile("brand"), settings.get_profile("explore")
-    assert examples(60).max_examples == 60 * settings.default.max_examples // usual.max_examples
+    assert examples(60).max_examples == 60 * settings().max_examples // usual.max_examples
     assert explore.max_examples == 10 * usual.max_examples
     assert (usual.derandomize, explore.derandomize) == (True, False)
     assert examples(60, stateful_step_count=7).stateful_step_count == 7

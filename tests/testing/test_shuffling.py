@@ -12,12 +12,13 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, UsageError
 from brand.testing.shuffling import Finding, Shuffling, main, measure, uniformity
+from tests.rounds import examples
 from tests.support import LIMIT_S
 
 Order = NDArray[np.int64]
@@ -71,7 +72,7 @@ def figures(found: Shuffling) -> tuple[float, float, float]:
     return found.pairs, found.mates, found.neighbours
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(0, 40).flatmap(lambda n: st.permutations(range(n))), st.integers(1, 45), st.integers(1, 45))
 def test_the_figures_are_those_of_their_definitions(order: list[int], chunk_size: int, batch: int) -> None:
     """For any order, chunk size and batch, short last chunks and batches among them."""
