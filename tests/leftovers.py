@@ -11,6 +11,9 @@ from tests.support import session_processes, wait_until
 
 _SHARED_MEMORY = Path("/dev/shm")
 _SOCKETS = [Path("/proc/net") / name for name in ("unix", "tcp", "tcp6")]
+_OF_PYTORCH = ("pymp-", "tmp")
+"""Temporary files of killed workers that are not Brand's: the sockets over which tensors are handed over, and empty
+files, with which a loader that has lost a worker counts how many descriptors are left."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -18,7 +21,6 @@ class Leftovers:
     """Looks after the processes of a test, and all that they start: those whose `TMPDIR` is `folder`.
 
     A process that was forked without `exec` does not show its `TMPDIR`; the test puts its session into `sessions`.
-    The folders `pymp-*` are not Brand's: `multiprocessing` makes one in each worker that hands tensors over.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,9 +59,10 @@ class Leftovers:
         """Wait until all of them have ended; then nothing of them is there."""
         wait_until(lambda: not self.processes(), "all processes have ended")
         wait_until(lambda: not self._sockets & _open_sockets(), "all sockets are closed")
-        left = set(os.listdir(_SHARED_MEMORY)) - self._shared_before  # or of others, who come and go
-        wait_until(lambda: not left & set(os.listdir(_SHARED_MEMORY)), "no shared memory is left")
-        assert [name for name in os.listdir(self.folder) if not name.startswith("pymp-")] == []
+        wait_until(
+            lambda: not _without_a_process(set(os.listdir(_SHARED_MEMORY)) - self._shared_before), "no shared memory"
+        )
+        assert [name for name in os.listdir(self.folder) if not name.startswith(_OF_PYTORCH)] == []
 
     def _started(self, **environment: str) -> list[int]:
         """Those that were started by a command, with these variables."""
@@ -72,6 +75,20 @@ def _read(process: int, what: str) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{process}/{what}").read_bytes()
     return b""
+
+
+def _without_a_process(names: set[str]) -> set[str]:
+    """Those of these names of shared memory that no process uses: what others use is theirs."""
+    used = set[str]()
+    for place in Path("/proc").iterdir() if names else ():
+        with suppress(OSError):
+            used |= {
+                line.rpartition("/")[2] for line in (place / "maps").read_text().splitlines() if "/dev/shm/" in line
+            }
+            used |= {
+                path.name for path in map(Path.readlink, (place / "fd").iterdir()) if path.parent == _SHARED_MEMORY
+            }
+    return names & set(os.listdir(_SHARED_MEMORY)) - used
 
 
 def _open_sockets() -> set[int]:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -109,6 +110,13 @@ def wait_until(condition: Callable[[], bool], what: str, *, limit_s: float = LIM
         if time.monotonic() > end:
             raise AssertionError(f"still waiting after {limit_s} s: {what}")
         time.sleep(0.001)
+
+
+def free_port() -> int:
+    """A port on loopback where nobody listens just now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def session_processes(session: int) -> list[int]:

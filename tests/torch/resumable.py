@@ -7,10 +7,12 @@ is a batch. The checkpoint is that of rank 0, replaced atomically; the ranks are
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import multiprocessing
 import os
 import random
+import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -155,6 +157,7 @@ def _train(job: Job, rank: int) -> None:
     said = os.open(job.folder / f"said-{job.number:03d}-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(said, 1)
     os.dup2(said, 2)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # where does it wait? its workers hear it as well
     torch.set_num_threads(1)
     if job.ranks > 1:
         node = {"GROUP_RANK": str(rank), "GROUP_WORLD_SIZE": str(job.ranks), "LOCAL_RANK": "0"}
@@ -212,7 +215,7 @@ def _loader(job: Job, data_set: BrandDataset, sampler: BrandSampler) -> Any:
 def _end_with_training(_: int) -> None:
     """In a worker: PyTorch's own look-out compares its parent with that at its start, and misses what was before."""
     training = multiprocessing.parent_process()
-    if training is not None and not training.is_alive():
+    if training is not None and training.pid != os.getppid():
         os._exit(1)
 
 

@@ -17,10 +17,9 @@ import pytest
 from brand.torch import BrandDataset, BrandSampler
 from tests.leftovers import Leftovers
 from tests.rounds import Chance, rounds
-from tests.support import LIMIT_S, session_processes, wait_until
+from tests.support import LIMIT_S, free_port, session_processes, wait_until
 from tests.torch.resumable import SEED, Job, Started, any_job, started, trained
 from tests.torch.support import make_samples, make_set, planned
-from tests.torch.test_train_ddp import free_port
 
 EPOCHS, SAMPLES = 3, 600
 AT_WORK = ["DataLoader", "persistent", "StatefulDataLoader"]
