@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -60,10 +61,20 @@ class Killing:
             time.sleep(self.rng.uniform(0, 1))
         else:
             batches = self.rng.randint(1, EPOCHS * SAMPLES // run.job.batch // run.job.ranks)
-            wait_until(lambda: run.batches >= batches or not run.running, f"{batches} batches")
+            self.wait(run, lambda: run.batches >= batches or not run.running, f"{batches} batches")
         time.sleep(self.rng.uniform(0, 0.005))
         self.left.sessions |= run.sessions
         self.left.note_sockets()
+
+    def wait(self, run: Started, condition: Callable[[], bool], what: str) -> None:
+        """Wait; where it takes too long, tell where the processes are."""
+        try:
+            wait_until(condition, what)
+        except AssertionError:
+            for process in (process for session in run.sessions for process in session_processes(session)):
+                os.kill(process, signal.SIGUSR1)
+            time.sleep(1)  # what they say has no end that could be waited for
+            raise AssertionError(f"still waiting: {what}\n{self.said()}") from None
 
     def workers(self, run: Started) -> list[int]:
         """The workers of its loader."""
@@ -132,7 +143,7 @@ def test_the_server_is_killed(killing: Killing, plans: list[list[int]]) -> None:
             killing.moment(run)
             before = run.batches
             killing.kill(killing.left.servers())
-            wait_until(lambda before=before: run.batches > before or not run.running, "it goes on")  # type: ignore[misc]
+            killing.wait(run, lambda before=before: run.batches > before or not run.running, "it goes on")  # type: ignore[misc]
         assert run.end(LIMIT_S) == [0], killing.said()
     killing.left.check()
     assert trained(killing.folder, plans) == plans
