@@ -4,15 +4,18 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= demo-output
 SCRATCH ?= bench-scratch
+ROUNDS ?= 100
 SETUP := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 DOCS := $(VENV)/.ready-docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test explore lint bench docs clean
 help:
 	@echo "make demo    convert, look at, verify and train from a small real data set"
 	@echo "make test    all tests but the large real sets"
+	@echo "make explore ROUNDS of each test of chance (100) and ten times the Hypothesis examples, with a fresh SEED that it"
+	@echo "             prints; an hour or more. make explore SEED=N has the same again"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   all benchmarks; rivals take part where they are installed (bench/README.md)"
 	@echo "make docs    the documentation as HTML in docs/_build/html"
@@ -47,6 +50,12 @@ demo: $(SETUP)
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n auto
+
+# The kills, the walks and the Hypothesis tests of `make test`, many more of each, and others in each run.
+explore: SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+explore: $(DEV)
+	$(BIN)/python -m pytest -n auto -m "(rounds or hypothesis) and not realdata" --rounds $(ROUNDS) --seed $(SEED) \
+		--hypothesis-profile explore --hypothesis-seed $(SEED)
 
 lint: $(DEV)
 	$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""The small real sets that ship with the repository, as folders and converted; a disk; Hypothesis without deadlines."""
+"""The small real sets that ship with the repository, as folders and converted; a disk; rounds of chance."""
 
 from __future__ import annotations
 
@@ -9,17 +9,40 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from brand.chunker import convert_audio, convert_images
+from tests import rounds
 from tests.support import Disk, options
 
-settings.register_profile(
-    "brand", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-settings.load_profile("brand")
+rounds.register_profiles()
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How many rounds of chance, and which."""
+    rounds.add_options(parser)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests of chance are repeated."""
+    rounds.deal(metafunc)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """The seed of a run that is not the usual one."""
+    return rounds.how_to_repeat(config)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The figures of such a run, and its seed once more."""
+    header = rounds.how_to_repeat(config)
+    if header is not None:
+        terminalreporter.section("rounds of chance")
+        reports = [report for found in terminalreporter.stats.values() for report in found]
+        for line in rounds.figures([r for r in reports if isinstance(r, pytest.TestReport) and "rounds" in r.keywords]):
+            terminalreporter.write_line(line)
+        terminalreporter.write_line(header)
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ import pytest
 
 from brand import BrandDataset, errors
 from brand.chunker import convert_images
-from tests.support import LIMIT_S, brand, options
+from tests.support import LIMIT_S, brand, free_port, options
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -59,6 +59,8 @@ _VARIES = re.compile(
 of libraries."""
 _ADDRESS = "unix:@fashion"
 """What pages call the servers that they start; each run of a page has addresses of its own."""
+_PORT = re.compile(r"(?<=127\.0\.0\.1:)\d{4,5}\b|(?<=--master-port )\d{4,5}\b")
+"""Ports of this machine; each run of a page has free ones instead."""
 _FOLDER = "/data"
 """What pages call the folder that they run in."""
 _SHELL = re.compile(r"[|<>;&*$\"'\\]")
@@ -85,6 +87,7 @@ class Session:
         self.printed = ""
         shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
         self.address = f"{_ADDRESS}-{os.getpid()}"
+        self.ports: dict[str, str] = {}
         self.servers: list[subprocess.Popen[str]] = []
         self.bin = folder.parent / "bin"
         self.bin.mkdir()
@@ -94,6 +97,7 @@ class Session:
 
     def run(self, page: str) -> str:
         """The page with what its blocks print today; a block's text stays where only times and sizes differ."""
+        self.ports = {port: str(free_port()) for port in sorted(set(_PORT.findall(page)))}
         try:
             fresh = _BLOCK.sub(self._block, page)
         finally:
@@ -126,7 +130,7 @@ class Session:
         for part in re.split(r"^(?=\$ )", body, flags=re.MULTILINE)[1:]:
             lines = part.splitlines(keepends=True)
             end = next(n for n, line in enumerate(lines) if not line.endswith("\\\n")) + 1
-            told = self._command("".join(lines[:end])[2:].strip().replace(_ADDRESS, self.address))
+            told = self._command(self._real("".join(lines[:end])[2:].strip()))
             fresh += "".join(lines[:end]) + self._shown(told)
         return fresh
 
@@ -160,12 +164,17 @@ class Session:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             try:
-                exec(compile(code.replace(_ADDRESS, self.address), "page", "exec"), self.names)
+                exec(compile(self._real(code), "page", "exec"), self.names)
             except Exception as error:  # noqa: BLE001 - the page shows whichever error it is
                 out.write(traceback.format_exception_only(error)[-1])
         return self._shown(out.getvalue())
 
+    def _real(self, text: str) -> str:
+        return _PORT.sub(lambda match: self.ports[match[0]], text.replace(_ADDRESS, self.address))
+
     def _shown(self, text: str) -> str:
+        for port, real in self.ports.items():
+            text = re.sub(rf"(?<=:){real}\b", port, text)
         return _tidy(text.replace(self.address, _ADDRESS).replace(str(self.folder), _FOLDER))
 
 

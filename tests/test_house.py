@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import brand
+from tests.support import LIMIT_S
 
 MOST_LINES = 400
 
@@ -19,7 +20,7 @@ MOST_LINES = 400
 def python(*code: str, check: bool = True) -> str:
     """Output of a fresh interpreter."""
     command = [sys.executable, "-W", "error", "-c", "\n".join(code)]
-    return subprocess.run(command, capture_output=True, text=True, check=check, timeout=120).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=check, timeout=LIMIT_S).stdout
 
 
 def library_files(repository: Path) -> list[Path]:
@@ -86,7 +87,11 @@ def test_the_wheel_holds_brand_and_nothing_else(repository: Path, tmp_path: Path
             subprocess.run(["cp", "-a", str(repository / name), str(source / name)], check=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(
-        [*command, "--wheel-dir", str(tmp_path), str(source)], capture_output=True, text=True, check=False, timeout=240
+        [*command, "--wheel-dir", str(tmp_path), str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")

@@ -167,7 +167,7 @@ class Node:
                 failures += 1
                 self._idle.clear()  # they are to the same server
                 if failures == ATTEMPTS:
-                    raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
+                    raise self._given_up(error) from error
         return parts
 
     def fetch(self, places: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.bool_], list[bytes]]:
@@ -216,6 +216,12 @@ class Node:
             self._control = None
             self._idle.clear()
 
+    def _given_up(self, error: OSError) -> ServerError:
+        """What ends the last attempt."""
+        if isinstance(error, ServerError):  # it could not even be started
+            return ServerError(str(error))
+        return ServerError(f"the node server at {self.address} does not answer: {error}")
+
     def _idle_connection(self) -> Session | None:
         """A connection of this process that no thread uses."""
         try:
@@ -237,7 +243,7 @@ class Node:
                 except (ConnectionError, TimeoutError) as error:
                     self._note_end(error)
                     if attempt == ATTEMPTS - 1:
-                        raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
+                        raise self._given_up(error) from error
             raise AssertionError
 
     def _connect(self, owner: int, worker: tuple[int, int] = (0, 1)) -> Session:

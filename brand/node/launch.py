@@ -33,6 +33,10 @@ class ServerError(BrandError):
     """The node server cannot be started or reached; the message says why."""
 
 
+class ServerDiedError(ServerError, ConnectionError):
+    """A node server ended while it started, without a reason: another attempt may succeed, as where it was killed."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """What a server is told."""
@@ -60,7 +64,7 @@ class Spec:
 def start_server(spec: Spec) -> None:
     """Start a server and wait until it listens; none is started where one listens already.
 
-    Raises `ServerError`.
+    Raises `ServerError`; `ServerDiedError` where it ended without a word.
     """
     main = "brand.node.process" if spec.cluster is None else "brand.cluster.process"
     command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path), main]
@@ -78,7 +82,9 @@ def start_server(spec: Spec) -> None:
     try:
         answer = json.loads(said)
     except ValueError:
-        raise ServerError(f"the node server for {spec.path} ended before it listened; it may have said why") from None
+        raise ServerDiedError(
+            f"the node server for {spec.path} ended before it listened; it may have said why"
+        ) from None
     if "error" in answer:
         raise ServerError(f"the node server for {spec.path} did not start: {answer['error']}")
 

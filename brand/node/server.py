@@ -17,6 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+import numpy as np
+
 from brand.errors import BrandError, UsageError
 from brand.node import messages
 from brand.node.account import Drawer

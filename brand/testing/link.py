@@ -1,4 +1,4 @@
-"""A network link that can be slowed, held and cut: a relay of TCP connections on loopback."""
+"""A network link that can be slowed, held, cut and garbled: a relay of TCP connections on loopback."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Link:
         """How fast it is each way; None: as fast as it can."""
         self.relayed = 0
         """Bytes that it has relayed, both ways."""
+        self._flips = 0
         self._open = True
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -47,6 +48,10 @@ class Link:
     def release(self) -> None:
         """Relay again, also what has come meanwhile."""
         self._flowing.set()
+
+    def flip(self) -> None:
+        """Change a bit of the next bytes that it relays, unnoticed by TCP."""
+        self._flips += 1
 
     def close(self) -> None:
         """End it for good."""
@@ -80,6 +85,9 @@ class Link:
             while data := source.recv(_PIECE):
                 self._flowing.wait()
                 self.relayed += len(data)
+                if self._flips:
+                    self._flips -= 1
+                    data = data[:-1] + bytes([data[-1] ^ 1])
                 if self.bytes_per_s is not None:
                     time.sleep(len(data) / self.bytes_per_s)
                 target.sendall(data)

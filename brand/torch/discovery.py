@@ -1,14 +1,16 @@
 """How do the node servers of one job find each other, without an extra step? Through the store that the job has anyway.
 
 Each node's first rank to draw starts the node's server, says in the store where it listens, and waits for the others.
-The store is that of `torch.distributed`, or, before it is initialised and in DataLoader workers, the one at
-`MASTER_ADDR`, `MASTER_PORT`. It also holds the job's token: whoever reaches the store is part of the job, as it is for
-`torch.distributed` itself.
+The store is that of `torch.distributed`, or, before it is initialised, the one at `MASTER_ADDR`, `MASTER_PORT`. Both
+are one store, and our keys have none of the prefixes of `torch.distributed`, so ranks and DataLoader workers find the
+same values. A connection to the store serves one process: a forked worker opens its own. The store also holds the job's
+token: whoever reaches the store is part of the job, as it is for `torch.distributed` itself.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import socket
 import time
@@ -31,6 +33,10 @@ log = logging.getLogger("brand")
 LIMIT_S: Final = 60.0
 """How long nodes wait for each other."""
 _STEP_S: Final = 0.05
+
+
+_inherited: list[Any] = []
+"""Stores that the process which this one was forked from is connected to."""
 
 
 class _Store(Protocol):
@@ -119,10 +125,11 @@ def _wait(done: Callable[[], bool], missing: Callable[[], str]) -> None:
 
 def _store() -> _Store:
     """The job's store."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        store: _Store = torch.distributed.distributed_c10d._get_default_store()
-        return store
-    host, port = master()
+    store = _store_of_group()
+    if store is not None and not any(store is other for other in _inherited):
+        found: _Store = store
+        return found
+    host, port = master() if store is None else (store.host, store.port)
     try:
         made: _Store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
             host, port, is_master=False, timeout=timedelta(seconds=LIMIT_S)
@@ -133,6 +140,26 @@ def _store() -> _Store:
             f"the job's store at {host}:{port} cannot be reached, so nodes cannot find each other: {error}; call "
             "torch.distributed.init_process_group first, or start servers with `brand launch` and give server="
         ) from None
+
+
+def _store_of_group() -> Any:
+    """The store of this process's default group, without its prefixes; None where there is none."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    store: Any = torch.distributed.distributed_c10d._get_default_store()
+    while isinstance(store, torch.distributed.PrefixStore):  # type: ignore[attr-defined]
+        store = store.underlying_store
+    return store
+
+
+def _inherit() -> None:
+    """In a forked child: two processes that read from one connection would get each other's answers."""
+    store = _store_of_group()
+    if isinstance(store, getattr(torch.distributed, "TCPStore", ())):
+        _inherited.append(store)
+
+
+os.register_at_fork(after_in_child=_inherit)
 
 
 def _own_host() -> str:

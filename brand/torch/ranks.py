@@ -19,7 +19,14 @@ from brand.errors import UsageError
 
 _LAUNCHERS: Final = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 _NODES: Final = (("GROUP_RANK", "GROUP_WORLD_SIZE"), ("SLURM_NODEID", "SLURM_STEP_NUM_NODES"))
-_JOB: Final = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+_JOB: Final = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+)
 
 
 def find_rank(rank: int | None, replicas: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:

@@ -7,13 +7,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brand.chunker import Progress
 from brand.chunker.folders import Folder, scan_folder
 from brand.chunker.report import silent
 from brand.errors import SourceError, UsageError
+from tests.rounds import examples
 
 # Names that sort oddly: '-' < '.' < '/' < '0' < 'A' < 'a' < 'é' < '日', and one name may be the start of another.
 NAMES = st.text(alphabet="aAbZ0-_. ~é日\u0301", min_size=1, max_size=4).filter(lambda name: name[0] != ".")
@@ -53,7 +54,7 @@ def found(folder: Folder) -> list[tuple[str, int]]:
     return [(folder.listing.key(index), labels[index]) for index in range(len(folder.listing))]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(PATHS, min_size=1, max_size=14))
 @example([("c", "a-b"), ("c", "a", "b"), ("c", "a.b"), ("c", "a0")])
 @example([("c", "a", "x"), ("c", "a-b", "x"), ("c", "a", "b", "x"), ("c", "B"), ("c", "b")])
@@ -71,7 +72,7 @@ def test_classes_labels_and_order_are_image_folders(paths: list[tuple[str, ...]]
             assert folder.problems == []
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(st.lists(NAMES, min_size=1, max_size=3).map(tuple), min_size=1, max_size=12))
 @example([("a-b",), ("a", "b"), ("a.b",), ("a", "c", "d"), ("Z",)])
 def test_without_labels_all_files_come_in_the_order_of_a_sorted_walk(paths: list[tuple[str, ...]]) -> None:

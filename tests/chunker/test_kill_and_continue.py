@@ -19,6 +19,7 @@ from brand.chunker import convert_images
 from brand.errors import NotADataSetError
 from brand.storage.dataset import StoredDataSet
 from tests.support import (
+    LIMIT_S,
     brand,
     brand_process,
     options,
@@ -139,7 +140,7 @@ def test_a_killed_worker_stops_the_conversion_and_the_same_command_goes_on(
         wait_until(lambda: chunks(target) >= 20, "20 chunks")
         workers = [p for p in session_processes(process.pid) if p != process.pid]
         os.kill(workers[0], signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 1, err
         wait_until(lambda: not session_processes(process.pid), "the workers end")
     assert b"worker process died" in err
@@ -159,7 +160,7 @@ def test_ctrl_c_leaves_a_state_that_goes_on_and_says_so(
     with running_brand(*command(source, target)[:-1], jobs) as process:
         wait_until(lambda: chunks(target) >= 20, "20 chunks")
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 130, err
         wait_until(lambda: not session_processes(process.pid), "the workers end")
     assert b"same command again" in err
@@ -234,7 +235,7 @@ def test_a_crash_before_any_step_of_publishing_is_survived(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= least

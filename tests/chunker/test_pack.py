@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brand import pack
@@ -20,6 +20,7 @@ from brand.errors import SchemaError, SourceError, TargetExistsError, UsageError
 from brand.storage.dataset import StoredDataSet
 from brand.storage.verify import verify
 from brand.torch import BrandDataset
+from tests.rounds import examples
 from tests.support import tree_digest
 
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -69,7 +70,7 @@ def same(found: Any, expected: Any) -> bool:
     return type(found) is type(expected) and bool(found == expected)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(SAMPLES, min_size=1, max_size=20), st.integers(1, 7), st.sampled_from(["auto", "none", "zstd"]))
 def test_any_values_come_back_equal(
     tmp_path_factory: pytest.TempPathFactory, samples: list[dict[str, Any]], chunk_size: int, compression: Any

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.chunker.shuffle import Keys, open_order, write_order
+from tests.rounds import examples
 
 
 def order(samples: int, seed: int, block: int = 1 << 21) -> NDArray[np.uint64]:
@@ -29,7 +30,7 @@ def model(samples: int, seed: int) -> NDArray[np.intp]:
     return np.argsort(np.random.Philox(key=seed).random_raw(samples), kind="stable")
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.integers(1, 400), st.integers(0, 2**64 - 1), st.integers(1, 500))
 def test_the_order_is_the_argsort_of_the_keys_for_any_block(samples: int, seed: int, block: int) -> None:
     """Sorting in buckets, of any size, gives what sorting at once gives; every index stands once."""
@@ -38,7 +39,7 @@ def test_the_order_is_the_argsort_of_the_keys_for_any_block(samples: int, seed: 
     assert np.array_equal(np.sort(found), np.arange(samples))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 30), max_size=8))
 def test_keys_do_not_depend_on_how_they_are_asked_for(seed: int, steps: list[int]) -> None:
     """Keys taken in steps are the keys taken at once."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.chunker import Progress, pack
@@ -21,6 +21,7 @@ from brand.errors import SchemaError, SourceError
 from brand.formats.record import encode_records
 from brand.formats.schema import Schema
 from brand.storage.dataset import StoredDataSet
+from tests.rounds import examples
 from tests.support import tree_digest
 
 SCHEMA = Schema.parse({"text": "str", "number": "int"})
@@ -37,7 +38,7 @@ def spooled(texts: list[str], folder: Path, seed: int = 0) -> SpoolSource:
     return spool((s for s in samples_of(texts)), SCHEMA, seed, folder, total=None, on_progress=silent)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(TEXTS, st.integers(1, 3000), st.integers(1, 50), st.integers(0, 5), st.randoms(use_true_random=False))
 def test_records_come_back_equal_for_any_run_size(
     texts: list[str], run: int, step: int, seed: int, random: object

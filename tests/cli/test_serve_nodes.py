@@ -62,7 +62,9 @@ class Served:
             return sum(bool(re.search(pattern, line)) for line in self.said) >= times
 
         wait_until(lambda: said() or self.process.poll() is not None, f"{pattern} in {self.said}")
-        wait_until(said, f"{pattern} in {self.said}", limit_s=5.0)
+        if not said():  # it has ended; what it said last may not have been read
+            self._threads[0].join(LIMIT_S)
+        assert said(), f"{pattern} in {self.said}"
 
     def ends(self) -> int:
         """Wait for its end; the exit code."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brand import pack
-from tests.support import Outcome, brand, brand_process
+from tests.support import LIMIT_S, Outcome, brand, brand_process
 
 READERS = ("info", "verify", "unpack", "cat", "reindex")
 
@@ -172,7 +172,7 @@ def test_a_closed_pipe_is_no_traceback(photos_set: Path) -> None:
     os.close(read)
     for args in (["info", str(photos_set), "--json"], ["cat", str(photos_set), "0", "--field", "image"]):
         done = subprocess.run(
-            [sys.executable, "-m", "brand", *args], stdout=write, stderr=subprocess.PIPE, check=False, timeout=60
+            [sys.executable, "-m", "brand", *args], stdout=write, stderr=subprocess.PIPE, check=False, timeout=LIMIT_S
         )
         assert b"Traceback" not in done.stderr
         assert b"Exception ignored" not in done.stderr

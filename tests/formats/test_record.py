@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.errors import SchemaError
@@ -17,6 +17,7 @@ from brand.formats.record import RecordDecoder, encode_record, encode_records, f
 from brand.formats.schema import Schema
 from tests.formats.strategies import data_sets, model_payload, model_record, same
 from tests.independent_reader import fields
+from tests.rounds import examples
 
 MIXED = Schema.parse({"text": "str", "number": "int", "blob": "bytes", "ratio": "float"})
 
@@ -79,7 +80,7 @@ def test_a_record_of_another_length_is_refused(made: tuple[Schema, list[dict[str
         decode(record + data.draw(st.binary(min_size=1, max_size=9)))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(data_sets(most=1), st.data())
 def test_a_record_with_a_wrong_byte_decodes_or_is_a_value_error(
     made: tuple[Schema, list[dict[str, Any]]], data: st.DataObject

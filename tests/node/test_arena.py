@@ -8,12 +8,13 @@ import os
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brand.errors import UsageError
 from brand.formats.constants import ROW
 from brand.node.arena import IOVEC, ROW_BYTES, SINK, Arena
+from tests.rounds import examples
 
 PAGE = 128
 
@@ -66,7 +67,7 @@ class ArenaMachine(RuleBasedStateMachine):
             self.arena.close()
 
 
-ArenaMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+ArenaMachine.TestCase.settings = examples(40, stateful_step_count=25)
 TestArena = ArenaMachine.TestCase
 
 
@@ -74,7 +75,7 @@ TestArena = ArenaMachine.TestCase
     samples=st.lists(st.tuples(st.integers(0, 400), st.booleans()), min_size=1, max_size=12),
     page=st.sampled_from([64, 128, 512]),
 )
-@settings(max_examples=80)
+@examples(80)
 def test_a_vector_puts_each_byte_where_it_belongs(samples: list[tuple[int, bool]], page: int) -> None:
     """Rows and bytes of the samples that are held follow each other in their chains; the others leave no trace."""
     sizes = np.array([size for size, _ in samples])

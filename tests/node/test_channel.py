@@ -11,7 +11,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from brand.errors import UsageError
 from brand.node import connection, messages
@@ -28,6 +28,7 @@ from brand.node.connection import (
 from brand.node.messages import HEAD, MAX_REQUEST, Kind, ProtocolError, frame
 from brand.testing.node import random_address
 from tests.node.support import listeners
+from tests.rounds import examples
 
 Ends = tuple[Channel, socket.socket]
 
@@ -56,7 +57,7 @@ def ends() -> Iterator[Ends]:
     bodies=st.lists(st.tuples(st.sampled_from(list(Kind)), st.binary(max_size=50)), max_size=12),
     cuts=st.lists(st.integers(0, 700), max_size=12),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_messages_come_whole_however_they_are_cut(bodies: list[tuple[Kind, bytes]], cuts: list[int]) -> None:
     """Any bytes at a time."""
     stream = b"".join(frame(kind, body) for kind, body in bodies)

@@ -6,10 +6,10 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
-from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.node.world import World
+from tests.rounds import examples
 
 CLIENTS = st.sampled_from([0, 0, 0, 1, 1, 2, 3])
 RUNS = st.sampled_from([0, 0, 0, 0, 0, 1, 2])
@@ -197,5 +197,5 @@ def finish(world: World, clients: list[int]) -> None:
     assert world.arena.free == world.arena.count - 1, "pages are lost"
 
 
-CoreMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=50)
+CoreMachine.TestCase.settings = examples(120, stateful_step_count=50)
 TestCore = CoreMachine.TestCase

@@ -20,8 +20,9 @@ from brand.node.leases import MAX_LEASES
 from brand.node.residents import Residents
 from tests.node.test_core_machine import finish
 from tests.node.world import World
+from tests.rounds import Chance, rounds
 
-WALKS = 48
+ROUNDS, WALKS = 4, 12
 STEPS = 400
 
 
@@ -161,10 +162,10 @@ def walk(seed: int) -> None:
     finish(walk.world, walk.all_clients)
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_nothing_is_ever_lost(part: int) -> None:
+@rounds(ROUNDS)
+def test_nothing_is_ever_lost(chance: Chance) -> None:
     """Each page has one owner, each reference a reason, what is due is still to come, and each draw is answered."""
-    for seed in range(part, WALKS, 4):
+    for seed in chance.seeds(WALKS):
         walk(seed)
 
 
@@ -189,6 +190,6 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     count(Core, "_give_up_skipped", lambda self, args, result: result)
     count(Residents, "keep_less", lambda self, args, result: result)
     count(Core, "read_done", lambda self, args, _: self._residents.present(args[0].places).any())
-    for seed in range(WALKS):
+    for seed in range(ROUNDS * WALKS):
         walk(seed)
     assert min(seen[name] for name in ("expect", "_drop", "drop_idle", "_give_up_skipped", "keep_less", "read_done"))

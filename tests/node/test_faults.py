@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -20,16 +19,15 @@ import pytest
 
 import brand
 from brand.node import lifetime
+from brand.node.launch import ServerError
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandSampler
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import greeted, listeners, servers_of
 from tests.node.training import draw_all, node_for, order_for
+from tests.rounds import Chance, rounds
 from tests.support import session_processes, wait_until
-
-ROUNDS = int(os.environ.get("BRAND_KILL_ROUNDS", "10"))
-"""How often something is killed; give more to be surer."""
 
 
 def running(process: int) -> bool:
@@ -139,11 +137,11 @@ def training(path: Path, address: str, **more: object) -> Iterator[Training]:
         wait_until(lambda: not listeners(address), "the server has ended")
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
-def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, number: int) -> None:
+@rounds(10)
+def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> None:
     """Of the training, of a worker or of the server: nothing is left, and the next training finds its way."""
-    rng, address, data = random.Random(number), random_address(), StoredDataSet(texts)
-    victim = ("training", "worker", "server")[number % 3]
+    rng, address, data = chance.rng, random_address(), StoredDataSet(texts)
+    victim = ("training", "worker", "server")[chance.number % 3]
     before = left_behind()
     with training(texts, address, epochs=1000, temporary=tmp_path) as victims:
         if rng.random() < 0.8:
@@ -277,6 +275,34 @@ def test_a_server_whose_owner_is_gone_before_it_starts(texts: Path) -> None:
         pass
     with running_server(texts, owners=(process.pid,)) as server:
         wait_until(lambda: not server.thread.is_alive(), "it ends")
+
+
+def dies_at_its_start(folder: Path, times: int) -> str:
+    """A Python that is killed so many times before it has done anything."""
+    program, deaths = folder / "python", folder / "deaths"
+    program.write_text(
+        f'#!/bin/sh\n[ "$(cat {deaths} 2>/dev/null | wc -l)" -ge {times} ] || {{ echo >> {deaths}; kill -9 $$; }}\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_a_server_that_is_killed_while_it_starts(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is started; where that dies as well, again and again, the error says so."""
+    data, address = StoredDataSet(texts), random_address()
+    order = order_for(data)
+    with monkeypatch.context() as patch, closing(node_for(data, address, "run")) as node:
+        patch.setattr(sys, "executable", dies_at_its_start(tmp_path, 2))
+        found = draw_all(node, order, 0, np.arange(100), owner=os.getpid())
+        assert found == order.plan(0).sample_of[:100].tolist()
+        server = node.stats()["process"]
+    os.kill(server, signal.SIGTERM)
+    wait_until(lambda: not running(server), "it has ended")
+    with monkeypatch.context() as patch, closing(node_for(data, random_address(), "run")) as node:
+        patch.setattr(sys, "executable", dies_at_its_start(tmp_path, 99))
+        with pytest.raises(ServerError, match="ended before it listened"):
+            node.draw(order, 0, np.arange(10), owner=os.getpid())
 
 
 def test_many_start_a_server_at_once(texts: Path) -> None:

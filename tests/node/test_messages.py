@@ -11,10 +11,11 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 
 from brand.node import messages
 from brand.node.messages import HEAD, MAX_DRAW, MAX_REPLICAS, Kind, ProtocolError
+from tests.rounds import examples
 
 U32 = st.integers(0, (1 << 32) - 1)
 
@@ -126,7 +127,7 @@ def test_release(number: int, checked: bool) -> None:
 
 @pytest.mark.parametrize("unpack", [messages.unpack_begin, messages.unpack_draw, messages.unpack_release])
 @given(body=st.binary(max_size=60))
-@settings(max_examples=60)
+@examples(60)
 def test_any_bytes_as_a_request(unpack: Callable[[bytes], Any], body: bytes) -> None:
     """Refused or taken; no other error."""
     with suppress(ProtocolError):

@@ -6,11 +6,11 @@ from collections import Counter
 
 import hypothesis.strategies as st
 import numpy as np
-from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brand.node.arena import Arena
 from brand.node.residents import Residents
+from tests.rounds import examples
 
 SAMPLES = 24
 PAGE = 64
@@ -110,5 +110,5 @@ class ResidentsMachine(RuleBasedStateMachine):
             self.arena.close()
 
 
-ResidentsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+ResidentsMachine.TestCase.settings = examples(60, stateful_step_count=30)
 TestResidents = ResidentsMachine.TestCase

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import threading
 import time
@@ -23,16 +22,14 @@ from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests.nodes.support import Rank, all_reachable, check_epoch, draw_in_step, node_of, order_of, servers
+from tests.rounds import Chance, rounds
 from tests.support import wait_until
 
-ROUNDS = int(os.environ.get("BRAND_KILL_ROUNDS", "4"))
-"""How often a node is killed; give more to be surer."""
 
-
-@pytest.mark.parametrize("number", range(ROUNDS))
-def test_a_node_is_killed_at_any_moment(texts: Path, number: int) -> None:
+@rounds(4)
+def test_a_node_is_killed_at_any_moment(texts: Path, chance: Chance) -> None:
     """By `kill -9`, and sometimes it comes back: the others draw every sample once, from the shared storage."""
-    rng, order = random.Random(number), order_of(texts)
+    rng, order = chance.rng, order_of(texts)
     with ExitStack() as stack, servers(texts, 3, memory=rng.choice([0.3, 0.6])) as found:
         clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found[:2]]
         drawing = [Rank(client, order, rank, 2) for rank, client in enumerate(clients)]

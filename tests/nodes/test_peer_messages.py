@@ -13,7 +13,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 
 from brand.node import peer_messages as wire
 from brand.node.arena import ROW_BYTES
@@ -26,6 +26,7 @@ from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import random_address
 from tests.nodes.support import order_of
+from tests.rounds import examples
 from tests.support import wait_until
 
 PAGE = 128
@@ -193,7 +194,7 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
 
 
 @given(data=st.data(), asks=st.booleans())
-@settings(max_examples=1000)
+@examples(1000)
 def test_whatever_a_node_says_the_server_goes_on(
     served: tuple[NodeServer, Wire], texts: Path, data: Any, asks: bool
 ) -> None:

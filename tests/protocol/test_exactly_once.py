@@ -6,13 +6,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 from brand.protocol.random import Stream, permutation
 from tests.protocol.models import epochs, length_of_chunk, orders, reads_of
+from tests.rounds import examples
 
 CORNERS = {
     "one sample": (1, 1, 1, 1),
@@ -56,14 +57,14 @@ def assert_every_sample_is_there(plan: Plan) -> None:
     assert read is None
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(orders(), epochs)
 def test_an_epoch_delivers_every_sample_exactly_once(order: Order, epoch: int) -> None:
     """What is drawn at all positions is each place once."""
     assert sorted(order.plan(epoch).sample_of.tolist()) == list(range(order.samples))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(orders(), epochs)
 def test_every_sample_is_in_memory_when_it_is_drawn(order: Order, epoch: int) -> None:
     """Each draw finds its sample among those that finished reads hold, none is held twice, none is left over."""

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.protocol import random
@@ -29,6 +29,7 @@ from tests.protocol.models import (
     refills,
     seeds,
 )
+from tests.rounds import examples
 
 WIDE = 1 << 32
 """A window, or a limit, larger than any epoch."""
@@ -67,7 +68,7 @@ def model_plan(
 # Against the model
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(mappings(), many_nodes(), refills, seeds, epochs, st.randoms(use_true_random=False))
 def test_a_plan_is_that_of_the_model_for_any_access_sequence(
     mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int, dice: Random

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.protocol.mapping import Mapping
@@ -15,6 +15,7 @@ from brand.protocol.plan import Plan
 from brand.protocol.random import Stream, permutation
 from brand.protocol.slots import Refill, plan_access, plan_slots, priorities
 from tests.protocol.models import Read, epochs, mappings, model_slots, reads_of, refills, seeds
+from tests.rounds import examples
 
 
 def model_plan(
@@ -24,7 +25,7 @@ def model_plan(
     return model_slots(mapping, access, refill, lambda group, k: priorities(mapping, seed, epoch, k)[group].tolist())
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(mappings(), refills, seeds, epochs, st.randoms(use_true_random=False))
 def test_a_plan_is_that_of_the_model_for_any_access_sequence(
     mapping: Mapping, refill: Refill, seed: int, epoch: int, dice: Random

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.protocol import split
 from brand.protocol.owners import MAX_NODES
 from brand.protocol.random import Stream, permutation
 from brand.protocol.split import split_near
+from tests.rounds import examples
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def model_split(owner_at: Sequence[int], node_of_rank: Sequence[int], batch: int
     return found
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(cases())
 def test_a_split_is_that_of_the_model(case: Case) -> None:
     """Position by position the same ranks."""

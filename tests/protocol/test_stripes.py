@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.protocol import stripes
@@ -26,6 +26,7 @@ from tests.protocol.models import (
     seeds,
     stripes_of_group,
 )
+from tests.rounds import examples
 
 
 @dataclass(frozen=True)
@@ -93,14 +94,14 @@ def ranges(reads: list[Read]) -> list[tuple[int, int, int]]:
     return [(read.chunk, read.first, read.count) for read in reads]
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(cases())
 def test_a_group_is_drawn_in_the_order_of_its_model_tape(case: Case) -> None:
     """The k-th draw of a group takes the k-th sample of the group by key."""
     assert drawn_by_group(case.plan()) == [case.tape(group) for group in range(case.mapping.groups)]
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(cases())
 def test_deadlines_are_those_of_the_model(case: Case) -> None:
     """A group's stripes are read in their order, each as late as its own first draw and those behind it allow."""

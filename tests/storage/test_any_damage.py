@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.chunker import convert_audio
 from brand.errors import FormatError, MissingFileError
 from brand.storage.dataset import StoredDataSet
 from tests.golden.inputs import clip_files, lay
+from tests.rounds import examples
 from tests.storage.support import NOTES, SAMPLES, read_each, told_by_verify
 from tests.support import options
 
@@ -73,7 +74,7 @@ def flip(data: bytes, bit: int) -> bytes:
     return data[:byte] + bytes([data[byte] ^ 1 << bit % 8]) + data[byte + 1 :]
 
 
-@settings(max_examples=250)
+@examples(250)
 @given(which=st.integers(0, 2), data=st.data())
 def test_any_flipped_bit_is_told(sets: Sets, which: int, data: st.DataObject) -> None:
     """There is no bit without meaning in a data set."""
@@ -84,7 +85,7 @@ def test_any_flipped_bit_is_told(sets: Sets, which: int, data: st.DataObject) ->
         check(folder, samples)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(which=st.integers(0, 2), data=st.data())
 def test_any_missing_end_is_told(sets: Sets, which: int, data: st.DataObject) -> None:
     """Only the line end of the manifest may be missing."""
@@ -95,7 +96,7 @@ def test_any_missing_end_is_told(sets: Sets, which: int, data: st.DataObject) ->
         check(folder, samples)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(which=st.integers(0, 2), data=st.data(), more=st.binary(min_size=1, max_size=99))
 def test_any_longer_file_is_told(sets: Sets, which: int, data: st.DataObject, more: bytes) -> None:
     """Only white space may follow the manifest."""
@@ -105,7 +106,7 @@ def test_any_longer_file_is_told(sets: Sets, which: int, data: st.DataObject, mo
         check(folder, samples, told=path.name != "brand.json" or bool(more.strip(b" \t\r\n")))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(which=st.integers(0, 2), data=st.data())
 def test_any_block_of_zeros_is_told(sets: Sets, which: int, data: st.DataObject) -> None:
     """What file systems leave of a file after a power cut."""

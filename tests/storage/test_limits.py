@@ -13,6 +13,7 @@ import pytest
 from brand.testing.forge import put_together, set_preamble, sign_files, sign_index, table, take_apart
 from tests.formats.test_chunk import header, whole_chunk
 from tests.storage.support import chunk
+from tests.support import LIMIT_S
 
 HUGE = 2**32 - 1
 EMPTY_FRAME_OF_4_GIB = b"\x28\xb5\x2f\xfd\xa0" + struct.pack("<I", HUGE) + b"\x01\x00\x00"
@@ -50,7 +51,7 @@ else:
 def outcome(what: str, folder: Path, index: int = 0) -> str:
     """The class of the error that reading, verifying or indexing again gives in little memory."""
     command = [sys.executable, "-W", "error", "-c", SCRIPT, what, str(folder), str(index)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

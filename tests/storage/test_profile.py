@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from brand.errors import BrandError, StorageError, UsageError
@@ -34,6 +34,7 @@ from brand.storage.profile import (
     stripe_length,
 )
 from brand.storage.ranges import MOST_IN_FLIGHT, Cell, Range, cells_that_fit, layouts, place, reads_of, rounds
+from tests.rounds import examples
 
 KIB = 1024
 SIZES = tuple(KIB << power for power in range(5, 13))
@@ -75,7 +76,7 @@ NAS = modelled(latency_s=500e-6, one=1e9, most=120e6, operations=400)
 # What follows from the numbers
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(profiles())
 def test_the_choice_lies_within_what_was_measured(found: Profile) -> None:
     """The depth was measured, and the read size is from its smallest to its largest one."""
@@ -84,7 +85,7 @@ def test_the_choice_lies_within_what_was_measured(found: Profile) -> None:
     assert measured[0] <= stripe_bytes(found) <= measured[-1]
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(profiles(), st.integers(-8, 8))
 def test_the_choice_depends_on_ratios_only(found: Profile, power: int) -> None:
     """A storage that is as many times faster at everything has the same stripes."""
@@ -198,7 +199,7 @@ def test_stripes_of_known_length(read_bytes: int, mean: float, chunk_size: int, 
     assert stripe_length(read_bytes, mean, chunk_size) == length
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(profiles())
 def test_sequential_lies_among_the_measured_figures(found: Profile) -> None:
     """Never above the fastest figure, never below the slowest."""
@@ -231,7 +232,7 @@ def stored(cache: Path, tmp_path: Path) -> tuple[Profile, Path]:
     return found, save_profile(found)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(profiles())
 def test_json_gives_the_same_profile(found: Profile) -> None:
     """To the last bit."""
@@ -325,7 +326,7 @@ def test_a_damaged_file_is_left_alone(
     assert file.read_bytes() == data
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data())
 def test_any_damage_is_harmless(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Bytes changed, cut or put in anywhere: a profile that can be, or none; never an error."""
@@ -545,7 +546,7 @@ def test_a_round_goes_one_way_and_the_next_one_back() -> None:
     assert rounds([Cell(4096, 1)], 2) == [[Cell(4096, 1)]] * 2
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.lists(st.integers(1 << 16, 1 << 24), min_size=1, max_size=4), st.integers(0, 100))
 def test_little_data_is_used_again_and_again(files: list[int], seed: int) -> None:
     """A visit never reads a byte twice, and has the fewest reads it needs wherever the cell fits."""

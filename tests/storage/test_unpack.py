@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.chunker import convert_audio
@@ -33,6 +33,7 @@ from brand.storage.unpack import unpack
 from brand.testing.damage import flip_bit
 from brand.testing.forge import edit_manifest, put_together, sign_files, sign_index, take_apart
 from tests.golden.inputs import clip_files, lay, wav
+from tests.rounds import examples
 from tests.storage.support import chunk, told_by_verify
 from tests.support import files_below, options
 
@@ -237,7 +238,7 @@ def test_extras_that_are_no_zip_are_told(clips: Path, tmp_path: Path, data: byte
         unpack(clips, tmp_path / "out")
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_any_damage_to_the_extras_is_a_brand_error(
     damaged_extras: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

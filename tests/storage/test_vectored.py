@@ -10,13 +10,14 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from numpy.typing import NDArray
 
 from brand.storage import vectored
 from brand.storage.pagecache import CachedFile
 from brand.storage.vectored import OPEN_FILES, DirectFiles, LocalFiles
 from tests.node.support import open_files
+from tests.rounds import examples
 
 IOVEC = np.dtype([("base", "<u8"), ("length", "<u8")])
 Make = type[LocalFiles] | type[DirectFiles]
@@ -53,7 +54,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 @given(
     lengths=LENGTHS, offset=st.integers(0, 500), most=st.integers(1, 8), forget=st.booleans(), cut=st.integers(1, 90)
 )
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_piece_gets_its_bytes(
     make: Make, file: Path, lengths: list[int], offset: int, most: int, forget: bool, cut: int
 ) -> None:

@@ -12,12 +12,14 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, UsageError
 from brand.testing.shuffling import Finding, Shuffling, main, measure, uniformity
+from tests.rounds import examples
+from tests.support import LIMIT_S
 
 Order = NDArray[np.int64]
 CHUNK, BATCH = 16, 64
@@ -70,7 +72,7 @@ def figures(found: Shuffling) -> tuple[float, float, float]:
     return found.pairs, found.mates, found.neighbours
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(0, 40).flatmap(lambda n: st.permutations(range(n))), st.integers(1, 45), st.integers(1, 45))
 def test_the_figures_are_those_of_their_definitions(order: list[int], chunk_size: int, batch: int) -> None:
     """For any order, chunk size and batch, short last chunks and batches among them."""
@@ -327,7 +329,7 @@ def test_files_are_measured_from_the_command_line(tmp_path: Path, capsys: pytest
         assert str(measure(place_of[ids], chunk_size=8, batch=20)) in told
     assert str(uniformity([place_of[one], place_of[two]])) in told
     command = [sys.executable, "-W", "error", "-m", "brand.testing.shuffling", files[0], "--chunk-size=8", "--batch=20"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
     assert done.stdout == f"{files[0]}: 500 ids\n{measure(one, chunk_size=8, batch=20)}\n\n"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from typing import Any
@@ -15,13 +17,14 @@ from brand.node.member import Member
 from brand.torch import discovery
 from brand.torch.discovery import Job, find_nodes
 from brand.torch.ranks import master, node_by_launcher
+from tests.support import LIMIT_S
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The store of a job, at an address that the environment says."""
     hosted = torch.distributed.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=LIMIT_S)
     )
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(hosted.port))
@@ -76,7 +79,7 @@ def test_nodes_meet(store: Any) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(LIMIT_S)
     assert met[1] == ["127.0.0.1:7000", None, "127.0.0.1:7002"]
     assert Member.from_json(jobs[2].member()).bind == "127.0.0.1:7002"
     other = Member.from_json(Job("another job", 0, 3).member())
@@ -105,3 +108,38 @@ def test_before_the_process_group_each_node_is_alone(caplog: pytest.LogCaptureFi
     """Where nobody says where ranks are: a warning, and no waiting for ranks that may wait for this one."""
     assert find_nodes(0, 2, "job") is None
     assert "init_process_group" in caplog.text
+
+
+FORKED = """
+import os, sys, torch.distributed
+from brand.torch.discovery import Job
+
+store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+token = Job("job", 0, 2).member()["token"]
+
+def ask():
+    assert all(Job("job", 0, 2).member()["token"] == token for _ in range(20))
+
+children = []
+for _ in range(4):
+    child = os.fork()
+    if not child:
+        try:
+            ask()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
+    children.append(child)
+ask()
+assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_forked_workers_have_connections_to_the_store_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four that ask at the same time as their training get their own answers, and find the same job."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brand import pack
 from brand.errors import NotADataSetError, SchemaError, UsageError
 from brand.torch import BrandDataset
+from tests.rounds import examples
 
 Sample = dict[str, Any]
 
@@ -87,7 +88,7 @@ def test_a_set_without_classes_has_none(tmp_path: Path) -> None:
     assert BrandDataset(tmp_path / "set").classes is None
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.lists(st.integers(-600, 599), max_size=40))
 def test_any_batch_is_what_a_list_gives(raw: BrandDataset, samples: list[Sample], indices: list[int]) -> None:
     """`__getitems__`: any order, negative ones, the same one several times, none at all."""

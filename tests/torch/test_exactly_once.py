@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -17,6 +17,7 @@ from brand.node.memory import Memory, memory_bytes
 from brand.node.pages import arena_bytes, measure_pages
 from brand.storage.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.rounds import examples
 from tests.torch.support import (
     MANY_WORKERS,
     Openings,
@@ -57,7 +58,7 @@ MEMORIES = st.one_of(
 )
 
 
-@settings(max_examples=40, phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink])
+@examples(40, phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink])
 @given(
     sizes=SIZES,
     chunk_size=st.integers(1, 12),

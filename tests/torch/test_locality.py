@@ -16,6 +16,7 @@ from brand.protocol.tickets import positions_of, tag_and_epoch
 from brand.testing.cluster import RunningCluster, running_cluster
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts
+from tests.support import LIMIT_S
 
 NODES, BATCH, SAMPLES = 3, 16, 1200
 
@@ -41,7 +42,7 @@ def on_all(act: Callable[[int], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT_S)
     assert len(found) == NODES
     return [found[rank] for rank in range(NODES)]
 

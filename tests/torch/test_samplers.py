@@ -343,7 +343,6 @@ def test_a_fork_in_mid_draw(small: Path) -> None:
         assert ended_well(*children)
 
 
-@pytest.mark.timeout(60)
 def test_a_fork_while_a_loader_runs(small: Path) -> None:
     """Its threads are the parent's; the child draws for itself, with a loader of its own."""
     with served(small) as data_set:

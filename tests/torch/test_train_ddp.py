@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-LIMIT_S = 120.0
-
-
-def free_port() -> int:
-    """A port on loopback where nobody listens just now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+from tests.support import LIMIT_S, free_port
 
 
 def run(commands: Sequence[list[str]]) -> str:
