@@ -93,11 +93,11 @@ class Tables:
         if table is None or not np.array_equal(table.view(np.uint8), known.view(np.uint8)):
             table = self._whole_table(chunk)
             if table is not None:
-                differs = (
-                    table[slot : slot + count] != known if len(table) >= slot + count else np.ones(count, np.bool_)
-                )
-                if differs.any():
-                    return first + np.flatnonzero(differs)
+                wrong = np.arange(count, dtype=np.int64)
+                if len(table) >= slot + count:  # else it is another chunk
+                    wrong = wrong[table[slot : slot + count] != known]
+                if len(wrong):
+                    return wrong + np.int64(first)
         self._same[block] = True
         return np.empty(0, np.int64)
 
