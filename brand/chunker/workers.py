@@ -58,20 +58,35 @@ def run_tasks(
             " What is finished is kept; run the same command again and it goes on"
         ) from error
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        _end(pool)
 
 
 def _feed(
     pool: ProcessPoolExecutor, function: Callable[[Any, Task], Result], tasks: Iterator[Task], bound: int
 ) -> Iterator[tuple[Task, Result]]:
     running: dict[Future[Result], Task] = {}
-    while True:
-        for task in islice(tasks, bound - len(running)):
-            running[pool.submit(_do, function, task)] = task
-        if not running:
-            return
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            yield running.pop(future), future.result()
+    try:
+        while True:
+            for task in islice(tasks, bound - len(running)):
+                running[pool.submit(_do, function, task)] = task
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+    finally:
+        wait([future for future in running if not future.cancel()])
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """End the pool once its running tasks have ended; its workers are not asked, they are killed.
+
+    A worker that waits for a task holds the lock of the queue. If it is killed just then, the others never hear that
+    they should end, and a shutdown that asks them waits for ever.
+    """
+    processes = list((pool._processes or {}).values())
+    for process in processes:
+        process.kill()
+    pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _do(function: Callable[[Any, Task], Result], task: Task) -> Result:

@@ -28,7 +28,10 @@ class Conversions:
     """Of 600 pictures and of 41 clips, each with some options; and what they write where nobody kills them."""
 
     def __init__(self, pictures: Path, clips: Path, folder: Path) -> None:
-        self._sources = {"images": [pictures], "audio": [clips, "--transcripts", clips / "transcripts.tsv"]}
+        self._sources: dict[str, list[object]] = {
+            "images": [pictures],
+            "audio": [clips, "--transcripts", clips / "transcripts.tsv"],
+        }
         self._folder = folder
         self.undisturbed = cache(self._undisturbed)
 

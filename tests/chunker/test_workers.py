@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -132,3 +133,15 @@ def test_the_default_is_the_cores_this_process_may_use() -> None:
         assert default_jobs() == 1
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+def test_workers_that_no_longer_listen_do_not_hold_up_the_end() -> None:
+    """As where one was killed that held the lock of the queue: all tasks are done, and nobody is asked to end."""
+    tasks = run_tasks(add, 7, range(20), jobs=3)
+    assert len(list(itertools.islice(tasks, 20))) == 20
+    workers = [process.pid for process in multiprocessing.active_children() if process.pid is not None]
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    assert list(tasks) == []
+    assert workers
+    assert all(map(gone, workers))

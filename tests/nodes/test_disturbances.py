@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -123,7 +123,7 @@ def draw_while(disturber: Disturber, data_sets: Sequence[BrandDataset]) -> None:
             errors.append(error)
             step.abort()
 
-    def attempt(act: Callable[[], list[object]]) -> list[object]:
+    def attempt(act: Callable[[], list[Any]]) -> list[Any]:
         for _ in range(20):
             try:
                 return act()

@@ -204,7 +204,11 @@ def _go_on(job: Job, data_set: BrandDataset, rank: int, again: int) -> None:
 
 
 def _loader(job: Job, data_set: BrandDataset, sampler: BrandSampler) -> Any:
-    workers = {"num_workers": job.workers, "multiprocessing_context": job.context, "worker_init_fn": _end_with_training}
+    workers: dict[str, Any] = {
+        "num_workers": job.workers,
+        "multiprocessing_context": job.context,
+        "worker_init_fn": _end_with_training,
+    }
     if job.loading == "BrandLoader":
         return BrandLoader(data_set, job.batch, sampler=sampler, threads=2)
     if job.loading == "StatefulDataLoader":
