@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.messages import ProtocolError
 from brand.node.turns import Turns
 
 
@@ -28,10 +29,20 @@ class Drawer:
     workers: int = 1
     """How many workers it has; 1 where it draws itself."""
 
+    @staticmethod
+    def named(training: object, worker: object) -> Drawer | None:
+        """Who draws, as a client says in its HELLO; None where it says nothing. Raises `ProtocolError`."""
+        if worker is None or training is None:
+            return None
+        match worker:
+            case [int() as number, int() as workers] if isinstance(training, int) and 0 <= number < workers:
+                return Drawer(training, number, workers)
+        raise ProtocolError(f"worker {worker!r} of process {training!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What ranks should have drawn, and have not."""
+    """What ranks should have drawn, and have not; as text, for people."""
 
     positions: int
     """How many positions were not drawn,"""
@@ -40,6 +51,16 @@ class LeftOut:
     at_the_beginning: int
     """and how many of them lie before the first that was drawn."""
     ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        who = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {', '.join(map(str, self.ranks))}"
+        return (
+            f"left out {self.positions:,} of the {self.of:,} positions that {who} passed ({self.at_the_beginning:,} of "
+            "them at the beginning): something between BrandSampler and data set takes batches away. A framework that "
+            "shards again does that, and one that skips batches to resume: docs/frameworks.md says what to use with "
+            "it. A batch sampler of your own must yield all that the BrandSampler does, and not its batches in another "
+            "order"
+        )
 
 
 class Account:

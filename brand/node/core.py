@@ -25,18 +25,15 @@ from brand.node.arena import Arena
 from brand.node.counters import Counters
 from brand.node.epoch import Epoch
 from brand.node.epochs import Epochs, Key
+from brand.node.keeping import AHEAD_SHARE, Keeping
 from brand.node.leases import Leases
 from brand.node.members import ALONE, Members
 from brand.node.remote import SILENCE_S, Remote
 from brand.node.residents import Residents
 from brand.node.runs import Begin
 from brand.node.tasks import Answer, Choice, Draw, Read, Rows, rows_of
-from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 
-AHEAD_SHARE: Final = 8
-"""One part in so many of the arena is left free of kept samples, to read ahead into."""
-AHEAD_MOST: Final = 256 << 20
 LARGEST_SHARE: Final = 4
 """A sample larger than one part in so many of the arena is never held."""
 IDLE_S: Final = 2.0
@@ -73,8 +70,7 @@ class Core:
         self._draws: list[Draw] = []
         self._leases = Leases(self._residents)
         self._answers: deque[Answer] = deque()
-        self._kept_for: set[int] = set()
-        """Runs that were under way when it was decided what is kept."""
+        self._keeping = Keeping(arena, self._residents, self.epochs, chunk_size, remote_pages)
         self.reading = 0
         """Reads on their way."""
         self._no_room = False
@@ -164,17 +160,8 @@ class Core:
     # -- what is to be done ------------------------------------------------------------------------------------------
 
     def choice_wanted(self) -> Choice | None:
-        """What is to be kept must be chosen anew: a run has begun, or has ended and left its memory."""
-        runs = self.epochs.under_way(self._kept_for)
-        if runs == self._kept_for or (runs and not self.epochs.orders()):
-            return None
-        self._kept_for = runs
-        for (run, _), epoch in self.epochs:
-            order = self.epochs.order(run)
-            if order.protocol == "stripes":
-                owners = self.epochs.owners(order)
-                return Choice(epoch.plan, order.stripe, self._room_to_keep(order), owners)
-        return None
+        """What is to be kept must be chosen anew; None where it need not."""
+        return self._keeping.choice_wanted()
 
     def answers(self) -> Iterator[Answer]:
         """Answers to draws."""
@@ -290,17 +277,6 @@ class Core:
         }
 
     # -- steps -------------------------------------------------------------------------------------------------------
-
-    def _room_to_keep(self, order: Order) -> int:
-        """Pages that kept samples and an epoch's samples of this order may take together."""
-        pages = self._arena.count - 1
-        pages -= self.remote_pages
-        if int(self._residents.pages_of.sum(dtype=np.int64)) <= pages:
-            return pages  # all fits, and nothing will ever have to be read ahead
-        pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._arena.page)
-        mean = float(self._residents.pages_of.mean())
-        others = self.epochs.orders() - {order}
-        return pages - round(sum(other.mapping.groups * self._chunk_size * mean for other in others))
 
     def _busy(self) -> set[Key]:
         """Epochs with draws that wait."""

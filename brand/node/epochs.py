@@ -21,14 +21,11 @@ from brand.node.epoch import Epoch
 from brand.node.members import ALONE, Members, Owners
 from brand.node.outgoing import follows
 from brand.node.residents import Residents
-from brand.node.runs import Begin, Beginning, Drawing, Reader, Run, Taker, Waiting
+from brand.node.runs import Begin, Beginning, Drawing, Reader, Run, Runs, Taker, Waiting
 from brand.node.turns import Turns
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import Plan
 from brand.protocol.split import split_near
-
-MAX_RUNS: Final = 1024
-"""Runs that a server has at a time."""
 
 RANKS_S: Final = 1.0
 """How long an epoch that is planned waits for ranks of other nodes to begin it."""
@@ -51,8 +48,8 @@ class Epochs:
         """By node."""
         self._samples, self._chunk_size = len(residents.pages_of), chunk_size
         self._members = members
-        self._runs: dict[int, Run] = {}
-        self._last_run = self._last_number = 0
+        self.runs = Runs(self._samples, chunk_size)
+        self._last_number = 0
         self._epochs: dict[Key, Epoch] = {}
         self._planned: set[Key] = set()
         self._begun: dict[Key, Beginning] = {}
@@ -85,7 +82,7 @@ class Epochs:
 
     def order(self, run: int) -> Order:
         """The order of a run."""
-        return self._runs[run].order
+        return self.runs[run].order
 
     def owners(self, order: Order) -> Owners:
         """Who owns what in a run of this order."""
@@ -93,50 +90,13 @@ class Epochs:
 
     def orders(self) -> set[Order]:
         """Orders of the runs that have epochs."""
-        return {self._runs[number].order for number, _ in self._epochs}
-
-    def knows(self, client: int, run: int) -> bool:
-        """Whether a client has registered the run of this number."""
-        return run in self._runs and client in self._runs[run].clients
-
-    def order_by_tag(self, name: str, tag: int | None) -> Order:
-        """The order that a run's processes call by a tag. Raises `UsageError` where there is none."""
-        for run in self._runs.values():
-            if tag is not None and (run.name, run.tag) == (name, tag):
-                return run.order
-        raise UsageError(f"no order of run {name} has tag {tag}")
-
-    def clients(self, run: int | None) -> list[int]:
-        """Clients that have registered the run of this number, or any (None)."""
-        return sorted(
-            {client for number, known in self._runs.items() if run in (None, number) for client in known.clients}
-        )
+        return {self.runs[number].order for number, _ in self._epochs}
 
     def missing_ranks(self, key: Key) -> list[int]:
         """Ranks of an epoch that have not begun, as far as one has."""
         begin = self._begun.get(key)
         replicas = 1 if begin is None else begin.turns.replicas
-        return sorted(set(range(replicas)) - self._runs[key[0]].ranks(replicas).keys())
-
-    def number_of(self, name: str, order: Order) -> int | None:
-        """Number of a run; None where it is not known here."""
-        return next((n for n, run in self._runs.items() if (run.order, run.name) == (order, name)), None)
-
-    def register(self, client: int, order: Order, name: str, tag: int | None, turn: int | None = None) -> int:
-        """Number of a run. Raises `UsageError` where its order does not fit the data set."""
-        if (order.samples, order.chunk_size) != (self._samples, self._chunk_size):
-            raise UsageError("the order is of another data set: its sizes differ")
-        number = self.number_of(name, order)
-        if number is None:
-            if len(self._runs) == MAX_RUNS:
-                raise UsageError(f"this server already serves {MAX_RUNS} runs; start another one")
-            number = self._last_run = self._last_run + 1
-            self._runs[number] = Run(order, name, None, None)
-        run = self._runs[number]
-        run.clients.add(client)
-        run.tag = run.tag if tag is None else tag
-        run.turn = run.turn if turn is None else turn
-        return number
+        return sorted(set(range(replicas)) - self.runs[key[0]].ranks(replicas).keys())
 
     def begin_here(
         self,
@@ -152,7 +112,7 @@ class Epochs:
 
         So many `processes` draw what it has to draw.
         """
-        run = self._runs[key[0]]
+        run = self.runs[key[0]]
         run.processes = processes
         before = run.readers.get((client, None))
         if before is None or key[1] <= before.epoch:
@@ -162,7 +122,7 @@ class Epochs:
 
     def begin(self, client: int, key: Key, begin: Begin, busy: set[Key]) -> None:
         """Ranks are about to draw, here or at another node."""
-        run, epoch = self._runs[key[0]], key[1]
+        run, epoch = self.runs[key[0]], key[1]
         if begin.node != self._members.node:
             self._largest_sent[begin.node] = begin.largest
         if begin.times:
@@ -187,11 +147,11 @@ class Epochs:
 
     def agreed(self, key: Key) -> bool:
         """Whether all ranks have begun an epoch as this node's have, if any of them is in it."""
-        return self._runs[key[0]].agreed_on(key[1], self._members.node)
+        return self.runs[key[0]].agreed_on(key[1], self._members.node)
 
     def conflicts(self) -> Iterator[tuple[int, str]]:
         """Runs that cannot go on, as ranks have begun an epoch in different ways, and why."""
-        for number, run in self._runs.items():
+        for number, run in self.runs.items():
             reason = run.conflict(self._members.node)
             if reason is not None:
                 yield number, reason
@@ -212,7 +172,7 @@ class Epochs:
     def forget(self, client: int, key: Key, node: int, busy: set[Key]) -> None:
         """Another node, which is this client, has no use for an epoch any more."""
         self._takers.pop((key, node), None)
-        state, run = self._epochs.get(key), self._runs.get(key[0])
+        state, run = self._epochs.get(key), self.runs.get(key[0])
         if state is not None:
             self._residents.let_go(state.forget(node))
         if run is not None and run.readers.pop((client, key[1]), None) is not None:
@@ -226,7 +186,7 @@ class Epochs:
         """
         if key in self._epochs or key in self._planned:
             return
-        run, epoch = self._runs[key[0]], key[1]
+        run, epoch = self.runs[key[0]], key[1]
         begins = run.begins(epoch)
         if begins:
             begin = begins[0]
@@ -246,22 +206,16 @@ class Epochs:
 
     def check(self, key: Key) -> None:
         """Raises `UsageError` where ranks of a run left out positions of an epoch."""
-        fault = self._runs[key[0]].fault
+        fault = self.runs[key[0]].fault
         if fault is not None:
             raise UsageError(fault)
 
     def judge(self, key: Key) -> None:
         """Where ranks left out some of an epoch, what they draw next is refused."""
-        run, state = self._runs[key[0]], self._epochs[key]
+        run, state = self.runs[key[0]], self._epochs[key]
         left_out = state.account.left_out(run.processes) if state.begun and state.whole and not run.fault else None
         if left_out is not None:
-            run.fault = (
-                f"epoch {key[1]} left out {left_out.positions:,} of the {left_out.of:,} positions that "
-                f"{_ranks(left_out.ranks)} passed ({left_out.at_the_beginning:,} of them at the beginning): something "
-                "between BrandSampler and data set takes batches away. A framework that shards again does that, and "
-                "one that skips batches to resume: docs/frameworks.md says what to use with it. A batch sampler of "
-                "your own must yield all that the BrandSampler does, and not its batches in another order"
-            )
+            run.fault = f"epoch {key[1]} {left_out}"
             self._faults.append(run.fault)
 
     def want(self, key: Key) -> None:
@@ -276,13 +230,13 @@ class Epochs:
         while self._wanted:
             key = self._wanted.popleft()
             if key in self._planned:
-                yield key, self._runs[key[0]].order
+                yield key, self.runs[key[0]].order
 
     def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None) -> None:
         """A plan is made; nothing happens where it is not wanted any more."""
         if key not in self._planned:
             return
-        run = self._runs[key[0]]
+        run = self.runs[key[0]]
         begin = self._begun.get(key)
         if begin is None:  # read ahead, for the ranks that draw now
             begins = [reader.begin for reader in run.readers.values()]
@@ -303,19 +257,19 @@ class Epochs:
         """An epoch begins when all its ranks have: what is read for one is not read again for the next."""
         turns = self._waiting[key].begin.turns
         waits = self._members.nodes > 1 or turns.batch
-        if not waits or len(self._runs[key[0]].ranks(turns.replicas)) >= turns.replicas:
+        if not waits or len(self.runs[key[0]].ranks(turns.replicas)) >= turns.replicas:
             self._make(key)
 
     def left(self, client: int, busy: set[Key], only: int | None = None) -> None:
         """A client is gone, or has left one run only."""
-        for number, run in [(n, run) for n, run in self._runs.items() if only in (None, n)]:
+        for number, run in [(n, run) for n, run in self.runs.items() if only in (None, n)]:
             run.clients.discard(client)
             readers = [reader for reader in run.readers if reader[0] == client]
             for reader in readers:
                 del run.readers[reader]
             if not run.clients:
                 self._retire(number, set())
-                del self._runs[number]
+                del self.runs[number]
             elif readers:
                 self._retire(number, busy)
 
@@ -331,7 +285,7 @@ class Epochs:
     def drawings(self) -> dict[Key, Drawing]:
         """What other nodes should know: which epochs the ranks of this node draw, or will draw next."""
         node, told = self._members.node, {}
-        for number, run in self._runs.items():
+        for number, run in self.runs.items():
             begun: dict[int, int] = {}
             for reader in run.readers.values():
                 if reader.begin.node == node:
@@ -375,7 +329,7 @@ class Epochs:
         plan, begin = waiting.plan, waiting.begin
         self._planned.discard(key)
         self._begun.pop(key, None)
-        run, owners = self._runs[key[0]], self.owners(self.order(key[0]))
+        run, owners = self.runs[key[0]], self.owners(self.order(key[0]))
         ranks = run.ranks(begin.turns.replicas) or {0: self._members.node}
         turns = begin.turns
         if turns.batch:
@@ -419,7 +373,7 @@ class Epochs:
         """An epoch that is planned is begun: as it was read ahead, or anew."""
         self.changes += 1
         if not state.begun and begin.turns.same_as(state.turns):
-            run = self._runs[key[0]]
+            run = self.runs[key[0]]
             state.expect(run.ranks(state.replicas), run.fronts(key[1]))
             state.begun = begin.times
             return
@@ -430,7 +384,7 @@ class Epochs:
 
     def _retire(self, number: int, busy: set[Key]) -> None:
         """Drop the epochs of a run that no reader is at, or will be at next."""
-        run = self._runs[number]
+        run = self.runs[number]
         at = {reader.epoch for reader in run.readers.values()}
         run.agreed &= at
         wanted = {(number, epoch + more) for epoch in at for more in (0, 1)} | busy
@@ -449,8 +403,3 @@ class Epochs:
         self._residents.let_go(np.flatnonzero(state.held))
         state.held[:] = False
         state.dropped = True
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    """For people."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

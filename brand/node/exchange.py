@@ -165,7 +165,7 @@ class Exchange:
         """
         told = self._fetches.done()
         for run, reason in self._wrong.items():
-            told += [(client, UsageError(reason)) for client in self._core.epochs.clients(run) if client >= 0]
+            told += [(client, UsageError(reason)) for client in self._core.epochs.runs.clients(run) if client >= 0]
         return told
 
     def _ask(self, node: int, message: bytes) -> None:
@@ -280,7 +280,7 @@ class Exchange:
             same = (drawing.name, drawing.turn)
             self._wrong |= {key[0]: wrong for key, d in self._drawings.items() if (d.name, d.turn) == same}
             return
-        run = self._core.epochs.register(_client(node), drawing.order, drawing.name, None, drawing.turn)
+        run = self._core.epochs.runs.register(_client(node), drawing.order, drawing.name, None, drawing.turn)
         key = run, drawing.epoch
         before = self._numbers.get((node, key), 0)
         if before not in (0, drawing.number):  # it has begun the epoch anew
@@ -309,7 +309,7 @@ class Exchange:
         return None
 
     def _forget(self, node: int, forgotten: wire.Forgotten) -> None:
-        run = self._core.epochs.number_of(forgotten.name, forgotten.order)
+        run = self._core.epochs.runs.number_of(forgotten.name, forgotten.order)
         for other, key in list(self._numbers):
             if other == node and key[0] == run and forgotten.epoch in (None, key[1]):
                 self._theirs.pop((node, self._numbers.pop((node, key))), None)
@@ -333,7 +333,7 @@ class Exchange:
                 self._fetches.came(node, *wire.unpack_fetched(body))
             case PeerKind.REFUSED:
                 about, reason = wire.unpack_refused(body)
-                run = self._core.epochs.number_of(about.name, about.order)
+                run = self._core.epochs.runs.number_of(about.name, about.order)
                 if run is not None:
                     self._wrong[run] = reason
             case _:

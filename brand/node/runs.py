@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import UsageError
 from brand.node.turns import Turns
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 
+MAX_RUNS: Final = 1024
+"""Runs that a server has at a time."""
 MAX_EARLY: Final = 1 << 20
 """Positions that a node may have asked for before there is a plan."""
 
@@ -120,6 +124,49 @@ class Run:
 def _complete(begin: Begin, begins: list[Begin]) -> bool:
     """Whether all ranks have begun in the same way."""
     return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.replicas
+
+
+class Runs(UserDict[int, Run]):
+    """The runs of a server, by number; a number is never used again."""
+
+    def __init__(self, samples: int, chunk_size: int) -> None:
+        super().__init__()
+        self._sizes, self._last = (samples, chunk_size), 0
+
+    def knows(self, client: int, run: int) -> bool:
+        """Whether a client has registered the run of this number."""
+        return run in self and client in self[run].clients
+
+    def order_by_tag(self, name: str, tag: int | None) -> Order:
+        """The order that a run's processes call by a tag. Raises `UsageError` where there is none."""
+        for run in self.values():
+            if tag is not None and (run.name, run.tag) == (name, tag):
+                return run.order
+        raise UsageError(f"no order of run {name} has tag {tag}")
+
+    def clients(self, run: int | None) -> list[int]:
+        """Clients that have registered the run of this number, or any (None)."""
+        return sorted({client for number, known in self.items() if run in (None, number) for client in known.clients})
+
+    def number_of(self, name: str, order: Order) -> int | None:
+        """Number of a run; None where it is not known here."""
+        return next((n for n, run in self.items() if (run.order, run.name) == (order, name)), None)
+
+    def register(self, client: int, order: Order, name: str, tag: int | None, turn: int | None = None) -> int:
+        """Number of a run. Raises `UsageError` where its order does not fit the data set."""
+        if (order.samples, order.chunk_size) != self._sizes:
+            raise UsageError("the order is of another data set: its sizes differ")
+        number = self.number_of(name, order)
+        if number is None:
+            if len(self) == MAX_RUNS:
+                raise UsageError(f"this server already serves {MAX_RUNS} runs; start another one")
+            number = self._last = self._last + 1
+            self[number] = Run(order, name, None, None)
+        run = self[number]
+        run.clients.add(client)
+        run.tag = run.tag if tag is None else tag
+        run.turn = run.turn if turn is None else turn
+        return number
 
 
 @dataclass(frozen=True, slots=True)

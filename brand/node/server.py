@@ -300,7 +300,7 @@ class NodeServer:
                 raise ProtocolError(f"process {owner} cannot own a server")
             self._lifetime.own(owner)
         self._greeted = self._greeted or hello.get("data_set") is not None
-        channel.drawer = _drawer(owner, hello.get("worker"))
+        channel.drawer = Drawer.named(owner, hello.get("worker"))
         channel.greeted = True
         pages = {"page": self._arena.page, "pages": self._arena.count, "all_pages": self._all_pages}
         others = {"node": self._node, "nodes": self._nodes, "remote_pages": self._core.remote_pages}
@@ -315,7 +315,7 @@ class NodeServer:
         if not isinstance(tag, int | None) or not isinstance(turn, int | None):
             raise ProtocolError(f"tags and turns are numbers, not {tag!r}, {turn!r}")
         if "order" not in value:
-            order = self._core.epochs.order_by_tag(name, tag)
+            order = self._core.epochs.runs.order_by_tag(name, tag)
             self._clients.send(channel, messages.pack_json(Kind.ORDER, {"order": order.to_json()}))
             return
         try:
@@ -324,12 +324,12 @@ class NodeServer:
             raise UsageError(f"no order: {error}") from None
         if order.data_set != self._data.id:
             raise UsageError(f"the order is of data set {order.data_set}, this is {self._data.id}")
-        number = self._core.epochs.register(channel.number, order, name, tag, turn)
+        number = self._core.epochs.runs.register(channel.number, order, name, tag, turn)
         self._clients.send(channel, messages.pack_json(Kind.ORDER, {"number": number}))
 
     def _key(self, channel: Channel, run: int, epoch: int) -> Key:
         """An epoch that a client may ask for."""
-        if not self._core.epochs.knows(channel.number, run):
+        if not self._core.epochs.runs.knows(channel.number, run):
             raise UsageError(f"run {run} was never registered")
         if epoch > MAX_EPOCH:
             raise UsageError(f"epoch {epoch}; the last is {MAX_EPOCH:,}")
@@ -395,13 +395,3 @@ class NodeServer:
         self._stop_end.close()
         self._stop_start.close()
         self._arena.close()
-
-
-def _drawer(owner: object, worker: object) -> Drawer | None:
-    """Who draws, as a client says; None where it says nothing. Raises `ProtocolError`."""
-    if worker is None or owner is None:
-        return None
-    match worker:
-        case [int() as number, int() as workers] if isinstance(owner, int) and 0 <= number < workers:
-            return Drawer(owner, number, workers)
-    raise ProtocolError(f"worker {worker!r} of process {owner!r}")

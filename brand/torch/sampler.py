@@ -7,23 +7,20 @@ samples a batch goes on from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
 from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
-from brand.protocol.tickets import MAX_POSITIONS, tickets
+from brand.protocol.tickets import MAX_POSITIONS
 from brand.torch.dataset import BrandDataset
 from brand.torch.dealing import accelerate_processes, lightning_goes_on_without_state, wrapping_of
+from brand.torch.positions import Positions, rounds
 from brand.torch.ranks import find_rank
 
 STATE_VERSION: Final = 1
-_BLOCK: Final = 1 << 14
 _FROM_A_STATE: Final = (
     "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
     "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
@@ -116,7 +113,7 @@ class BrandSampler(DistributedSampler[int]):
 
     def __len__(self) -> int:
         """Samples of a whole epoch for this rank."""
-        return _rounds(len(self.data_set), self.ranks()[1], drop_last=self.drop_last)
+        return rounds(len(self.data_set), self.ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> Positions:
         return Positions(self)
@@ -297,131 +294,8 @@ class _Next:
     """Whether a state says so."""
 
 
-class Positions(Iterator[int]):
-    """One iteration, which begins as something is taken from it: PyTorch makes iterators that it never uses.
-
-    It has a state of its own, as torchdata's `StatefulDataLoader` asks its sampler's iterator.
-    """
-
-    def __init__(self, sampler: BrandSampler) -> None:
-        self._sampler = sampler
-        self._samples = len(sampler.data_set)
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        self._begun = self._announced = False
-        self._ints: list[int] = []
-        """The rest of the present block, last first."""
-        self._made = self.yielded = 0
-        self.epoch = self.count = self.most = 0
-        """Its epoch, ints in it, and those that this process keeps: fewer, where Accelerate deals them out."""
-        self._mine: NDArray[np.int64] | None = None
-        """With `locality`: the positions of this rank."""
-
-    def begin(self) -> None:
-        """Settle epoch, position and ranks, as late as possible; nothing happens the second time."""
-        if self._begun:
-            return
-        sampler = self._sampler
-        self._dealt = sampler.dealt()
-        self._rank, self._replicas = sampler.ranks()
-        self._batch = sampler.batch_of(self._replicas)
-        self.epoch, self._start = sampler.begin(self)
-        self.count = _rounds(self._samples - self._start, self._replicas, drop_last=sampler.drop_last)
-        self.most = -(-self.count // self._dealt)
-        self._begun = True
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything was taken from it."""
-        return self._begun
-
-    def __next__(self) -> int:
-        if not self._ints:
-            self._ints = self._make(_BLOCK)[::-1].tolist()
-            if not self._ints:
-                raise StopIteration
-        if self._sampler.announced:
-            self._sampler.go_on(self)
-        self.yielded += 1
-        return self._ints.pop()
-
-    def take(self, count: int) -> NDArray[np.int64]:
-        """The next `count` ints at once, fewer at the end; what `BrandLoader` calls."""
-        first = np.array(self._ints[: -count - 1 : -1], np.int64)
-        del self._ints[len(self._ints) - len(first) :]
-        taken = np.concatenate((first, self._make(count - len(first))))
-        self.yielded += len(taken)
-        return taken
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of this iteration after all that was yielded; at its end, nothing is left of it."""
-        if not self._begun:
-            return self._sampler.state_dict()
-        return self._sampler.state_at(self.epoch, self._position)
-
-    def state_after(self, samples: int | None) -> dict[str, Any]:
-        """The state of the run after so many samples of this process (None: all that was yielded).
-
-        Where nothing is left of this epoch, it is at the beginning of the next one. Raises `UsageError` where that many
-        cannot have been trained.
-        """
-        if samples is None:
-            return self._state_at(self._position, all_of_it=self.yielded >= self.count)
-        if not 0 <= samples <= self.most:
-            raise UsageError(f"{samples:,} samples: this rank has {self.most:,} in this epoch")
-        if self._batch and samples % self._batch and samples != self.count:
-            raise UsageError(f"{samples:,} samples are no whole batches of {self._batch}, as `locality` needs")
-        return self._state_at(self._start + samples * self._replicas * self._dealt, all_of_it=samples == self.most)
-
-    @property
-    def _position(self) -> int:
-        """Global position after all that was yielded."""
-        return min(self._samples, self._start + self.yielded * self._replicas)
-
-    def _state_at(self, position: int, *, all_of_it: bool) -> dict[str, Any]:
-        if all_of_it or position >= self._samples:
-            return self._sampler.state_at(self.epoch + 1, 0)
-        return self._sampler.state_at(self.epoch, position)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state of an iteration says; at its end, nothing is left of it."""
-        self._sampler.load_state_dict(state)
-        self._begin_anew()
-        if state["position"] == self._samples:
-            self._sampler.end(self, state["epoch"])
-
-    def _make(self, count: int) -> NDArray[np.int64]:
-        """The next `count` ints, fewer at the end."""
-        self.begin()
-        sampler, end = self._sampler, min(self._made + count, self.count)
-        if sampler.shuffle and not self._announced and end > self._made:
-            self._announced = True
-            ranks = (self._rank, self._replicas)
-            mine = sampler.data_set.announce(sampler.order, self.epoch, self._start, ranks, self._batch, self._dealt)
-            self._mine = None if mine is None else self._with_tail(mine)
-        if self._mine is None:
-            positions = self._start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
-        else:
-            positions = self._mine[self._made : end]
-        positions = positions % self._samples
-        self._made = end
-        return tickets(sampler.tag, self.epoch, positions) if sampler.shuffle else positions
-
-    def _with_tail(self, mine: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As many positions as every rank has: the last, incomplete global batch is split in turn, and goes on."""
-        beyond = np.arange(self._samples, self._start + self.count * self._replicas)
-        beyond = beyond[(beyond - self._start) % self._replicas == self._rank]
-        return np.concatenate((mine, beyond))[: self.count]
-
-
 def _whole(name: str, value: Any, most: int) -> int:
     """A whole number from 0 to `most`. Raises `UsageError`."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= int(value) <= most:
         raise UsageError(f"{name}={value!r}: a whole number from 0 to {most:,} is needed")
     return int(value)
-
-
-def _rounds(samples: int, replicas: int, *, drop_last: bool) -> int:
-    """Samples for each rank."""
-    return samples // replicas if drop_last else -(-samples // replicas)

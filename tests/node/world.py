@@ -151,7 +151,7 @@ class World:
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
         facts["stripe"] = min(facts["stripe"], self.chunk_size)
         wanted = Order(DATA_SET, len(self.sizes), self.chunk_size, **facts)
-        number = self.core.epochs.register(client, wanted, name, tag, turn)
+        number = self.core.epochs.runs.register(client, wanted, name, tag, turn)
         known = [n for n, run in self.runs.items() if (run.order, run.name) == (wanted, name)]
         if known:
             assert [number] == known
@@ -161,7 +161,7 @@ class World:
             self.runs[number] = Run(wanted, name, set())
         self.runs[number].clients.add(client)
         if tag is not None:
-            assert self.core.epochs.order_by_tag(name, tag) == wanted
+            assert self.core.epochs.runs.order_by_tag(name, tag) == wanted
         self.check()
         return number
 
@@ -442,7 +442,7 @@ class World:
         assert set(core._leases) == set(self.held)
         assert core.reading == len(self.reads)
 
-        known = set(self.runs) if self.network is None else set(core.epochs._runs)  # other nodes are clients, too
+        known = set(self.runs) if self.network is None else set(core.epochs.runs)  # other nodes are clients, too
         assert {run for run, _ in epochs} <= known
         assert {run for run, _ in core.epochs._planned} <= known
         assert set(core.epochs._begun) <= core.epochs._planned

@@ -257,7 +257,7 @@ def test_a_peer_that_lies(texts: Path) -> None:
     with serving(texts) as (server, made):
         turn(server)
         core, page = server._core, server._arena.page
-        run = core.epochs.register(1, order, "run", None)
+        run = core.epochs.runs.register(1, order, "run", None)
         core.begin(1, (run, 0), 0, 0, 1)
         wait_until(lambda: planned(server, (run, 0)), "the epoch is planned")
         epoch = core.epochs.get((run, 0))
