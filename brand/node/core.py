@@ -102,7 +102,7 @@ class Core:
         if any(draw.client == client for draw in self._draws):
             raise UsageError("a second draw before the first is answered")
         self._leases.check(client)
-        self.epochs.check(key)
+        self.epochs.runs[key[0]].check()
         self.epochs.expect(key, int(positions.min()), self._busy())
         draw = Draw(client, key, positions, now_s, drawer)
         self.counters.draws += len(positions)

@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
 from brand.node.epoch import Epoch
 from brand.node.members import ALONE, Members, Owners
 from brand.node.outgoing import follows
@@ -203,12 +202,6 @@ class Epochs:
         """What was found wrong with what ranks have drawn, for people; told once."""
         faults, self._faults = self._faults, []
         return faults
-
-    def check(self, key: Key) -> None:
-        """Raises `UsageError` where ranks of a run left out positions of an epoch."""
-        fault = self.runs[key[0]].fault
-        if fault is not None:
-            raise UsageError(fault)
 
     def judge(self, key: Key) -> None:
         """Where ranks left out some of an epoch, what they draw next is refused."""

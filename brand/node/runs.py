@@ -111,6 +111,11 @@ class Run:
                         return reason
         return None
 
+    def check(self) -> None:
+        """Raises `UsageError` where its ranks left out positions of an epoch."""
+        if self.fault is not None:
+            raise UsageError(self.fault)
+
     def fronts(self, epoch: int) -> dict[int, int]:
         """Positions of an epoch before which ranks have drawn already."""
         return {rank: begin.front for begin in self.begins(epoch) if begin.front for rank in begin.ranks}
