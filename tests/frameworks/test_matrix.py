@@ -1,4 +1,4 @@
-"""No silent cell: every way to train, in every framework, is exact or is refused with a message that says what to do."""
+"""No silent cell: each way to train in a framework is exact, or is refused with a message that says what to do."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ EXACT_ON_THE_PAGE = {
 def test_every_run_is_exact_or_refused(results: Any, numbers: Path, framework: str) -> None:
     """And what the page says to use is exact, but where the page says otherwise."""
     found = verdicts(results(framework), numbers)
-    assert {case: verdict for case, verdict in found.items() if verdict not in ("exact", "refused")} == {}
-    for (ranks, case), verdict in found.items():
+    assert {case: word for case, word in found.items() if word not in ("exact", "refused")} == {}
+    for (ranks, case), word in found.items():
         way, loader, name = case.split("|")
         same = " of " not in name or name.endswith(f" of {ranks}")
         if way == "as on the page" and (same or not EXACT_ON_THE_PAGE[framework, loader]):
-            assert verdict == "exact", f"{framework}, {ranks} processes, {case}"
+            assert word == "exact", f"{framework}, {ranks} processes, {case}"
 
 
 def test_the_page_has_the_table(results: Any, numbers: Path) -> None:
