@@ -56,6 +56,7 @@ explore: SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 explore: $(DEV)
 	$(BIN)/python -m pytest -n auto -m "(rounds or hypothesis) and not realdata" --rounds $(ROUNDS) --seed $(SEED) \
 		--hypothesis-profile explore --hypothesis-seed $(SEED)
+	$(BIN)/python -m brand.testing.integrity --trials $$((200 * $(ROUNDS))) --seed $(SEED)
 
 lint: $(DEV)
 	$(BIN)/ruff check
