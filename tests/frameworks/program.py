@@ -84,7 +84,7 @@ def _folder(folder: Path, way: str, loader: str, ranks: int) -> Path:
 
 def _one(framework: str, way: str, run: Run) -> dict[str, Any]:
     """One run, and how it ended."""
-    if run.resume is not None and not run.resume.exists():
+    if run.resume is not None and not any(path.is_file() for path in run.resume.rglob("*")):
         return {"end": "no checkpoint", "steps": {}}
     end, message = "finished", ""
     try:
