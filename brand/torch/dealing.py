@@ -13,10 +13,7 @@ from __future__ import annotations
 import inspect
 import sys
 from dataclasses import dataclass
-from typing import Any, Final
-
-_FRAMES: Final = 5
-"""So far away at the most is the loop of Lightning that calls."""
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +63,31 @@ def _first_layer(loader: Any) -> Any:
     return sampler if hasattr(sampler, "batch_sampler") else batch_sampler
 
 
-def lightning_goes_on_without_state() -> bool:
-    """Whether Lightning, which calls `set_epoch` just now, goes on inside an epoch with a loader that has no state.
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Lightning goes on inside an epoch."""
 
-    Its loop names neither itself nor the loader, so this looks at the variables of the two functions that call.
+    loader: Any
+    done: int
+    """Batches of the epoch that it has trained already, as it counts."""
+
+
+def lightning_restart() -> Restart | None:
+    """What Lightning is about to do, where it calls the `set_epoch` that calls this to go on inside an epoch.
+
+    Lightning hands a sampler the number of the epoch alone, so this looks at the variables of the functions that call:
+    `_set_sampler_epoch(dataloader, epoch)`, called by the training loop.
     """
     if "lightning.pytorch" not in sys.modules and "pytorch_lightning" not in sys.modules:
-        return False
-    frame, loader = inspect.currentframe(), None
-    for _ in range(_FRAMES):
-        frame = None if frame is None else frame.f_back
-        if frame is None:
-            return False
-        loader = frame.f_locals.get("dataloader", loader)
-        loop: Any = frame.f_locals.get("self")
-        if loader is not None and hasattr(loop, "restarted_mid_epoch"):
-            return bool(loop.restarted_mid_epoch) and not hasattr(loader, "load_state_dict")
-    return False
+        return None
+    here = inspect.currentframe()
+    set_epoch = None if here is None else here.f_back
+    sets = None if set_epoch is None else set_epoch.f_back
+    calls = None if sets is None else sets.f_back
+    if sets is None or calls is None:
+        return None
+    loader: Any = sets.f_locals.get("dataloader")
+    loop: Any = calls.f_locals.get("self")
+    if loader is None or not getattr(loop, "restarted_mid_epoch", False):
+        return None
+    return Restart(loader, int(loop.epoch_loop.batch_progress.current.ready))

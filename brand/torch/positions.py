@@ -34,8 +34,8 @@ class Positions(Iterator[int]):
         self._ints: list[int] = []
         """The rest of the present block, last first."""
         self._made = self.yielded = 0
-        self.epoch = self.count = self.most = 0
-        """Its epoch, ints in it, and those that this process keeps: fewer, where Accelerate deals them out."""
+        self.epoch = self.start = self.count = self.most = 0
+        """Its epoch and first position, ints in it, and those that this process keeps: fewer where Accelerate deals."""
         self._mine: NDArray[np.int64] | None = None
         """With `locality`: the positions of this rank."""
 
@@ -47,8 +47,8 @@ class Positions(Iterator[int]):
         self._dealt = sampler.dealt()
         self._rank, self._replicas = sampler.ranks()
         self._batch = sampler.batch_of(self._replicas)
-        self.epoch, self._start = sampler.begin(self)
-        self.count = rounds(self._samples - self._start, self._replicas, drop_last=sampler.drop_last)
+        self.epoch, self.start = sampler.begin(self)
+        self.count = rounds(self._samples - self.start, self._replicas, drop_last=sampler.drop_last)
         self.most = -(-self.count // self._dealt)
         self._begun = True
 
@@ -93,12 +93,12 @@ class Positions(Iterator[int]):
             raise UsageError(f"{samples:,} samples: this rank has {self.most:,} in this epoch")
         if self._batch and samples % self._batch and samples != self.count:
             raise UsageError(f"{samples:,} samples are no whole batches of {self._batch}, as `locality` needs")
-        return self._state_at(self._start + samples * self._replicas * self._dealt, all_of_it=samples == self.most)
+        return self._state_at(self.start + samples * self._replicas * self._dealt, all_of_it=samples == self.most)
 
     @property
     def _position(self) -> int:
         """Global position after all that was yielded."""
-        return min(self._samples, self._start + self.yielded * self._replicas)
+        return min(self._samples, self.start + self.yielded * self._replicas)
 
     def _state_at(self, position: int, *, all_of_it: bool) -> dict[str, Any]:
         if all_of_it or position >= self._samples:
@@ -119,10 +119,10 @@ class Positions(Iterator[int]):
         if sampler.shuffle and not self._announced and end > self._made:
             self._announced = True
             ranks = (self._rank, self._replicas)
-            mine = sampler.data_set.announce(sampler.order, self.epoch, self._start, ranks, self._batch, self._dealt)
+            mine = sampler.data_set.announce(sampler.order, self.epoch, self.start, ranks, self._batch, self._dealt)
             self._mine = None if mine is None else self._with_tail(mine)
         if self._mine is None:
-            positions = self._start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
+            positions = self.start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
         else:
             positions = self._mine[self._made : end]
         positions = positions % self._samples
@@ -131,8 +131,8 @@ class Positions(Iterator[int]):
 
     def _with_tail(self, mine: NDArray[np.int64]) -> NDArray[np.int64]:
         """As many positions as every rank has: the last, incomplete global batch is split in turn, and goes on."""
-        beyond = np.arange(self._samples, self._start + self.count * self._replicas)
-        beyond = beyond[(beyond - self._start) % self._replicas == self._rank]
+        beyond = np.arange(self._samples, self.start + self.count * self._replicas)
+        beyond = beyond[(beyond - self.start) % self._replicas == self._rank]
         return np.concatenate((mine, beyond))[: self.count]
 
 

@@ -16,7 +16,7 @@ from brand.errors import UsageError
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.tickets import MAX_POSITIONS
 from brand.torch.dataset import BrandDataset
-from brand.torch.dealing import accelerate_processes, lightning_goes_on_without_state, wrapping_of
+from brand.torch.dealing import Restart, accelerate_processes, lightning_restart, wrapping_of
 from brand.torch.positions import Positions, rounds
 from brand.torch.ranks import find_rank
 
@@ -94,12 +94,9 @@ class BrandSampler(DistributedSampler[int]):
         wrapping = wrapping_of(self)
         if wrapping is not None and wrapping.restored:
             raise UsageError(f"Accelerate restores a loader by skipping what it had yielded. {_FROM_A_STATE}")
-        if lightning_goes_on_without_state():
-            raise UsageError(
-                f"Lightning goes on inside epoch {epoch}, and a DataLoader has no state to go on from: it would begin "
-                "the epoch anew and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
-                "saves in its checkpoints (docs/frameworks.md)"
-            )
+        restart = lightning_restart()
+        if restart is not None:
+            self._check_restart(restart, epoch)
         if self._next is not None and self._next.loaded:
             if epoch == self._next.epoch:
                 return
@@ -277,6 +274,25 @@ class BrandSampler(DistributedSampler[int]):
                 f"out to {wrapping.processes} processes again: leave out num_replicas= and rank="
             )
         return wrapping.processes
+
+    def _check_restart(self, restart: Restart, epoch: int) -> None:
+        """Raises `UsageError` where Lightning would not train the rest of an epoch, and nothing else."""
+        if not hasattr(restart.loader, "load_state_dict"):
+            raise UsageError(
+                f"Lightning goes on inside epoch {epoch}, and a DataLoader has no state to go on from: it would begin "
+                "the epoch anew and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
+                "saves in its checkpoints (docs/frameworks.md)"
+            )
+        begun = self._next is None and self._present is not None  # by worker processes, before this call
+        position = self._present.start if begun and self._present else self._next.position if self._next else 0
+        samples = rounds(len(self.data_set) - position, self.ranks()[1], drop_last=self.drop_last)
+        left, trains = -(-samples // restart.loader.batch_size), len(restart.loader) - restart.done
+        if left > trains:
+            raise UsageError(
+                f"Lightning counts batches: it has trained {restart.done} of {len(restart.loader)} in epoch {epoch}, "
+                f"and would train {trains} more of the {left} that are left. Go on inside an epoch with as many "
+                "processes and samples a batch as before; between epochs any number will do (docs/frameworks.md)"
+            )
 
     def _accelerate_deals(self) -> bool:
         """Whether Accelerate deals out what this sampler yields, as nobody said anything else."""
