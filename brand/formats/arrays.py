@@ -104,13 +104,16 @@ class ArrayFile:
 class _Landing:
     """Memory of one thread that the kernel copies elements into: a file without a name, as pwritev(2) needs one."""
 
+    _file = -1
+
     def __init__(self) -> None:
         self._file = os.memfd_create("brand-index", os.MFD_CLOEXEC)
         self._memory = np.empty(0, np.uint8)
         self._vector = np.empty(_PIECES, _IOVEC)
 
     def __del__(self) -> None:
-        os.close(self._file)
+        if self._file >= 0:  # no descriptor may have been left for it
+            os.close(self._file)
 
     def copy(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:
         """Copy elements of `size` bytes of the array at `address`; False where a page of it is gone."""

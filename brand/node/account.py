@@ -89,6 +89,10 @@ class Account:
         self._in_order = self._in_order and bool(natural.all()) and int(positions[0]) > before
         by_worker[drawer.worker] = max(last, before)
 
+    def give_up(self) -> None:
+        """Somebody else draws, too: what is missing may be with that process."""
+        self._in_order = False
+
     @property
     def due(self) -> bool:
         """Whether to look now: seldom, as that looks at all positions, and soon, as batches skipped show at once."""

@@ -144,12 +144,13 @@ class Node:
         positions: NDArray[np.int64],
         *,
         owner: int,
-        worker: tuple[int, int] = (0, 1),
+        worker: tuple[int, int] | None = None,
     ) -> list[Drawn]:
         """Draw positions of an epoch, in parts; `owner` is the process with which a server that has to be started ends.
 
-        This process is `worker` so many of so many of the owner, or the owner itself. A part is small against the
-        arena: all of its samples must be there at the same time.
+        This process is `worker` so many of so many of the owner, or the owner itself (0 of 1); None where that is not
+        known, and what is left out cannot be told. A part is small against the arena: all of its samples must be there
+        at the same time.
 
         Raises `ServerError`.
         """
@@ -236,7 +237,7 @@ class Node:
                 control, self._control = self._control, None  # as for draws
                 try:
                     if control is None:
-                        control = self._connect(os.getpid())
+                        control = self._connect(os.getpid(), (0, 1))
                     result = act(control)
                     self._control = control
                     return result
@@ -246,7 +247,7 @@ class Node:
                         raise self._given_up(error) from error
             raise AssertionError
 
-    def _connect(self, owner: int, worker: tuple[int, int] = (0, 1)) -> Session:
+    def _connect(self, owner: int, worker: tuple[int, int] | None = None) -> Session:
         if not hasattr(os, "memfd_create"):
             raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
         try:

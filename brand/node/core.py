@@ -78,12 +78,19 @@ class Core:
     # -- what clients want -------------------------------------------------------------------------------------------
 
     def begin(
-        self, client: int, key: Key, position: int, rank: int, replicas: int, batch: int = 0, processes: int = 1
+        self,
+        client: int,
+        key: Key,
+        position: int,
+        rank: int,
+        replicas: int,
+        batch: int = 0,
+        processes: int = 1,
+        drawer: Drawer | None = None,
     ) -> None:
-        """A rank is about to draw from `position` on; what all ranks of the run have left behind is given up.
-
-        So many `processes` draw what it has to draw.
-        """
+        """A rank, for which so many `processes` draw (`drawer` is this one), is about to draw from `position` on."""
+        if drawer is not None:
+            self.epochs.runs[key[0]].trainings.add(drawer.training)
         self.epochs.begin_here(client, key, position, (rank, replicas), batch, self._busy(), processes)
 
     def begin_elsewhere(self, client: int, key: Key, begin: Begin) -> None:
@@ -116,7 +123,9 @@ class Core:
 
     def left(self, client: int) -> None:
         """A client is gone, in whatever way."""
-        self._draws = [draw for draw in self._draws if draw.client != client]
+        for draw in [draw for draw in self._draws if draw.client == client]:
+            self._draws.remove(draw)
+            self.epochs.give_up_account(draw.key)
         self._leases.left(client)
         self.epochs.left(client, self._busy())
 
@@ -357,10 +366,7 @@ class Core:
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
         epoch.due[places] = False
         epoch.note_asked(draw.positions, now_s)
-        if draw.drawer is not None:
-            epoch.account.note(draw.drawer, draw.positions)
-            if epoch.account.due:
-                self.epochs.judge(draw.key)
+        self.epochs.note(draw.key, draw.drawer, draw.positions)
         epoch.drawn += len(places)
         if epoch.begun and 2 * epoch.done >= epoch.total:
             self.epochs.want((draw.key[0], draw.key[1] + 1))

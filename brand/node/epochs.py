@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.account import Drawer
 from brand.node.epoch import Epoch
 from brand.node.members import ALONE, Members, Owners
 from brand.node.outgoing import follows
@@ -59,8 +60,6 @@ class Epochs:
         self._wanted: deque[Key] = deque()
         self.unreachable: set[int] = set()
         """Nodes from which nothing is expected just now."""
-        self._faults: list[str] = []
-        """What was found wrong with what ranks have drawn."""
         self.changes = 0
         """Changes with whatever `drawings` would tell."""
 
@@ -198,18 +197,14 @@ class Epochs:
         self.want(key)
         self._retire(key[0], busy | {(key[0], epoch + more) for more in (-1, 0, 1)})
 
-    def take_faults(self) -> list[str]:
-        """What was found wrong with what ranks have drawn, for people; told once."""
-        faults, self._faults = self._faults, []
-        return faults
+    def note(self, key: Key, drawer: Drawer | None, positions: NDArray[np.int64]) -> None:
+        """These were drawn; where ranks left out others, what they draw next is refused."""
+        self.runs[key[0]].note(self._epochs[key], key[1], drawer, positions)
 
-    def judge(self, key: Key) -> None:
-        """Where ranks left out some of an epoch, what they draw next is refused."""
-        run, state = self.runs[key[0]], self._epochs[key]
-        left_out = state.account.left_out(run.processes) if state.begun and state.whole and not run.fault else None
-        if left_out is not None:
-            run.fault = f"epoch {key[1]} {left_out}"
-            self._faults.append(run.fault)
+    def give_up_account(self, key: Key) -> None:
+        """A draw was interrupted: what it asked for is not left out."""
+        if key in self._epochs:
+            self._epochs[key].account.give_up()
 
     def want(self, key: Key) -> None:
         """Have a plan made, where there is none yet."""
@@ -382,7 +377,7 @@ class Epochs:
         run.agreed &= at
         wanted = {(number, epoch + more) for epoch in at for more in (0, 1)} | busy
         for key in [key for key in self._epochs if key[0] == number and key not in wanted]:
-            self.judge(key)
+            run.judge(self._epochs[key], key[1])
             self._drop(self._epochs.pop(key))
         for key in [key for key in self._planned if key[0] == number and key not in wanted]:
             self._planned.discard(key)

@@ -261,9 +261,9 @@ class NodeServer:
             case Kind.ORDER:
                 self._register(channel, messages.unpack_json(body))
             case Kind.BEGIN:
-                run, epoch, position, *ranks = messages.unpack_begin(body)
-                key = self._key(channel, run, epoch)
-                self._core.begin(channel.number, key, min(position, len(self._data)), *ranks)
+                run, epoch, position, rank, replicas, batch, shared = messages.unpack_begin(body)
+                key, start = self._key(channel, run, epoch), min(position, len(self._data))
+                self._core.begin(channel.number, key, start, rank, replicas, batch, shared, channel.drawer)
             case Kind.POSITIONS:
                 run, epoch, rank = messages.unpack_which(body)
                 self._shares.ask(channel.number, self._key(channel, run, epoch), rank, time.monotonic())

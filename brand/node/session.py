@@ -77,7 +77,9 @@ class ServerFacts:
 class Session:
     """One connection of this process to a server, used by one thread at a time."""
 
-    def __init__(self, address: str, data_set: str | None, owner: int | None, worker: tuple[int, int] = (0, 1)) -> None:
+    def __init__(
+        self, address: str, data_set: str | None, owner: int | None, worker: tuple[int, int] | None = None
+    ) -> None:
         self._address = address
         self._numbers: dict[Order, int] = {}
         self._buffers = Buffers()

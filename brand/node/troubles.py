@@ -110,7 +110,7 @@ class Troubles:
 
     def tend(self, draws: Sequence[Draw], epochs: Epochs, now_s: float) -> None:
         """Say what the epochs find wrong, and, looking now and then, which draws wait too long and what was counted."""
-        for fault in epochs.take_faults():
+        for fault in epochs.runs.take_faults():
             log.warning("%s", printable(fault))
         if now_s < self._look_s:
             return
