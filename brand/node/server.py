@@ -234,7 +234,7 @@ class NodeServer:
 
         def job(storage: Storage | None) -> None:
             assert storage is not None
-            self._data.check_tables(read.places.astype(np.int64))
+            self._data.check_tables(read.places.astype(np.int64), close=True)  # each of many threads would keep some
             storage.scatter(path, read.offset, read.size, read.vector, forget=read.forget)
 
         def done(_: object, error: BaseException | None) -> None:

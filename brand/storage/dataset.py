@@ -4,8 +4,7 @@
     -> the chunk's own table (`Tables`) -> record
 
 Opening reads nothing of the index, so it takes the same time and memory for any number of samples. Reads have no side
-effect on anyone. One object may be used by several threads and across `fork`: descriptors and decompressors are per
-thread.
+effect. One object may be used by several threads and across `fork`: each thread has its descriptors and decompressors.
 """
 
 from __future__ import annotations
@@ -253,17 +252,20 @@ class StoredDataSet:
         self.check_tables(places)
         return stored
 
-    def check_tables(self, places: NDArray[np.int64]) -> None:
+    def check_tables(self, places: NDArray[np.int64], *, close: bool = False) -> None:
         """Are the rows of the index for these places those of their chunks' own tables? Looks once at each.
 
-        Raises `FormatError` where they are not.
+        `close`: keep no chunk open after it. Raises `FormatError` where they are not.
         """
-        for position in self._tables.differing(places, self._tools.reader).tolist():
+        differing = self._tables.differing(places, self._tools.reader)
+        if close:
+            self._tools.reader.close()
+        for position in differing.tolist():
             place = int(places[position])
             number, sample = place // self.header.chunk_size, int(self.rows(place, place + 1)["index"][0])
             self._explain_front(number, sample)
-            what, path = "the index differs from the chunk's table", self.chunk_path(number)
-            raise LayoutError(what, path=path, chunk=number, sample=sample, hint=_REINDEX)
+            what = "the index differs from the chunk's table"
+            raise LayoutError(what, path=self.chunk_path(number), chunk=number, sample=sample, hint=_REINDEX)
 
     def _contradiction(self, expected: int, found: int) -> LayoutError:
         """The error for a sample that `place.npy` and `samples.npy` disagree about."""
