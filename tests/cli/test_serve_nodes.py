@@ -147,7 +147,7 @@ def test_a_node_that_goes_and_comes_back_is_told(started: ExitStack, photos_set:
     for node in (nodes[0], nodes[2]):
         node.says(rf"^node 1 at {peers[1]} is gone: ")
         node.says(rf"^waiting for 1 of 3 nodes: node 1 at {peers[1]}")
-    again = started.enter_context(serving(photos_set, "--node", 1, "--peers", ",".join(peers)))
+    again = started.enter_context(serving(photos_set, "--memory", "0.5", "--node", 1, "--peers", ",".join(peers)))
     for node in (nodes[0], nodes[2]):
         node.says("^all 3 nodes are connected$", times=2)
     again.says("^all 3 nodes are connected$")
