@@ -272,7 +272,7 @@ class Node:
         how = self._said or "it was killed or has crashed, and what started it (`brand launch`, `brand serve`) says how"
         return (
             f"the server of {one} at {self.address}, process {self._served.process}, has ended: {how}; "
-            "start it again, and go on from the last checkpoint"
+            f"start it again (`brand serve {self.path}`), and go on from the last checkpoint"
         )
 
     def _joined(self, session: Session) -> Session:
