@@ -96,7 +96,7 @@ class Account:
     @property
     def due(self) -> bool:
         """Whether to look now: seldom, as that looks at all positions, and soon, as batches skipped show at once."""
-        return self._draws & (self._draws - 1) == 0
+        return self._draws > 2 and self._draws & (self._draws - 1) == 0
 
     def left_out(self, processes: int) -> LeftOut | None:
         """What was left out, where so many training processes draw for each rank; None where nothing was, for sure."""

@@ -367,7 +367,7 @@ class Epochs:
             return
         self._drop(self._epochs.pop(key))
         self._planned.add(key)
-        self._begun[key] = begin
+        self._begun[key] = replace(begin, whole=begin.whole and not state.drawn)  # a draw may overtake its BEGIN
         self.plan_ready(key, state.plan, None)
 
     def _retire(self, number: int, busy: set[Key]) -> None:

@@ -1,4 +1,4 @@
-"""The example of the page, as a user runs it."""
+"""A training with the helpers of the page, as a user runs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.support import LIMIT_S
 
 pytestmark = pytest.mark.frameworks
-EXAMPLE = Path(__file__).parents[2] / "examples" / "frameworks.py"
+EXAMPLE = Path(__file__).parent / "example.py"
 
 
 @pytest.mark.parametrize("framework", ["accelerate", "lightning", "trainer"])

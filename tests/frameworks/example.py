@@ -1,6 +1,6 @@
 """The same training in Lightning, Accelerate and the Hugging Face Trainer, each stopped inside an epoch and resumed.
 
-    python examples/frameworks.py accelerate train.brand
+    python tests/frameworks/example.py accelerate train.brand
 
 It prints how many samples were trained before and after the stop, and how many different ones: each epoch has all of
 them once. `lightning`, `accelerate` and `trainer` are the choices.
