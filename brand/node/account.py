@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import UsageError
 from brand.node.messages import ProtocolError
 from brand.node.turns import Turns
 
@@ -64,21 +65,32 @@ class LeftOut:
 
 
 class Account:
-    """Which positions of an epoch were drawn, and how far each worker has come."""
+    """Which positions of an epoch were drawn, by whom, and how far each worker has come."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._drawn = np.zeros(turns.samples, np.bool_)
+        self._drawn = np.zeros(turns.samples, np.uint8)
+        """0: not drawn; else the number of the training process that drew it first."""
+        self._numbers: dict[int, int] = {}
+        """Of training processes, from 1 on; all above 255 share that."""
         self._last: dict[int, dict[int, dict[int, int]]] = {}
         """The last position of each worker, by rank and training process."""
         self._workers: dict[int, int] = {}
         """How many workers a training process has."""
         self._draws = 0
         self._in_order = True
+        self.repeated = 0
+        """Positions that one training process drew after another one had."""
 
     def note(self, drawer: Drawer, positions: NDArray[np.int64]) -> None:
-        """These are drawn."""
-        self._drawn[positions] = True
+        """These are drawn. What comes again says nothing of what is missing, as the end of an epoch is filled up."""
+        number = self._numbers.setdefault(drawer.training, min(255, len(self._numbers) + 1))
+        by = self._drawn[positions]
+        self.repeated += int(((by != 0) & (by != number)).sum())
+        positions = positions[(by == 0) & (positions >= self._turns.start)]
+        if not len(positions):
+            return
+        self._drawn[positions] = number
         self._draws += 1
         rank, last = self._turns.rank_of(int(positions[0])), int(positions.max())
         self._workers[drawer.training] = drawer.workers
@@ -98,6 +110,11 @@ class Account:
         """Whether to look now: seldom, as that looks at all positions, and soon, as batches skipped show at once."""
         return self._draws > 2 and self._draws & (self._draws - 1) == 0
 
+    @property
+    def mostly_repeated(self) -> bool:
+        """Whether training processes drew what others had drawn: more than the end of an epoch takes to fill up."""
+        return 4 * self.repeated > len(self._drawn) - self._turns.start
+
     def left_out(self, processes: int) -> LeftOut | None:
         """What was left out, where so many training processes draw for each rank; None where nothing was, for sure."""
         if not self._in_order:
@@ -110,10 +127,58 @@ class Account:
                 continue
             front = min(min(by_worker.values()) for by_worker in by_process.values())
             mine = self._turns.positions(rank)
-            drawn = self._drawn[mine[mine <= front]]
+            drawn = self._drawn[mine[mine <= front]] != 0
             if not drawn.all():
-                missing += int((~drawn).sum())
-                skipped += int(drawn.argmax())
                 ranks.append(rank)
-            passed += len(drawn)
+                missing += int((~drawn).sum())
+                passed += len(drawn)
+                skipped += int(drawn.argmax())
         return LeftOut(missing, passed, skipped, tuple(ranks)) if missing else None
+
+
+class Conduct:
+    """What is wrong with how the training processes of a run draw; `notices` take what people should read."""
+
+    def __init__(self, notices: list[str]) -> None:
+        self._notices = notices
+        self._processes = 1
+        self._trainings: set[int] = set()
+        """Training processes of this node that have begun to draw, by process id."""
+        self._fault: str | None = None
+        """Why draws are refused."""
+        self._told_of_repeats = False
+
+    def begins(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
+        """A training process begins an epoch; so many draw for one rank. `again`: it had begun a later one, or none."""
+        self._processes = processes
+        if drawer is not None:
+            self._trainings.add(drawer.training)
+        if again:
+            self._fault = None
+
+    def note(self, account: Account, drawer: Drawer | None, positions: NDArray[np.int64]) -> bool:
+        """These were drawn; whether to judge the epoch now."""
+        if drawer is None or drawer.training not in self._trainings:
+            account.give_up()
+            return False
+        account.note(drawer, positions)
+        return account.due
+
+    def judge(self, account: Account, epoch: int) -> None:
+        """Where training processes left out some of an epoch, what they draw next is refused."""
+        left_out = None if self._fault else account.left_out(self._processes)
+        if left_out is not None:
+            self._fault = f"epoch {epoch} {left_out}"
+            self._notices.append(self._fault)
+        if account.mostly_repeated and not self._told_of_repeats:
+            self._told_of_repeats = True
+            self._notices.append(
+                f"in epoch {epoch}, {account.repeated:,} positions were drawn by one training process after another "
+                "had drawn them: each trains on the samples of the other. Leave out num_replicas= and rank= of the "
+                "BrandSampler, or give each process its own rank. (This is said once.)"
+            )
+
+    def check(self) -> None:
+        """Raises `UsageError` where positions of an epoch were left out."""
+        if self._fault is not None:
+            raise UsageError(self._fault)

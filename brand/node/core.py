@@ -89,9 +89,7 @@ class Core:
         drawer: Drawer | None = None,
     ) -> None:
         """A rank, for which so many `processes` draw (`drawer` is this one), is about to draw from `position` on."""
-        if drawer is not None:
-            self.epochs.runs[key[0]].trainings.add(drawer.training)
-        self.epochs.begin_here(client, key, position, (rank, replicas), batch, self._busy(), processes)
+        self.epochs.begin_here(client, key, position, (rank, replicas), batch, self._busy(), processes, drawer)
 
     def begin_elsewhere(self, client: int, key: Key, begin: Begin) -> None:
         """Another node says what its ranks are about to draw."""
@@ -109,7 +107,7 @@ class Core:
         if any(draw.client == client for draw in self._draws):
             raise UsageError("a second draw before the first is answered")
         self._leases.check(client)
-        self.epochs.runs[key[0]].check()
+        self.epochs.runs[key[0]].conduct.check()
         self.epochs.expect(key, int(positions.min()), self._busy())
         draw = Draw(client, key, positions, now_s, drawer)
         self.counters.draws += len(positions)

@@ -105,16 +105,15 @@ class Epochs:
         batch: int,
         busy: set[Key],
         processes: int = 1,
+        drawer: Drawer | None = None,
     ) -> None:
         """A rank of this node, number so many of so many, is about to draw; `busy` epochs have draws that wait.
 
-        So many `processes` draw what it has to draw.
+        So many `processes` draw what it has to draw; `drawer` is the one that says so.
         """
         run = self.runs[key[0]]
-        run.processes = processes
         before = run.readers.get((client, None))
-        if before is None or key[1] <= before.epoch:
-            run.fault = None  # a training begins, or begins again
+        run.conduct.begins(drawer, processes, again=before is None or key[1] <= before.epoch)
         times = before.begin.times + 1 if before is not None and before.epoch == key[1] else 1
         self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times), busy)
 
@@ -199,7 +198,8 @@ class Epochs:
 
     def note(self, key: Key, drawer: Drawer | None, positions: NDArray[np.int64]) -> None:
         """These were drawn; where ranks left out others, what they draw next is refused."""
-        self.runs[key[0]].note(self._epochs[key], key[1], drawer, positions)
+        if self.runs[key[0]].conduct.note(self._epochs[key].account, drawer, positions):
+            self._judge(key)
 
     def give_up_account(self, key: Key) -> None:
         """A draw was interrupted: what it asked for is not left out."""
@@ -377,7 +377,7 @@ class Epochs:
         run.agreed &= at
         wanted = {(number, epoch + more) for epoch in at for more in (0, 1)} | busy
         for key in [key for key in self._epochs if key[0] == number and key not in wanted]:
-            run.judge(self._epochs[key], key[1])
+            self._judge(key)
             self._drop(self._epochs.pop(key))
         for key in [key for key in self._planned if key[0] == number and key not in wanted]:
             self._planned.discard(key)
@@ -386,6 +386,11 @@ class Epochs:
         for taken in [taken for taken in self._takers if taken[0][0] == number and taken[0] not in wanted]:
             del self._takers[taken]
         self.changes += 1
+
+    def _judge(self, key: Key) -> None:
+        state = self._epochs[key]
+        if state.begun and state.whole:
+            self.runs[key[0]].conduct.judge(state.account, key[1])
 
     def _drop(self, state: Epoch) -> None:
         self._residents.let_go(np.flatnonzero(state.held))

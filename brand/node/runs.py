@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.account import Drawer
-from brand.node.epoch import Epoch
+from brand.node.account import Conduct
 from brand.node.turns import Turns
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
@@ -75,14 +74,8 @@ class Run:
     tag: int | None
     turn: int | None
     """Its place among the orders that a training has begun: the same on all nodes."""
-    processes: int = 1
-    """Training processes that draw what one rank has to draw."""
-    trainings: set[int] = field(default_factory=set)
-    """Training processes of this node that have begun to draw, by process id."""
-    fault: str | None = None
-    """Why its draws are refused."""
-    faults: list[str] = field(default_factory=list)
-    """The same, for people, until it was told."""
+    conduct: Conduct
+    """Whether its training processes draw what they have to."""
     clients: set[int] = field(default_factory=set)
     readers: dict[tuple[int, int | None], Reader] = field(default_factory=dict)
     """By client; another node, whose ranks may be in several epochs, also by epoch."""
@@ -117,27 +110,6 @@ class Run:
                         return reason
         return None
 
-    def note(self, state: Epoch, epoch: int, drawer: Drawer | None, positions: NDArray[np.int64]) -> None:
-        """These were drawn, by a training process that has begun, or a worker of it; else nothing can be told."""
-        if drawer is None or drawer.training not in self.trainings:
-            state.account.give_up()
-            return
-        state.account.note(drawer, positions)
-        if state.account.due:
-            self.judge(state, epoch)
-
-    def judge(self, state: Epoch, epoch: int) -> None:
-        """Where ranks left out some of an epoch, what they draw next is refused."""
-        left_out = state.account.left_out(self.processes) if state.begun and state.whole and not self.fault else None
-        if left_out is not None:
-            self.fault = f"epoch {epoch} {left_out}"
-            self.faults.append(self.fault)
-
-    def check(self) -> None:
-        """Raises `UsageError` where its ranks left out positions of an epoch."""
-        if self.fault is not None:
-            raise UsageError(self.fault)
-
     def fronts(self, epoch: int) -> dict[int, int]:
         """Positions of an epoch before which ranks have drawn already."""
         return {rank: begin.front for begin in self.begins(epoch) if begin.front for rank in begin.ranks}
@@ -159,21 +131,13 @@ class Runs(UserDict[int, Run]):
     def __init__(self, samples: int, chunk_size: int) -> None:
         super().__init__()
         self._sizes, self._last = (samples, chunk_size), 0
-        self._gone: list[Run] = []
-        """Runs that have ended, and whose faults were not told yet."""
+        self._notices: list[str] = []
 
-    def take_faults(self) -> list[str]:
-        """What was found wrong with what ranks have drawn, for people; told once."""
-        told = [fault for run in (*self.values(), *self._gone) for fault in run.faults]
-        for run in self.values():
-            run.faults.clear()
-        self._gone.clear()
-        return told
-
-    def __delitem__(self, number: int) -> None:
-        if self[number].faults:
-            self._gone.append(self[number])
-        super().__delitem__(number)
+    def take_notices(self) -> list[str]:
+        """What is wrong with how training processes draw, for people; told once."""
+        notices = self._notices.copy()
+        self._notices.clear()
+        return notices
 
     def knows(self, client: int, run: int) -> bool:
         """Whether a client has registered the run of this number."""
@@ -203,7 +167,7 @@ class Runs(UserDict[int, Run]):
             if len(self) == MAX_RUNS:
                 raise UsageError(f"this server already serves {MAX_RUNS} runs; start another one")
             number = self._last = self._last + 1
-            self[number] = Run(order, name, None, None)
+            self[number] = Run(order, name, None, None, Conduct(self._notices))
         run = self[number]
         run.clients.add(client)
         run.tag = run.tag if tag is None else tag

@@ -110,8 +110,8 @@ class Troubles:
 
     def tend(self, draws: Sequence[Draw], epochs: Epochs, now_s: float) -> None:
         """Say what the epochs find wrong, and, looking now and then, which draws wait too long and what was counted."""
-        for fault in epochs.runs.take_faults():
-            log.warning("%s", printable(fault))
+        for notice in epochs.runs.take_notices():
+            log.warning("%s", printable(notice))
         if now_s < self._look_s:
             return
         self._look_s = now_s + LOOK_EVERY_S

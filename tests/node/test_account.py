@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.node.account import Account, Drawer, LeftOut
+from brand.node.account import Account, Conduct, Drawer, LeftOut
 from brand.node.turns import Turns
 
 BATCH = 4
@@ -69,3 +69,41 @@ def test_a_worker_that_has_not_drawn_yet_is_waited_for() -> None:
     account.note(Drawer(1, 0, 2), positions(0, 1, 0))
     account.note(Drawer(1, 0, 2), positions(0, 1, 2))
     assert account.left_out(1) is None
+
+
+def test_the_end_of_an_epoch_that_is_filled_up_is_no_other_order() -> None:
+    """Three ranks of ten samples: two of them end with what the first ones had."""
+    account = Account(Turns(10, 0, 3))
+    for rank in range(3):
+        account.note(Drawer(100 + rank), np.array([rank, rank + 3]))
+        account.note(Drawer(100 + rank), np.array([rank + 6, (rank + 9) % 10]))
+    assert account.left_out(1) is None
+    assert account.repeated == 2
+    assert not account.mostly_repeated
+
+
+def test_two_processes_that_draw_the_same_are_told_of_once() -> None:
+    """Each says that it is rank 0 of 1."""
+    notices: list[str] = []
+    conduct, account = Conduct(notices), Account(Turns(40))
+    for training in (1, 2):
+        conduct.begins(Drawer(training), 1, again=True)
+    for batch in range(10):
+        for training in (1, 2):
+            conduct.note(account, Drawer(training), positions(0, 1, batch))
+    for _ in range(2):
+        conduct.judge(account, 0)
+        conduct.check()
+    assert [notice.startswith("in epoch 0, 40 positions were drawn") for notice in notices] == [True]
+
+
+def test_what_is_drawn_by_others_is_not_judged() -> None:
+    """A process that has not begun draws some of the positions: what is missing may be with it."""
+    notices: list[str] = []
+    conduct, account = Conduct(notices), Account(Turns(40))
+    conduct.begins(Drawer(1), 1, again=True)
+    conduct.note(account, Drawer(9), positions(0, 1, 0))
+    for batch in range(1, 9):
+        conduct.note(account, Drawer(1), positions(0, 1, batch))
+    conduct.judge(account, 0)
+    assert notices == []
