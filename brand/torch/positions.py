@@ -30,7 +30,7 @@ class Positions(Iterator[int]):
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._begun = self._announced = False
+        self._begun = False
         self._ints: list[int] = []
         """The rest of the present block, last first."""
         self._made = self.yielded = 0
@@ -40,17 +40,25 @@ class Positions(Iterator[int]):
         """With `locality`: the positions of this rank."""
 
     def begin(self) -> None:
-        """Settle epoch, position and ranks, as late as possible; nothing happens the second time."""
+        """Settle epoch, position and ranks, as late as possible, and announce them to the server.
+
+        Nothing happens the second time. Where it fails, nothing has begun: the next iteration is the same epoch.
+        """
         if self._begun:
             return
         sampler = self._sampler
         self._dealt = sampler.dealt()
         self._rank, self._replicas = sampler.ranks()
         self._batch = sampler.batch_of(self._replicas)
-        self.epoch, self.start = sampler.begin(self)
+        self.epoch, self.start = sampler.coming()
         self.count = rounds(self._samples - self.start, self._replicas, drop_last=sampler.drop_last)
         self.most = -(-self.count // self._dealt)
+        if sampler.shuffle and self.count:
+            ranks = (self._rank, self._replicas)
+            mine = sampler.data_set.announce(sampler.order, self.epoch, self.start, ranks, self._batch, self._dealt)
+            self._mine = None if mine is None else self._with_tail(mine)
         self._begun = True
+        sampler.begin(self)
 
     @property
     def begun(self) -> bool:
@@ -116,11 +124,6 @@ class Positions(Iterator[int]):
         """The next `count` ints, fewer at the end."""
         self.begin()
         sampler, end = self._sampler, min(self._made + count, self.count)
-        if sampler.shuffle and not self._announced and end > self._made:
-            self._announced = True
-            ranks = (self._rank, self._replicas)
-            mine = sampler.data_set.announce(sampler.order, self.epoch, self.start, ranks, self._batch, self._dealt)
-            self._mine = None if mine is None else self._with_tail(mine)
         if self._mine is None:
             positions = self.start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
         else:

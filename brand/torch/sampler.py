@@ -225,13 +225,16 @@ class BrandSampler(DistributedSampler[int]):
         coming = self._next
         return coming is not None and (coming.loaded or coming.epoch != positions.epoch or ended)
 
-    def begin(self, positions: Positions) -> tuple[int, int]:
-        """An iteration begins, as something is taken from it: at which epoch and position."""
-        if self._next is None:  # nobody said which epoch
-            assert self._present is not None
-            self._next = _Next(self._present.epoch + 1)
-        begun, self._next, self._present = self._next, None, positions
-        return begun.epoch, begun.position
+    def coming(self) -> tuple[int, int]:
+        """Epoch and position at which the next iteration begins."""
+        if self._next is not None:
+            return self._next.epoch, self._next.position
+        assert self._present is not None
+        return _whole("epoch", self._present.epoch + 1, MAX_EPOCH), 0  # nobody said which epoch
+
+    def begin(self, positions: Positions) -> None:
+        """An iteration has begun, as something is taken from it."""
+        self._next, self._present = None, positions
 
     def end(self, positions: Positions, epoch: int) -> None:
         """An iteration was restored of which nothing is left: it begins, and ends, in this epoch."""

@@ -18,9 +18,10 @@ from torch.utils.data import DataLoader
 
 from brand import pack
 from brand.errors import UsageError
+from brand.node.launch import ServerError
 from brand.protocol.tickets import tickets
-from brand.testing.node import running_server
-from brand.torch import BrandDataset, BrandSampler, fetch, habit
+from brand.testing.node import random_address, running_server
+from brand.torch import BrandDataset, BrandLoader, BrandSampler, fetch, habit
 from brand.torch.ranks import find_rank
 from tests.torch.support import TORCHDATA, Openings, indices_of, planned, stateful_loader
 
@@ -44,6 +45,26 @@ def test_an_iterator_that_is_not_used_does_not_lose_the_place(small: Path, opene
     iter(sampler)
     assert list(sampler) == list(range(40, 75))
     assert sampler.state_dict()["epoch"] == 4
+
+
+@pytest.mark.parametrize("how", ["sampler", "BrandLoader"])
+def test_an_iteration_that_could_not_begin_is_no_epoch(small: Path, how: str) -> None:
+    """Its server was gone; when there is another one, the same epoch begins."""
+    address = random_address()
+    data_set = BrandDataset(small, fields=("index",), server=address)
+    with running_server(small, memory=0.3, address=address):
+        sampler = BrandSampler(data_set, num_replicas=2, rank=0)
+        loader = BrandLoader(data_set, 7, sampler=sampler)
+        assert indices_of(loader) == planned(small, sampler.order, 0)[::2]
+    sampler.set_epoch(4)
+    for _ in range(2):
+        with pytest.raises(ServerError):
+            next(iter(sampler if how == "sampler" else loader))
+        assert (sampler.announced, sampler.state_dict()["epoch"]) == (True, 4)
+    with running_server(small, memory=0.3, address=address):
+        found = list(sampler) if how == "sampler" else indices_of(loader)
+        expected = planned(small, sampler.order, 4)[::2]
+        assert (indices_of(data_set.__getitems__(found)) if how == "sampler" else found) == expected
 
 
 @pytest.mark.parametrize("position", [0, 75])
