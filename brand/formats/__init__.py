@@ -3,8 +3,10 @@
 constants     persistent numbers and limits
 schema        names and codecs of the fields
 values        one field <-> payload
+instead       what to write instead of a value that does not fit
 record        one sample <-> record
 compression   is it worth it, and one record <-> stored bytes
+frames        which zstd frames may be unpacked in one call
 header        what every chunk and the manifest say about the data set
 chunk         preamble, header and table of a chunk file
 contents      the samples of a chunk file, one after the other

@@ -5,10 +5,12 @@ choose      which order a data set, its memory and its storage ask for
 arena       pages of shared memory
 pages       how large pages are, and how many a sample takes
 residents   which samples are in memory, and who needs them
+keeping     which samples are kept, and when they are chosen anew
 epoch       how far one epoch is
 epochs      which epochs are under way, and who draws from them
 runs        what is known of a run, and what nodes and ranks say that draw
 turns       which rank draws which position
+account     which positions were drawn, and whether a training leaves some out
 leases      which samples clients are copying
 core        what to do next: all decisions, no I/O
 members     which nodes serve a data set together, and who owns what
@@ -30,7 +32,10 @@ session     one connection of a client: asks, maps the pages, copies
 buffers     memory that is used again
 launch      how a server comes to life and ends
 process     the process of a server
+lifetime    how long it lives
 member      what a server is told that is one of several
 tls         the certificates with which servers speak to each other
 counters    what was done so far
+troubles    what the log says of storage that fails or stalls
+repeats     which of many like events get a line in the log
 """

@@ -2,14 +2,19 @@
 
 dataset     BrandDataset: a map-style data set of exact reads and draws
 sampler     BrandSampler: which positions this rank draws, and the state of a run
+positions   one iteration of a sampler
+dealing     what frameworks do with the batches of a sampler
 fetch       what asked ints bring: exact reads and draws
 loader      BrandLoader: the DataLoader's contract without worker processes
+iteration   one iteration of a loader: its threads, and the order of batches
 assemble    batches made of columns; page-locked memory
 seeding     random transforms that are the same in every run
 stages      where a loader's time goes
 ranks       which rank of how many, on which node, of which job
 discovery   how the node servers of a job find each other
 habit       a hint for those who read at random without a BrandSampler
+replacements    what the log says of samples that others replace
+labels      what code for ImageFolder asks for beside samples
 """
 
 from __future__ import annotations

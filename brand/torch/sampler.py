@@ -7,6 +7,7 @@ samples a batch goes on from it.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from brand.torch.dataset import BrandDataset
 from brand.torch.dealing import Restart, accelerate_processes, lightning_restart, wrapping_of
 from brand.torch.positions import Positions, rounds
 from brand.torch.ranks import find_rank
+
+log = logging.getLogger("brand")
 
 STATE_VERSION: Final = 1
 _FROM_A_STATE: Final = (
@@ -88,7 +91,8 @@ class BrandSampler(DistributedSampler[int]):
         """The next iteration is this epoch, from its beginning, or from where a loaded state of this epoch is.
 
         An iteration under way is not touched: where it is of this epoch, it may go on. Raises `UsageError` where a
-        state of a later epoch was loaded, as going back would repeat what it had trained.
+        state of a later epoch was loaded, as going back would repeat what it had trained. Logs what going to a later
+        epoch than that of a loaded state leaves out.
         """
         epoch = _whole("epoch", epoch, MAX_EPOCH)
         wrapping = wrapping_of(self)
@@ -105,6 +109,11 @@ class BrandSampler(DistributedSampler[int]):
                     f"a state of epoch {self._next.epoch} was loaded, and set_epoch({epoch}) would go back: begin the "
                     f"loop over epochs with {self._next.epoch} (`state['epoch']`). A framework that counts its own "
                     "iterations from 0 cannot go on from this state: docs/frameworks.md says what to use instead"
+                )
+            if self._next.position:
+                log.warning(
+                    "a state of epoch %d after %d of %d samples was loaded, and set_epoch(%d) leaves out the rest",
+                    *(self._next.epoch, self._next.position, len(self.data_set), epoch),
                 )
         self._next = _Next(epoch)
 

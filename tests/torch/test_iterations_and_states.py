@@ -47,6 +47,23 @@ def test_an_iterator_that_is_not_used_does_not_lose_the_place(small: Path, opene
     assert sampler.state_dict()["epoch"] == 4
 
 
+def test_a_loaded_state_is_left_in_one_direction_only(
+    small: Path, opened: Openings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Back is refused; a later epoch is begun, and the log says what is left out of the one of the state."""
+    sampler = BrandSampler(opened(small), shuffle=False)
+    sampler.load_state_dict(sampler.state_dict() | {"epoch": 3, "position": 40})
+    with pytest.raises(UsageError, match=r"set_epoch\(2\) would go back: begin the loop over epochs with 3"):
+        sampler.set_epoch(2)
+    with caplog.at_level(logging.WARNING, "brand"):
+        sampler.set_epoch(3)
+        assert caplog.text == ""
+        sampler.set_epoch(4)
+    assert "epoch 3 after 40 of 75 samples was loaded, and set_epoch(4) leaves out the rest" in caplog.text
+    assert list(sampler) == list(range(75))
+    assert sampler.state_dict()["epoch"] == 5
+
+
 @pytest.mark.parametrize("how", ["sampler", "BrandLoader"])
 def test_an_iteration_that_could_not_begin_is_no_epoch(small: Path, how: str) -> None:
     """Its server was gone; when there is another one, the same epoch begins."""
