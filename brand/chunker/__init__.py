@@ -10,7 +10,7 @@ options     what a user may say                     plan        pure decisions: 
 chunks      one chunk: records -> file              companions  skipped.tsv and extras.zip
 workers     processes that stop cleanly             work        the work folder of a conversion
 report      progress and result
-misfit      is the folder of another kind        tables      is what `pack` got no samples
+misfit      is the folder of another kind   tables      is what `pack` got no samples
 """
 
 from brand.chunker.convert import convert_audio as convert_audio

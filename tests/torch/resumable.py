@@ -122,7 +122,7 @@ def trained(folder: Path, plans: Sequence[Sequence[int]]) -> list[list[int]]:
 
     All that was ever trained, also what was done again, is what the plan has at its place.
     """
-    found: list[list[int]] = [[] for _ in plans]
+    found: list[list[int]] = [[] for _ in range(len(plans) + 1)]  # a run may begin after the last epoch
     for first in sorted(folder.glob("*-0.jsonl")):
         ranks = [_lines(first.with_name(f"{first.name[: -len('0.jsonl')]}{rank}.jsonl")) for rank in range(100)]
         ranks = [lines for lines in ranks if lines]
@@ -139,7 +139,7 @@ def trained(folder: Path, plans: Sequence[Sequence[int]]) -> list[list[int]]:
             beyond = max(0, here + len(dealt) - len(plan))  # where ranks do not divide them: the epoch begins anew
             assert dealt == [*plan[here : here + len(dealt)], *plan[:beyond]], f"{first.name}, epoch {epoch}"
             found[epoch] += dealt[: len(dealt) - beyond]
-    return found
+    return found[: len(plans)]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -200,7 +200,9 @@ def _go_on(job: Job, data_set: BrandDataset, rank: int, again: int) -> None:
                         if keeps_state is sampler
                         else loader.state_dict()
                     )
-                    _replace(job.checkpoint, {"epoch": epoch, "position": position, "state": state})
+                    place = {"epoch": epoch, "position": position}  # at the end of an epoch a state names the next one
+                    place |= {name: state[name] for name in place if name in state}
+                    _replace(job.checkpoint, {**place, "state": state})
 
 
 def _loader(job: Job, data_set: BrandDataset, sampler: BrandSampler) -> Any:
