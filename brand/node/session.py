@@ -88,6 +88,8 @@ class Session:
         except OSError as error:
             why = no_descriptor_left(error)
             raise (ServerError(why) if why else error) from None
+        # Not `__del__`: in a cycle the socket may be finalized before its session, and would then warn.
+        self._hang_up = weakref.finalize(self, self._socket.close)
         _open.add(self)
         try:
             self._socket.settimeout(ANSWER_LIMIT_S)
@@ -98,7 +100,7 @@ class Session:
             self._pages, self.server = self._greet(messages.pack_json(Kind.HELLO, hello))
             self.arena_bytes = self._pages.size
         except BaseException:
-            self._socket.close()
+            self.close()
             raise
 
     def number_of(self, run: str, order: Order, tag: int | None = None, turn: int | None = None) -> int:
@@ -144,11 +146,7 @@ class Session:
 
     def close(self) -> None:
         """Hang up."""
-        self._socket.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_socket"):
-            self.close()
+        self._hang_up()
 
     def _gather(self, lease: messages.Lease) -> Stored:
         """Copy the samples out of the shared pages: one array operation for all."""
