@@ -16,7 +16,7 @@ SCRATCH/training/NAME/FORM/ holds:
 
 - `plain`: one file an image; all records in one JSONL file, with a table of offsets;
 - `sequential`: one file of the same bytes (for records that of `plain`);
-- `brand`: stored as it is, without compression, as the others do;
+- `brand`: stored as it is, without compression, as the others do; `brand-zstd`: records compressed, as by default;
 - `mosaicml`, `litdata`, `webdataset`: as converters.py writes them;
 - `ffcv`: raw bytes, in the smallest pages it takes, so that its shuffling needs the least memory; with `--only ffcv`,
   by the interpreter of an environment that has FFCV.
@@ -37,7 +37,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,10 +227,10 @@ def _write_sequential(store: Store, out: Path, _: Path) -> None:
                 file.write(source[i]["image"])
 
 
-def _write_brand(store: Store, out: Path, _: Path) -> None:
+def _write_brand(store: Store, out: Path, _: Path, compression: Literal["none", "zstd"] = "none") -> None:
     from brand import pack
 
-    pack(store.source(), out, CODECS[store.kind], compression="none", jobs=converters.JOBS)
+    pack(store.source(), out, CODECS[store.kind], compression=compression, jobs=converters.JOBS)
 
 
 def _write_mosaicml(store: Store, out: Path, _: Path) -> None:
@@ -279,6 +279,7 @@ FORMS: Final[dict[str, tuple[str, Callable[[Store, Path, Path], None]]]] = {
     "plain": ("", _write_plain),
     "sequential": ("", _write_sequential),
     "brand": ("brand", _write_brand),
+    "brand-zstd": ("brand", partial(_write_brand, compression="zstd")),
     "mosaicml": ("streaming", _write_mosaicml),
     "litdata": ("litdata", _write_litdata),
     "webdataset": ("webdataset", _write_webdataset),
@@ -290,7 +291,7 @@ FORMS: Final[dict[str, tuple[str, Callable[[Store, Path, Path], None]]]] = {
 def stored_order(store: Store, form: str) -> NDArray[np.int64]:
     """The labels in the order in which the samples lie on storage."""
     labels = np.arange(store.samples)
-    if form == "brand":
+    if form in ("brand", "brand-zstd"):
         index = importlib.import_module("brand.formats.index")
         manifest = importlib.import_module("brand.formats.manifest").read_manifest(store.folder / form)
         place = index.open_array(store.folder / form, "index/place.npy", manifest.header).all()
@@ -303,6 +304,8 @@ def stored_order(store: Store, form: str) -> NDArray[np.int64]:
 def make(store: Store, data: Path, form: str) -> bool:
     """Make one form, unless it is there or cannot be made; says whether it was made now."""
     module, write = FORMS[form]
+    if form == "brand-zstd" and store.kind == "images":
+        return False
     done, out = store.folder / f"{form}.done", store.folder / form
     if done.exists() or (module and importlib.util.find_spec(module) is None):
         return False

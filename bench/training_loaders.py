@@ -16,7 +16,7 @@ in the fastest that was found by trying:
 - ffcv: `QUASI_RANDOM` and its own page cache where data are larger than memory, else `RANDOM` over the system's cache.
   It fills arrays with rows as long as the longest sample; pictures are handed over as parts of these rows.
 - brand: `BrandLoader`, which hands over pictures as tensors of bytes, in the memory that they were drawn into; the same
-  data set through a plain `DataLoader`; `BrandLoader` with the paper's protocol.
+  data set through a plain `DataLoader`; `BrandLoader` with the paper's protocol; for records, a compressed data set.
 
 `DataLoader` means: two forked workers that stay, two batches ahead each. The rivals have no types, so `import_module`
 brings them in.
@@ -108,6 +108,8 @@ class Way:
     """Can decode the pictures as they are stored."""
     exact: bool = True
     """Hands over the payload as it was stored."""
+    images: bool = True
+    """Takes part with images, too."""
 
 
 def to_pixels(picture: Any) -> Any:
@@ -299,11 +301,11 @@ def _ffcv(job: Job) -> Feed:
     return Feed(epoch)
 
 
-def _brand_dataset(job: Job, protocol: str) -> tuple[Any, Any]:
+def _brand_dataset(job: Job, protocol: str, form: str = "brand") -> tuple[Any, Any]:
     brand: Any = import_module("brand")
     transform = {"image": to_pixels} if job.decode else None
     how = {"memory": int(_BRAND_PART * job.memory), "protocol": protocol, "transform": transform, "decode": job.decode}
-    dataset = brand.BrandDataset(job.folder("brand"), fields=(job.payload, "label"), **how)
+    dataset = brand.BrandDataset(job.folder(form), fields=(job.payload, "label"), **how)
     return dataset, brand.BrandSampler(dataset, seed=0)
 
 
@@ -316,8 +318,8 @@ def _epochs(sampler: Any, loader: Any) -> Callable[[int], Iterable[Batch]]:
     return epoch
 
 
-def _brand(job: Job, protocol: str = "stripes") -> Feed:
-    dataset, sampler = _brand_dataset(job, protocol)
+def _brand(job: Job, protocol: str = "stripes", form: str = "brand") -> Feed:
+    dataset, sampler = _brand_dataset(job, protocol, form)
     loader = import_module("brand").BrandLoader(dataset, batch_size=BATCH, sampler=sampler, threads=WORKERS)
     return Feed(_epochs(sampler, loader), dataset.stats)
 
@@ -329,11 +331,11 @@ def _brand_torch(job: Job) -> Feed:
 
 LIMIT: Final = Way(Rival("sequential limit"), "sequential", _sequential, (), yardstick=True, whole=True, pixels=False)
 NO_IO: Final = Way(Rival("no I/O"), "plain", _no_io, yardstick=True, exact=False)
-BRAND: Final = Way(
-    Rival("brand", "brand", "brand-data"), "brand", _brand, ("torch", "brand.torch"), whole=True, buffer=True
-)
+_TORCH: Final = ("torch", "brand.torch")
+BRAND: Final = Way(Rival("brand", "brand", "brand-data"), "brand", _brand, _TORCH, whole=True, buffer=True)
 _BRAND_TORCH: Final = Rival("brand, DataLoader", "brand", "brand-data")
 _BRAND_SLOTS: Final = Rival("brand, slots", "brand", "brand-data")
+_BRAND_ZSTD: Final = Rival("brand, compressed", "brand", "brand-data")
 WEBDATASET: Final = Way(
     Rival("webdataset", "webdataset", "webdataset"), "webdataset", _webdataset, ("torch", "webdataset"), buffer=True
 )
@@ -356,6 +358,7 @@ WAYS: Final = (
     WEBDATASET,
     FFCV,
     BRAND,
-    Way(_BRAND_TORCH, "brand", _brand_torch, ("torch", "brand.torch"), whole=True, buffer=True),
-    Way(_BRAND_SLOTS, "brand", partial(_brand, protocol="slots"), ("torch", "brand.torch"), buffer=True),
+    Way(_BRAND_TORCH, "brand", _brand_torch, _TORCH, whole=True, buffer=True),
+    Way(_BRAND_SLOTS, "brand", partial(_brand, protocol="slots"), _TORCH, buffer=True),
+    Way(_BRAND_ZSTD, "brand-zstd", partial(_brand, form="brand-zstd"), _TORCH, whole=True, buffer=True, images=False),
 )

@@ -353,6 +353,8 @@ def main() -> None:
     ways = [way for way in ways if way is not FFCV or arguments.ffcv]
     if arguments.pixels:
         ways = [way for way in ways if way.pixels]
+    if arguments.task == "images":
+        ways = [way for way in ways if way.images]
     rivals, results = [way.rival for way in ways], {}
     before: dict[bool, dict[str, list[Outcome]]] = {True: {}, False: {}}
     for regime in arguments.regime:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from brand.chunker import convert_audio, convert_images
 from tests import rounds
+from tests.leftovers import Leftovers
 from tests.support import Disk, options
 
 rounds.register_profiles()
@@ -49,6 +51,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def repository() -> Path:
     """The root of the checkout."""
     return ROOT
+
+
+@pytest.fixture
+def left() -> Iterator[Leftovers]:
+    """What processes leave. Their `TMPDIR` is short: they make sockets in it, and the path of one has 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="brand-", dir="/tmp") as folder:
+        yield Leftovers(Path(folder))
 
 
 @pytest.fixture(scope="session")

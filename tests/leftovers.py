@@ -18,13 +18,12 @@ _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 class Leftovers:
-    """Looks after the processes of a test, and all that they start: those whose `TMPDIR` is `folder`.
+    """Looks after the processes of a test, and all that they start: those whose `TMPDIR` is `folder`, empty by now.
 
     A process that was forked without `exec` does not show its `TMPDIR`; the test puts its session into `sessions`.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir()
         self.folder, self.sessions = folder, set[int]()
         self.environment = {"TMPDIR": str(folder)}
         """By which such processes are known."""

@@ -67,9 +67,9 @@ def reach(process: subprocess.Popen[bytes], target: Path, count: int) -> None:
 
 @pytest.mark.slow
 @rounds(3)
-def test_a_conversion_is_killed(conversions: Conversions, tmp_path: Path, chance: Chance) -> None:
+def test_a_conversion_is_killed(conversions: Conversions, tmp_path: Path, left: Leftovers, chance: Chance) -> None:
     """All its processes, its parent or one worker, once to three times; unfinished, it reads as no data set."""
-    rng, target, left = chance.rng, tmp_path / "set", Leftovers(tmp_path / "temporary")
+    rng, target = chance.rng, tmp_path / "set"
     kind = rng.choice(["images", "images", "audio"])
     which = rng.randrange(len(OPTIONS[kind]))
     wanted = conversions.undisturbed(kind, which)

@@ -43,10 +43,8 @@ def plans(data: Path) -> list[list[int]]:
 class Killing:
     """A training that is killed now and then, and what it leaves."""
 
-    def __init__(self, chance: Chance, data: Path, folder: Path, **more: object) -> None:
-        self.rng, self.folder = chance.rng, folder / "training"
-        self.folder.mkdir()
-        self.left = Leftovers(folder / "temporary")
+    def __init__(self, chance: Chance, data: Path, folder: Path, left: Leftovers, **more: object) -> None:
+        self.rng, self.folder, self.left = chance.rng, folder, left
         self.runs = 0
         self._data, self._more = data, {"epochs": EPOCHS, "environment": self.left.environment} | more
 
@@ -101,9 +99,9 @@ class Killing:
 
 
 @pytest.fixture
-def killing(chance: Chance, data: Path, tmp_path: Path) -> Killing:
+def killing(chance: Chance, data: Path, tmp_path: Path, left: Leftovers) -> Killing:
     """On one machine, with one rank."""
-    return Killing(chance, data, tmp_path)
+    return Killing(chance, data, tmp_path, left)
 
 
 @pytest.mark.slow
@@ -151,9 +149,11 @@ def test_the_server_is_killed(killing: Killing, plans: list[list[int]]) -> None:
 
 @pytest.mark.slow
 @rounds(3)
-def test_one_node_of_three_is_killed(chance: Chance, data: Path, tmp_path: Path, plans: list[list[int]]) -> None:
+def test_one_node_of_three_is_killed(
+    chance: Chance, data: Path, tmp_path: Path, left: Leftovers, plans: list[list[int]]
+) -> None:
     """Its server alone: the job goes on. The whole node: the job goes on from its checkpoint, on two nodes or three."""
-    killing = Killing(chance, data, tmp_path, port=free_port())
+    killing = Killing(chance, data, tmp_path, left, port=free_port())
     with started(killing.job(ranks=3)) as run:
         killing.moment(run)
         rank = killing.rng.randrange(3)
