@@ -69,18 +69,22 @@ def table(found: dict[str, dict[tuple[int, str], str]]) -> str:
 
 
 def _cell(found: dict[tuple[int, str], str], case: str, names: tuple[str, ...]) -> str:
-    """One word, or two where going on with another number of processes is another matter."""
+    """One word, or more where going on with another number of processes is another matter."""
     runs = {
         (ranks, name): found[ranks, f"{case}|{name}"]
         for ranks in (1, 2)
         for name in names
         if (ranks, f"{case}|{name}") in found
     }
-    if len(set(runs.values())) <= 1:
-        return next(iter(runs.values()), "")
-    same = {word for (ranks, name), word in runs.items() if name.endswith(f" of {ranks}")}
-    other = {word for (ranks, name), word in runs.items() if " of " in name and not name.endswith(f" of {ranks}")}
-    return f"{'/'.join(sorted(same))}; with another number of processes {'/'.join(sorted(other))}"
+    words = set(runs.values())
+    if len(words) <= 1 or not all(" of " in name for _, name in runs):
+        return "/".join(sorted(words))
+    same, fewer, more = (
+        "/".join(sorted({word for (ranks, name), word in runs.items() if fits(ranks, int(name[-1]))}))
+        for fits in (int.__eq__, int.__lt__, int.__gt__)
+    )
+    others = f"another number of processes {fewer}" if fewer == more else f"fewer processes {fewer}, with more {more}"
+    return f"{same}; with {others}"
 
 
 def main() -> None:
