@@ -14,6 +14,9 @@ _SOCKETS = [Path("/proc/net") / name for name in ("unix", "tcp", "tcp6")]
 _OF_PYTORCH = ("pymp-", "tmp")
 """Temporary files of killed workers that are not Brand's: the sockets over which tensors are handed over, and empty
 files, with which a loader that has lost a worker counts how many descriptors are left."""
+_SEMAPHORES = "sem.mp-"
+"""Of queues between a training and workers that it spawns: its resource tracker unlinks them when it ends. A training
+that a fork server has forked shares that of the test."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -78,6 +81,7 @@ def _read(process: int, what: str) -> bytes:
 
 def _without_a_process(names: set[str]) -> set[str]:
     """Those of these names of shared memory that no process uses: what others use is theirs."""
+    names = {name for name in names if not name.startswith(_SEMAPHORES)}
     used = set[str]()
     for place in Path("/proc").iterdir() if names else ():
         with suppress(OSError):
