@@ -114,6 +114,7 @@ def test_a_worker_is_killed(killing: Killing, plans: list[list[int]]) -> None:
         with started(job) as run:
             killing.moment(run)
             killing.kill(killing.workers(run))
+            killing.wait(run, lambda run=run: not run.running, "it ends")  # type: ignore[misc]
             assert run.end(LIMIT_S)[0] in (0, 1)
         job = killing.job(loading=loading) if loading != "StatefulDataLoader" else replace(job, number=job.number + 1)
     killing.check(plans, job)
