@@ -64,7 +64,8 @@ class Leftovers:
         wait_until(
             lambda: not _without_a_process(set(os.listdir(_SHARED_MEMORY)) - self._shared_before), "no shared memory"
         )
-        assert [name for name in os.listdir(self.folder) if not name.startswith(_OF_PYTORCH)] == []
+        files = [name for name in os.listdir(self.folder) if not name.startswith(_OF_PYTORCH)]
+        assert not files, files
 
     def _started(self, **environment: str) -> list[int]:
         """Those that were started by a command, with these variables."""
