@@ -4,7 +4,8 @@ A framework that shards a sampler's batches again, or skips some to resume, leav
 that by itself. The server does: it knows which positions each rank has to draw, and notes which are asked for. Workers
 of one training process are at different places, and what was on its way when a loop was left is not drawn any more. So
 only positions are judged that all workers of all processes of a rank have passed: what is missing there was left out.
-A batch sampler that draws in another order than the sampler's is not judged: what is missing may come later.
+A batch sampler that draws in another order than the sampler's, or a worker that draws in several threads, is not
+judged: what is missing may come later.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ class Drawer:
     """Which of its workers; 0 where it draws itself."""
     workers: int = 1
     """How many workers it has; 1 where it draws itself."""
+    connection: int = 0
+    """Number of the connection: each thread that draws has one of its own."""
 
     @staticmethod
-    def named(training: object, worker: object) -> Drawer | None:
+    def named(training: object, worker: object, connection: int) -> Drawer | None:
         """Who draws, as a client says in its HELLO; None where it says nothing. Raises `ProtocolError`."""
         if worker is None or training is None:
             return None
         match worker:
             case [int() as number, int() as workers] if isinstance(training, int) and 0 <= number < workers:
-                return Drawer(training, number, workers)
+                return Drawer(training, number, workers, connection)
         raise ProtocolError(f"worker {worker!r} of process {training!r}")
 
 
@@ -77,6 +80,8 @@ class Account:
         """The last position of each worker, by rank and training process."""
         self._workers: dict[int, int] = {}
         """How many workers a training process has."""
+        self._connections: dict[tuple[int, int], int] = {}
+        """That of each worker, by training process and worker."""
         self._draws = 0
         self._in_order = True
         self.repeated = 0
@@ -92,6 +97,9 @@ class Account:
             return
         self._drawn[positions] = number
         self._draws += 1
+        mine = self._connections.setdefault((drawer.training, drawer.worker), drawer.connection)
+        if drawer.connection != mine:  # several threads take turns, and none of them knows who comes first
+            self.give_up()
         rank, last = self._turns.rank_of(int(positions[0])), int(positions.max())
         self._workers[drawer.training] = drawer.workers
         by_worker = self._last.setdefault(rank, {}).setdefault(drawer.training, {})
@@ -102,12 +110,15 @@ class Account:
         by_worker[drawer.worker] = max(last, before)
 
     def give_up(self) -> None:
-        """Somebody else draws, too: what is missing may be with that process."""
+        """Somebody else draws, too: what is missing may be there."""
         self._in_order = False
 
     @property
     def due(self) -> bool:
-        """Whether to look now: seldom, as that looks at all positions, and soon, as batches skipped show at once."""
+        """Whether to look now: seldom, as that looks at all positions, and soon, as batches skipped show at once.
+
+        Not at the first draws: what comes before them may be asked for by hand, or by another thread.
+        """
         return self._draws > 2 and self._draws & (self._draws - 1) == 0
 
     @property

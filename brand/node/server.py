@@ -300,7 +300,7 @@ class NodeServer:
                 raise ProtocolError(f"process {owner} cannot own a server")
             self._lifetime.own(owner)
         self._greeted = self._greeted or hello.get("data_set") is not None
-        channel.drawer = Drawer.named(owner, hello.get("worker"))
+        channel.drawer = Drawer.named(owner, hello.get("worker"), channel.number)
         channel.greeted = True
         pages = {"page": self._arena.page, "pages": self._arena.count, "all_pages": self._all_pages}
         others = {"node": self._node, "nodes": self._nodes, "remote_pages": self._core.remote_pages}

@@ -5,7 +5,8 @@ iterates over all batches and keeps its own. A `BrandSampler` behind such a load
 all ranks. While a prepared loader iterates, Accelerate names it (`GradientState.active_dataloader`), so a sampler can
 look at what lies between that loader and itself. Lightning goes on inside an epoch with a loader that has no state by
 training as many batches as were left, from the beginning of the epoch; that can be seen where it says which epoch it
-is. No framework is imported here: where it is not in use, it does nothing.
+is. torchdata's `StatefulDataLoader` skips batches where a batch sampler has no state; that can be seen where it asks
+for one. No framework is imported here: where it is not in use, it does nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import inspect
 import sys
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 
@@ -91,3 +93,19 @@ def lightning_restart() -> Restart | None:
     if loader is None or not getattr(loop, "restarted_mid_epoch", False):
         return None
     return Restart(loader, int(loop.epoch_loop.batch_progress.current.ready))
+
+
+def torchdata_skips() -> int:
+    """Batches that a `StatefulDataLoader` skips to resume, where it asks for the next one just now; else 0.
+
+    It tells the batch sampler nothing, so this looks at the variables of the function that asks, `_next_index`.
+    """
+    if "torchdata.stateful_dataloader" not in sys.modules:
+        return 0
+    frame = inspect.currentframe()
+    while frame is not None:
+        asking: Any = frame.f_locals.get("self") if frame.f_code.co_name == "_next_index" else None
+        if isinstance(getattr(asking, "_sampler_iter", None), islice):
+            return int(asking._sampler_iter_yielded)
+        frame = frame.f_back
+    return 0

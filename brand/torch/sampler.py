@@ -17,7 +17,7 @@ from brand.errors import UsageError
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.tickets import MAX_POSITIONS
 from brand.torch.dataset import BrandDataset
-from brand.torch.dealing import Restart, accelerate_processes, lightning_restart, wrapping_of
+from brand.torch.dealing import Restart, accelerate_processes, lightning_restart, torchdata_skips, wrapping_of
 from brand.torch.positions import Positions, rounds
 from brand.torch.ranks import find_rank
 
@@ -91,8 +91,8 @@ class BrandSampler(DistributedSampler[int]):
         """The next iteration is this epoch, from its beginning, or from where a loaded state of this epoch is.
 
         An iteration under way is not touched: where it is of this epoch, it may go on. Raises `UsageError` where a
-        state of a later epoch was loaded, as going back would repeat what it had trained. Logs what going to a later
-        epoch than that of a loaded state leaves out.
+        state of a later epoch was loaded, as going back would repeat what it had trained. Where a state of an earlier
+        epoch was loaded, the log says how many samples of that are left out.
         """
         epoch = _whole("epoch", epoch, MAX_EPOCH)
         wrapping = wrapping_of(self)
@@ -111,10 +111,9 @@ class BrandSampler(DistributedSampler[int]):
                     "iterations from 0 cannot go on from this state: docs/frameworks.md says what to use instead"
                 )
             if self._next.position:
-                log.warning(
-                    "a state of epoch %d after %d of %d samples was loaded, and set_epoch(%d) leaves out the rest",
-                    *(self._next.epoch, self._next.position, len(self.data_set), epoch),
-                )
+                rest = len(self.data_set) - self._next.position
+                said = "set_epoch(%d) leaves out the last %d samples of epoch %d, inside which the loaded state is"
+                log.warning(said, epoch, rest, self._next.epoch)
         self._next = _Next(epoch)
 
     def __len__(self) -> int:
@@ -269,7 +268,13 @@ class BrandSampler(DistributedSampler[int]):
 
         1 where each process keeps all of it.
         """
-        wrapping = wrapping_of(self)
+        wrapping, skipped = wrapping_of(self), torchdata_skips()
+        if skipped and wrapping is None:
+            raise UsageError(
+                f"a StatefulDataLoader skips {skipped} batches, to resume a run. A BrandSampler goes on from its "
+                "state, which fits any epoch: use StatefulDataLoader(data_set, batch_size, "
+                "sampler=BrandSampler(data_set)), without batch_sampler= (docs/frameworks.md)"
+            )
         if wrapping is None:
             if self._accelerate_deals():
                 raise UsageError(

@@ -27,7 +27,7 @@ LIMIT_S = 900.0
 SEED = 5
 STOPS = {"first": (0, 7), "later": (1, 4)}
 """Epoch and step of the checkpoints."""
-TWICE = (1, 5)
+TWICE = (1, 3)
 """Where a run that went on from `later` is stopped again: so many steps later."""
 LOADERS = ("DataLoader", "BrandLoader")
 

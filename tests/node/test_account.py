@@ -107,3 +107,12 @@ def test_what_is_drawn_by_others_is_not_judged() -> None:
         conduct.note(account, Drawer(1), positions(0, 1, batch))
     conduct.judge(account, 0)
     assert notices == []
+
+
+def test_threads_that_draw_in_turns_are_not_judged() -> None:
+    """Each through a connection of its own; the one that has the first batch is late. One thread would be judged."""
+    for threads in (1, 5):
+        account = Account(Turns(40))
+        for batch in range(1, 9):
+            account.note(Drawer(1, connection=batch % threads), positions(0, 1, batch))
+        assert (account.left_out(1) is None) == (threads > 1)

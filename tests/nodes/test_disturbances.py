@@ -232,7 +232,7 @@ def opened(paths: Sequence[Path], addresses: Sequence[str]) -> list[BrandDataset
 
 
 @pytest.mark.slow
-@rounds(1)
+@rounds(2)
 def test_shares_under_faults(shares: list[Path], chance: Chance) -> None:
     """Nobody else has what a node that is gone should read: the draw fails, and is right when the node is back."""
     rng = chance.rng
@@ -245,7 +245,7 @@ def test_shares_under_faults(shares: list[Path], chance: Chance) -> None:
 
 
 @pytest.mark.slow
-@rounds(1)
+@rounds(2)
 def test_shares_whose_nodes_are_killed(shares: list[Path], chance: Chance) -> None:
     """By SIGKILL, or stopped for a while, in processes of their own."""
     rng = chance.rng
@@ -255,7 +255,7 @@ def test_shares_whose_nodes_are_killed(shares: list[Path], chance: Chance) -> No
 
 
 @pytest.mark.slow
-@rounds(1)
+@rounds(2)
 def test_tls_under_faults(texts: Path, certificates: Certificates, chance: Chance) -> None:
     """A changed bit ends the connection; nodes meet again with new ones."""
     rng = chance.rng

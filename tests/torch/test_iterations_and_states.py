@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from brand import pack
 from brand.errors import UsageError
@@ -59,7 +59,7 @@ def test_a_loaded_state_is_left_in_one_direction_only(
         sampler.set_epoch(3)
         assert caplog.text == ""
         sampler.set_epoch(4)
-    assert "epoch 3 after 40 of 75 samples was loaded, and set_epoch(4) leaves out the rest" in caplog.text
+    assert "set_epoch(4) leaves out the last 35 samples of epoch 3, inside which the loaded state is" in caplog.text
     assert list(sampler) == list(range(75))
     assert sampler.state_dict()["epoch"] == 5
 
@@ -139,6 +139,29 @@ def test_a_stateful_loader_goes_on_where_it_stopped(
     loader.load_state_dict(state)
     assert begun + indices_of(loader) == expected[0]
     assert indices_of(loader) == expected[1]
+
+
+@TORCHDATA
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batches", [1, 5])
+def test_a_stateful_loader_that_would_skip_batches_is_refused(
+    small: Path, opened: Openings, workers: int, batches: int
+) -> None:
+    """At once, before anything is drawn: a batch sampler has no state."""
+    data_set = opened(small)
+
+    def loader() -> Any:
+        sampler = BatchSampler(BrandSampler(data_set), BATCH, drop_last=False)
+        return stateful_loader(data_set, batch_sampler=sampler, num_workers=workers)
+
+    first = loader()
+    for number, _ in enumerate(first, 1):
+        if number == batches:
+            break
+    again = loader()
+    again.load_state_dict(first.state_dict())
+    with pytest.raises(UsageError, match=rf"skips {batches} batches, to resume.*sampler=BrandSampler"):
+        next(iter(again))
 
 
 def test_workers_that_already_run_draw_from_a_loaded_state(small: Path, opened: Openings) -> None:
