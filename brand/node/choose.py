@@ -12,9 +12,9 @@ from typing import Final, Literal
 import numpy as np
 
 from brand.errors import UsageError
-from brand.node.arena import ROW_BYTES
 from brand.node.keeping import AHEAD_SHARE
 from brand.node.memory import Memory, available_bytes, memory_bytes, remote_bytes
+from brand.node.page_memory import ROW_BYTES
 from brand.node.pages import page_bytes
 from brand.protocol.mapping import chunks_per_group
 from brand.protocol.order import Order

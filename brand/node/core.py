@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.account import Drawer
-from brand.node.arena import Arena
+from brand.node.allocator import Allocator
 from brand.node.counters import Counters
 from brand.node.epoch import Epoch
 from brand.node.epochs import Epochs, Key
 from brand.node.keeping import AHEAD_SHARE, Keeping
 from brand.node.leases import Leases
 from brand.node.members import ALONE, Members
+from brand.node.page_memory import PageMemory
 from brand.node.remote import SILENCE_S, Remote
 from brand.node.residents import Residents
 from brand.node.runs import Begin
@@ -51,26 +52,29 @@ class Core:
     def __init__(
         self,
         index: Rows,
-        arena: Arena,
+        allocator: Allocator,
+        memory: PageMemory,
         pages_of: NDArray[np.uint32],
         chunk_size: int,
         members: Members = ALONE,
         remote_pages: int = 0,
     ) -> None:
-        self._index, self._arena = index, arena
+        self._index, self._allocator, self._memory = index, allocator, memory
         self._samples, self._chunk_size = len(pages_of), chunk_size
         self._members, self.remote_pages = members, remote_pages
-        self._residents = Residents(arena, pages_of, members.nodes)
-        largest = max(1, (arena.count - 1) // LARGEST_SHARE)
-        sent = Remote.largest_sent(remote_pages, members, arena.page)
+        self._residents = Residents(allocator, pages_of, members.nodes)
+        largest = max(1, (allocator.count - 1) // LARGEST_SHARE)
+        sent = Remote.largest_sent(remote_pages, members, allocator.page)
         self.counters = Counters()
         self.epochs = Epochs(self._residents, largest, chunk_size, members, sent)
-        self.remote = Remote(index, arena, self._residents, self.epochs, members, remote_pages, self.counters)
+        self.remote = Remote(
+            index, allocator, memory, self._residents, self.epochs, members, remote_pages, self.counters
+        )
         """What this node sends to others, and gets from them."""
         self._draws: list[Draw] = []
         self._leases = Leases(self._residents)
         self._answers: deque[Answer] = deque()
-        self._keeping = Keeping(arena, self._residents, self.epochs, chunk_size, remote_pages)
+        self._keeping = Keeping(allocator, self._residents, self.epochs, chunk_size, remote_pages)
         self.reading = 0
         """Reads on their way."""
         self._no_room = False
@@ -154,7 +158,7 @@ class Core:
         twice = residents.present(places)  # another epoch's read was faster
         drop = twice | failed
         if drop.any():
-            self._arena.give_back(self._arena.chains(read.heads[drop], residents.pages_of[places[drop]]))
+            self._allocator.give_back(self._allocator.chains(read.heads[drop], residents.pages_of[places[drop]]))
         if not failed:
             residents.put(places[~twice], read.heads[~twice])
             residents.refer(places[twice])
@@ -191,14 +195,14 @@ class Core:
                 epoch.due[ready], epoch.held[ready] = False, True
             if len(absent):
                 needed = int(self._residents.pages_of[absent].sum())
-                if needed <= self._arena.free - self.remote.reserve():
+                if needed <= self._allocator.free - self.remote.reserve():
                     span = epoch.plan.places_read(number)
-                    rows = rows_of(self._index, *span, self._residents.pages_of, self._arena.page)
+                    rows = rows_of(self._index, *span, self._residents.pages_of, self._allocator.page)
                     if rows is not None:
                         epoch.advance(absent)
                         return self._read(epoch, number, absent, rows)
                     self.counters.failed_reads += 1
-                elif needed < self._arena.count - self.remote_pages:
+                elif needed < self._allocator.count - self.remote_pages:
                     self._no_room = True
                     return None
                 epoch.due[absent] = False  # it will never fit, or the index cannot be read: exact reads will tell
@@ -222,7 +226,7 @@ class Core:
         elsewhere = self._no_room and self.remote.waited_for
         if (stuck is None and not elsewhere) or self.reading or self._leases.fresh(now_s):
             return False
-        share = self._arena.count // AHEAD_SHARE
+        share = self._allocator.count // AHEAD_SHARE
         made_room = (
             self.epochs.drop_idle(now_s - IDLE_S, self._busy())
             or self._give_up_skipped()
@@ -263,16 +267,16 @@ class Core:
 
     def facts(self, mean_bytes: float) -> dict[str, Any]:
         """Counters, memory by kind in bytes, and progress, as plain values."""
-        page, leased = self._arena.page, self._leases.places()
-        used = self._arena.count - 1 - self._arena.free
+        page, leased = self._allocator.page, self._leases.places()
+        used = self._allocator.count - 1 - self._allocator.free
         return {
             **self.counters.to_json(mean_bytes),
             "memory": {
-                "limit": self._arena.bytes,
+                "limit": self._allocator.bytes,
                 "used": used * page,
                 "kept": self._residents.kept_pages * page,
                 "leased": sum(int(self._residents.pages_of[p].sum()) for p in leased) * page,
-                "free": self._arena.free * page,
+                "free": self._allocator.free * page,
             },
             "reading": self.reading,
             "waiting": len(self._draws),
@@ -311,8 +315,8 @@ class Core:
         held = np.zeros(end - first, np.bool_)
         held[absent - first] = True
         counts = self._residents.pages_of[absent]
-        heads, pages = self._arena.take(counts)
-        self._arena.write_rows(heads, rows[held])
+        heads, pages = self._allocator.take(counts)
+        self._memory.write_rows(heads, rows[held])
         sizes = rows["size"].astype(np.int64)
         size = int(sizes.sum())
         self.reading += 1
@@ -324,7 +328,7 @@ class Core:
             chunk=first // self._chunk_size,
             offset=int(rows["offset"][0]),
             size=size,
-            vector=self._arena.vector(sizes, held, pages),
+            vector=self._memory.vector(sizes, held, pages),
             forget=bool(self._residents.to_keep(absent).all()),  # it will not be read again
             places=absent,
             heads=heads,
@@ -387,7 +391,7 @@ class Core:
     def _give_up_skipped(self) -> bool:
         """Free what lies before the positions that are asked for; whether there was any."""
         found, mean = False, float(self._residents.pages_of.mean())
-        slack = min(SKIP_SLACK, int(self._arena.count / mean / 2))
+        slack = min(SKIP_SLACK, int(self._allocator.count / mean / 2))
         for key, epoch in self.epochs:
             waiting = [draw.positions for draw in self._draws if draw.key == key]
             if waiting:

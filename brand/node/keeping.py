@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from brand.node.arena import Arena
+from brand.node.allocator import Allocator
 from brand.node.epochs import Epochs
 from brand.node.residents import Residents
 from brand.node.tasks import Choice
@@ -19,8 +19,10 @@ AHEAD_MOST: Final = 256 << 20
 class Keeping:
     """Choices of what is kept. Other nodes may fill `remote_pages` of the arena."""
 
-    def __init__(self, arena: Arena, residents: Residents, epochs: Epochs, chunk_size: int, remote_pages: int) -> None:
-        self._arena, self._residents, self._epochs = arena, residents, epochs
+    def __init__(
+        self, allocator: Allocator, residents: Residents, epochs: Epochs, chunk_size: int, remote_pages: int
+    ) -> None:
+        self._allocator, self._residents, self._epochs = allocator, residents, epochs
         self._chunk_size, self._remote_pages = chunk_size, remote_pages
         self._runs: set[int] = set()
         """Runs that were under way when it was decided what is kept."""
@@ -39,10 +41,10 @@ class Keeping:
 
     def _room(self, order: Order) -> int:
         """Pages that kept samples and an epoch's samples of this order may take together."""
-        pages = self._arena.count - 1 - self._remote_pages
+        pages = self._allocator.count - 1 - self._remote_pages
         if int(self._residents.pages_of.sum(dtype="int64")) <= pages:
             return pages  # all fits, and nothing will ever have to be read ahead
-        pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._arena.page)
+        pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._allocator.page)
         mean = float(self._residents.pages_of.mean())
         others = self._epochs.orders() - {order}
         return pages - round(sum(other.mapping.groups * self._chunk_size * mean for other in others))

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.arena import ROW_BYTES
+from brand.node.page_memory import ROW_BYTES
 from brand.storage.dataset import StoredDataSet
 
 SMALLEST_PAGE: Final = 128

@@ -16,12 +16,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.arena import Arena
+from brand.node.allocator import Allocator
 from brand.node.counters import Counters
 from brand.node.epoch import Epoch
 from brand.node.epochs import Epochs, Key
 from brand.node.members import Members
 from brand.node.messages import ProtocolError
+from brand.node.page_memory import PageMemory
 from brand.node.residents import Residents
 from brand.node.tasks import Request, Rows
 
@@ -55,14 +56,16 @@ class Remote:
     def __init__(
         self,
         index: Rows,
-        arena: Arena,
+        allocator: Allocator,
+        memory: PageMemory,
         residents: Residents,
         epochs: Epochs,
         members: Members,
         room: int,
         counters: Counters,
     ) -> None:
-        self._index, self._arena, self._residents, self._epochs = index, arena, residents, epochs
+        self._index, self._allocator, self._memory = index, allocator, memory
+        self._residents, self._epochs = residents, epochs
         self._members, self._counters = members, counters
         self._room = room
         """Pages that other nodes may fill."""
@@ -132,13 +135,13 @@ class Remote:
             places = places[: int(due.argmax())]
         present = self._residents.present(places)
         pages = np.cumsum(np.where(present, self._residents.pages_of[places], 0), dtype=np.int64)
-        limit = min(int(self._allowed[node] - self._sent[node]), MESSAGE_BYTES // self._arena.page)
+        limit = min(int(self._allowed[node] - self._sent[node]), MESSAGE_BYTES // self._allocator.page)
         fit = int(np.searchsorted(pages, limit, side="right"))
         if not fit:
             return None
         places, present = places[:fit], present[:fit]
         here = places[present]
-        data = self._arena.pages[self._residents.chains(here)[1]]
+        data = self._memory.take_out(self._residents.chains(here)[1])
         held = epoch.held[here]
         epoch.held[here] = False
         self._residents.let_go(here[held])
@@ -222,12 +225,12 @@ class Remote:
 
     def _put(self, node: int, places: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
         """Take samples into memory; nothing happens where there is no room after all."""
-        if not len(places) or len(data) > self._arena.free:
+        if not len(places) or len(data) > self._allocator.free:
             return
         rows = self._index.rows_at(places)  # ours: a sender's could be a lie
-        heads, pages = self._arena.take(self._residents.pages_of[places])
-        self._arena.pages[pages] = data
-        self._arena.write_rows(heads, rows)
+        heads, pages = self._allocator.take(self._residents.pages_of[places])
+        self._memory.put_in(pages, data)
+        self._memory.write_rows(heads, rows)
         self._residents.put(places, heads, node)
 
     def ask(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:

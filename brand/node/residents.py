@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.arena import Arena
+from brand.node.allocator import Allocator
 
 Places = NDArray[np.integer[Any]]
 
 
 class Residents:
-    """Samples of one data set in one arena; `pages_of` is the number of pages that each place's sample takes."""
+    """Samples of one data set in pages of an allocator; `pages_of` is the number of pages of each place's sample."""
 
-    def __init__(self, arena: Arena, pages_of: NDArray[np.uint32], nodes: int = 1) -> None:
+    def __init__(self, allocator: Allocator, pages_of: NDArray[np.uint32], nodes: int = 1) -> None:
         samples = len(pages_of)
-        self.arena, self.pages_of = arena, pages_of
+        self._allocator, self.pages_of = allocator, pages_of
         self._head = np.full(samples, -1, np.int32)
         self._references = np.zeros(samples, np.int32)
         self._checked = np.zeros(samples, np.bool_)
@@ -47,7 +47,7 @@ class Residents:
     def chains(self, places: Places) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Number of pages of each, and all pages one sample after the other. Places may occur twice here."""
         counts = self.pages_of[places]
-        return counts, self.arena.chains(self._head[places], counts)
+        return counts, self._allocator.chains(self._head[places], counts)
 
     def put(self, places: Places, heads: NDArray[np.int32], sender: int | None = None) -> None:
         """They have come into memory, with one reference, the caller's; `sender`: from this node."""
@@ -67,7 +67,7 @@ class Residents:
         self._references[places] -= 1
         gone = places[self._references[places] == 0]
         if len(gone):
-            self.arena.give_back(self.chains(gone)[1])
+            self._allocator.give_back(self.chains(gone)[1])
             self._head[gone] = -1
             self._checked[gone] = False
             if len(self._sender):

@@ -22,6 +22,7 @@ import numpy as np
 from brand.errors import BrandError, UsageError
 from brand.node import messages
 from brand.node.account import Drawer
+from brand.node.allocator import Allocator
 from brand.node.arena import Arena
 from brand.node.choose import choose_depth, choose_storage
 from brand.node.clients import Clients
@@ -84,16 +85,19 @@ class NodeServer:
             every = arena_bytes(self._pages_of, page)
             limit = memory_bytes(memory, every)
             # A number of bytes is a hard limit; a share of very little data still means that something fits.
-            self._arena = Arena(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
+            self._allocator = Allocator(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
+            self._arena = Arena(self._allocator.count, page)
             members = members_of(self._data, node, nodes)
-            remote = remote_bytes(remote_memory, self._arena.bytes) // page if nodes > 1 else 0
+            remote = remote_bytes(remote_memory, self._allocator.bytes) // page if nodes > 1 else 0
             self._network = None if network is None else network(self._data, page)
         except BaseException:
             self._clients.close()
             raise
         self._all_pages = every // page
-        self._core = Core(self._data, self._arena, self._pages_of, self._data.header.chunk_size, members, remote)
-        storage = storage or choose_storage(self._data, self._arena.bytes)
+        self._core = Core(
+            self._data, self._allocator, self._arena, self._pages_of, self._data.header.chunk_size, members, remote
+        )
+        storage = storage or choose_storage(self._data, self._allocator.bytes)
         self._executor = Executor(depth or choose_depth(self._data), storage)
         self._fetches: Fetches | None = None
         self._exchange: Exchange | None = None
@@ -122,7 +126,7 @@ class NodeServer:
     @property
     def memory(self) -> int:
         """Size of the arena in bytes."""
-        return self._arena.bytes
+        return self._allocator.bytes
 
     @property
     def listens_at(self) -> str | None:
@@ -302,7 +306,7 @@ class NodeServer:
         self._greeted = self._greeted or hello.get("data_set") is not None
         channel.drawer = Drawer.named(owner, hello.get("worker"), channel.number)
         channel.greeted = True
-        pages = {"page": self._arena.page, "pages": self._arena.count, "all_pages": self._all_pages}
+        pages = {"page": self._allocator.page, "pages": self._allocator.count, "all_pages": self._all_pages}
         others = {"node": self._node, "nodes": self._nodes, "remote_pages": self._core.remote_pages}
         cluster = {"listens_at": self.listens_at, "joined": self._connected, **others}
         welcome = {"data_set": mine, "process": os.getpid(), **pages, **cluster}

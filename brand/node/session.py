@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from brand.formats.constants import ROW
 from brand.formats.stored import Stored
 from brand.node import messages
-from brand.node.arena import ROW_BYTES
 from brand.node.buffers import Buffers
 from brand.node.connection import same_user, socket_name
 from brand.node.launch import START_LIMIT_S, ServerError
 from brand.node.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, Kind, ProtocolError
+from brand.node.page_memory import ROW_BYTES
 from brand.protocol.order import Order
 from brand.storage.files import no_descriptor_left
 

@@ -1,4 +1,4 @@
-"""The arena against a list of who has which page; and its vectors against a plain copy."""
+"""The arena: its vectors against a plain copy, and who may do what with its memory."""
 
 from __future__ import annotations
 
@@ -9,66 +9,14 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brand.errors import UsageError
 from brand.formats.constants import ROW
-from brand.node.arena import IOVEC, ROW_BYTES, SINK, Arena
+from brand.node.allocator import Allocator
+from brand.node.arena import Arena
+from brand.node.page_memory import IOVEC, ROW_BYTES, SINK
 from tests.rounds import examples
 
 PAGE = 128
-
-
-class ArenaMachine(RuleBasedStateMachine):
-    """Chains are taken and given back in any order."""
-
-    @initialize(pages=st.integers(2, 40))
-    def start(self, pages: int) -> None:
-        self.arena, self.chains = Arena(pages * PAGE + PAGE - 1, PAGE), list[list[int]]()
-        assert (self.arena.count, self.arena.bytes) == (pages, pages * PAGE)
-
-    def taken(self) -> int:
-        return sum(map(len, self.chains))
-
-    @rule(counts=st.lists(st.integers(1, 6), min_size=1, max_size=6))
-    def take(self, counts: list[int]) -> None:
-        if sum(counts) > self.arena.free:
-            return
-        heads, pages = self.arena.take(np.array(counts, np.uint32))
-        rest = pages.tolist()
-        for head, count in zip(heads.tolist(), counts, strict=True):
-            chain, rest = rest[:count], rest[count:]
-            assert chain[0] == head
-            self.chains.append(chain)
-        assert not rest
-
-    @precondition(lambda self: self.chains)
-    @rule(which=st.lists(st.integers(0, 100), min_size=1, max_size=5))
-    def give_back(self, which: list[int]) -> None:
-        chosen = sorted({number % len(self.chains) for number in which}, reverse=True)
-        gone = [self.chains.pop(number) for number in chosen]
-        heads = np.array([chain[0] for chain in gone], np.int32)
-        self.arena.give_back(self.arena.chains(heads, np.array(list(map(len, gone)), np.uint32)))
-
-    @invariant()
-    def every_page_is_somewhere(self) -> None:
-        if not hasattr(self, "arena"):
-            return
-        used = [page for chain in self.chains for page in chain]
-        assert len(set(used)) == len(used)
-        assert SINK not in used
-        assert self.arena.free == self.arena.count - 1 - len(used)
-        heads = np.array([chain[0] for chain in self.chains], np.int32)
-        counts = np.array(list(map(len, self.chains)), np.uint32)
-        assert self.arena.chains(heads, counts).tolist() == used
-
-    def teardown(self) -> None:
-        if hasattr(self, "arena"):
-            self.arena.close()
-
-
-ArenaMachine.TestCase.settings = examples(40, stateful_step_count=25)
-TestArena = ArenaMachine.TestCase
 
 
 @given(
@@ -81,13 +29,14 @@ def test_a_vector_puts_each_byte_where_it_belongs(samples: list[tuple[int, bool]
     sizes = np.array([size for size, _ in samples])
     held = np.array([hold for _, hold in samples])
     counts = -(-(sizes[held] + ROW_BYTES) // page)
-    arena = Arena((int(counts.sum()) + 3) * page, page)
+    allocator = Allocator((int(counts.sum()) + 3) * page, page)
+    arena = Arena(allocator.count, page)
     rng = np.random.default_rng(int(sizes.sum()))
     data = rng.integers(0, 256, int(sizes.sum()), np.uint8)
     rows = np.zeros(len(samples), ROW)
     rows["size"], rows["index"] = sizes, np.arange(len(samples)) + 1000
-    heads, pages = arena.take(counts) if held.any() else (np.empty(0, np.int32), np.empty(0, np.int32))
-    untouched = np.setdiff1d(np.arange(arena.count), [*pages.tolist(), SINK])
+    heads, pages = allocator.take(counts) if held.any() else (np.empty(0, np.int32), np.empty(0, np.int32))
+    untouched = np.setdiff1d(np.arange(allocator.count), [*pages.tolist(), SINK])
     arena.pages[untouched] = 0xAA
     arena.write_rows(heads, rows[held])
     vector = arena.vector(sizes, held, pages)
@@ -96,7 +45,7 @@ def test_a_vector_puts_each_byte_where_it_belongs(samples: list[tuple[int, bool]
     assert (vector["length"] <= page).all()
     start, base = 0, arena.pages.ctypes.data
     for address, length in vector.tolist():
-        assert 0 <= address - base <= arena.bytes - length
+        assert 0 <= address - base <= allocator.bytes - length
         assert length == 0 or (address - base) // page == (address - base + length - 1) // page
         part = data[start : start + length]
         ctypes.memmove(address, part.ctypes.data, length)
@@ -114,16 +63,9 @@ def test_a_vector_puts_each_byte_where_it_belongs(samples: list[tuple[int, bool]
     arena.close()
 
 
-@pytest.mark.parametrize("limit", [0, 1, PAGE, 2 * PAGE - 1])
-def test_an_arena_has_two_pages_at_least(limit: int) -> None:
-    """One of them is the sink."""
-    with pytest.raises(UsageError, match="256"):
-        Arena(limit, PAGE)
-
-
 def test_the_memory_is_sealed_and_gone_when_it_is_closed() -> None:
     """Its size is fixed, others cannot write, and its descriptor is not inherited."""
-    arena = Arena(4 * PAGE, PAGE)
+    arena = Arena(4, PAGE)
     assert not os.get_inheritable(arena.descriptor)
     for size in (0, PAGE, 100 * PAGE):
         with pytest.raises(PermissionError):

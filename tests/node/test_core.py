@@ -107,7 +107,7 @@ def test_a_run_that_has_just_begun_is_not_idle() -> None:
     first, second = world_.register(1, "one", **ORDER), world_.register(2, "two", **{**ORDER, "seed": 2})
     world_.begin(2, second, 0)
     world_.quiet()
-    assert world_.arena.free < 8
+    assert world_.allocator.free < 8
     world_.begin(1, first, 0)
     draw(world_, 1, first, 0, range(20))
     assert draw(world_, 2, second, 0, range(SAMPLES)) > 0.5

@@ -172,7 +172,7 @@ class CoreMachine(RuleBasedStateMachine):
     @invariant()
     def memory_is_bounded(self) -> None:
         if hasattr(self, "world"):
-            assert 0 <= self.world.arena.free < self.world.arena.count
+            assert 0 <= self.world.allocator.free < self.world.allocator.count
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -194,7 +194,7 @@ def finish(world: World, clients: list[int]) -> None:
             world.finish_read()
     assert not world.epochs()
     world.core.kept_ready(np.zeros(len(world.sizes), np.bool_))
-    assert world.arena.free == world.arena.count - 1, "pages are lost"
+    assert world.allocator.free == world.allocator.count - 1, "pages are lost"
 
 
 CoreMachine.TestCase.settings = examples(120, stateful_step_count=50)

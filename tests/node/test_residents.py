@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brand.node.arena import Arena
+from brand.node.allocator import Allocator
 from brand.node.residents import Residents
 from tests.rounds import examples
 
@@ -23,8 +23,8 @@ class ResidentsMachine(RuleBasedStateMachine):
     @initialize(pages_of=st.lists(st.integers(1, 4), min_size=SAMPLES, max_size=SAMPLES), pages=st.integers(5, 100))
     def start(self, pages_of: list[int], pages: int) -> None:
         self.pages_of = np.array(pages_of, np.uint32)
-        self.arena = Arena((pages + 1) * PAGE, PAGE)
-        self.residents = Residents(self.arena, self.pages_of)
+        self.allocator = Allocator((pages + 1) * PAGE, PAGE)
+        self.residents = Residents(self.allocator, self.pages_of)
         self.references = Counter[int]()
         """References but the one of being kept."""
         self.to_keep, self.kept, self.checked = set[int](), set[int](), set[int]()
@@ -39,8 +39,8 @@ class ResidentsMachine(RuleBasedStateMachine):
     @rule(places=PLACES)
     def put(self, places: set[int]) -> None:
         new = np.array(sorted(places - self.here()), np.int64)
-        if len(new) and int(self.pages_of[new].sum()) <= self.arena.free:
-            heads, _ = self.arena.take(self.pages_of[new])
+        if len(new) and int(self.pages_of[new].sum()) <= self.allocator.free:
+            heads, _ = self.allocator.take(self.pages_of[new])
             self.residents.put(new, heads)
             self.references.update(new.tolist())
             self.kept |= set(new.tolist()) & self.to_keep
@@ -103,11 +103,7 @@ class ResidentsMachine(RuleBasedStateMachine):
         places = np.array(sorted(here), np.int64)
         counts, pages = residents.chains(places)
         assert counts.tolist() == self.pages_of[places].tolist()
-        assert len(set(pages.tolist())) == len(pages) == self.arena.count - 1 - self.arena.free
-
-    def teardown(self) -> None:
-        if hasattr(self, "arena"):
-            self.arena.close()
+        assert len(set(pages.tolist())) == len(pages) == self.allocator.count - 1 - self.allocator.free
 
 
 ResidentsMachine.TestCase.settings = examples(60, stateful_step_count=30)

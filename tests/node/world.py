@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.formats.constants import ROW
-from brand.node.arena import ROW_BYTES, Arena
+from brand.node.allocator import Allocator
+from brand.node.arena import Arena
 from brand.node.core import LARGEST_SHARE, Core
 from brand.node.epoch import Epoch
 from brand.node.exchange import Exchange, ReadFor
@@ -25,6 +26,7 @@ from brand.node.fetches import Fetches, pack_samples
 from brand.node.leases import MAX_LEASES
 from brand.node.members import ALONE, Members
 from brand.node.network import Network
+from brand.node.page_memory import ROW_BYTES
 from brand.node.pages import pages_needed
 from brand.node.tasks import Answer, Choice, Read
 from brand.protocol.mapping import Mapping
@@ -130,9 +132,10 @@ class World:
     def __post_init__(self) -> None:
         self.index = Index(self.sizes, self.chunk_size)
         self.pages_of = pages_needed(self.index.sizes, PAGE)
-        self.arena = Arena(self.pages * PAGE, PAGE)
+        self.allocator = Allocator(self.pages * PAGE, PAGE)
+        self.arena = Arena(self.allocator.count, PAGE)
         where = self.members, self.remote_pages
-        self.core = Core(self.index, self.arena, self.pages_of, self.chunk_size, *where)
+        self.core = Core(self.index, self.allocator, self.arena, self.pages_of, self.chunk_size, *where)
         self.exchange: Exchange | None = None
         if self.network is not None:
             owners = self.members.owners(Mapping(len(self.sizes), self.chunk_size, 1))
@@ -395,16 +398,16 @@ class World:
 
     def check(self) -> None:
         """Every page has one owner; every reference has a reason; what is due can still come."""
-        core, arena = self.core, self.arena
+        core, allocator = self.core, self.allocator
         residents, epochs = core._residents, self.epochs()
-        owner = np.zeros(arena.count, np.int64)
+        owner = np.zeros(allocator.count, np.int64)
         owner[0] += 1
-        np.add.at(owner, arena._free[: arena.free], 1)
+        np.add.at(owner, allocator.free_pages(), 1)
         present = np.flatnonzero(residents._head >= 0)
         self.right &= set(present.tolist())
         np.add.at(owner, residents.chains(present)[1], 1)
         for read in self.reads:
-            np.add.at(owner, arena.chains(read.heads, self.pages_of[read.places]), 1)
+            np.add.at(owner, allocator.chains(read.heads, self.pages_of[read.places]), 1)
         assert (owner == 1).all(), f"pages with no owner or several: {np.flatnonzero(owner != 1)}"
 
         reasons = residents._kept.astype(np.int64)
@@ -417,7 +420,7 @@ class World:
         assert ((reasons > 0) == (residents._head >= 0)).all()
         assert residents.kept_pages == int(self.pages_of[residents._kept].sum())
         assert not (residents._kept & ~residents._to_keep).any()
-        giants = self.pages_of > max(1, (arena.count - 1) // LARGEST_SHARE)
+        giants = self.pages_of > max(1, (allocator.count - 1) // LARGEST_SHARE)
         assert not giants[present].any(), "a sample is held that is too large to be"
 
         for node in self.members.others:

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given
 
 from brand.node import peer_messages as wire
-from brand.node.arena import ROW_BYTES
 from brand.node.messages import ProtocolError
 from brand.node.network import Closed, Event, Opened, Received, Stream
+from brand.node.page_memory import ROW_BYTES
 from brand.node.peer_messages import PeerKind
 from brand.node.runs import Begin, Drawing
 from brand.node.server import NodeServer
@@ -201,12 +201,12 @@ def test_whatever_a_node_says_the_server_goes_on(
     """Each handler, in any order and state: a message is taken, or the stream is hung up on; memory stays accounted."""
     server, made = served
     order = order_of(texts)
-    message = data.draw(messages(order, server._arena.page))
+    message = data.draw(messages(order, server._allocator.page))
     made.coming.append(Received(Stream(1, asks), message))
     turn(server)
     made.sent.clear()
-    free = server._arena.free
-    assert 0 <= free < server._arena.count
+    free = server._allocator.free
+    assert 0 <= free < server._allocator.count
     assert server._core.remote.reserve() >= 0
 
 
@@ -238,17 +238,17 @@ def test_a_push_that_nobody_waits_for_is_no_harm(served: tuple[NodeServer, Wire]
     server, made = served
     turn(server)
     pages = int(server._pages_of[700])
-    data = np.zeros((pages, server._arena.page), np.uint8)
+    data = np.zeros((pages, server._allocator.page), np.uint8)
     came = Received(Stream(1, asks=True), wire.pack_push(99, array([700]), array([]), data))
-    free = server._arena.free
+    free = server._allocator.free
     made.hung_up.clear()
     for _ in range(2):
         made.coming.append(came)
         turn(server)
-    assert (server._arena.free, made.hung_up) == (free, [])
+    assert (server._allocator.free, made.hung_up) == (free, [])
     made.coming += [came] * (2 + server._core.remote_pages // pages)
     turn(server)
-    assert (server._arena.free, made.hung_up[:1]) == (free, [Stream(1, asks=True)])
+    assert (server._allocator.free, made.hung_up[:1]) == (free, [Stream(1, asks=True)])
 
 
 def test_a_peer_that_lies(texts: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_peer_that_lies(texts: Path) -> None:
     data, order = StoredDataSet(texts), order_of(texts)
     with serving(texts) as (server, made):
         turn(server)
-        core, page = server._core, server._arena.page
+        core, page = server._core, server._allocator.page
         run = core.epochs.runs.register(1, order, "run", None)
         core.begin(1, (run, 0), 0, 0, 1)
         wait_until(lambda: planned(server, (run, 0)), "the epoch is planned")

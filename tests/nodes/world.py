@@ -154,7 +154,7 @@ class Cluster:
             assert not world.epochs(), "an epoch is left for which nobody is there"
             assert not world.core.epochs.runs, "a run is left for which nobody is there"
             world.core.kept_ready(world.pages_of < 0)
-            assert world.arena.free == world.arena.count - 1, "pages are lost"
+            assert world.allocator.free == world.allocator.count - 1, "pages are lost"
 
 
 class Walk:

@@ -1,0 +1,72 @@
+"""Which pages of the arena are free, and which belong together? Bookkeeping over arrays; the bytes lie elsewhere.
+
+A sample takes a chain of pages. Page 0 is the sink: it is never given out, and what a read brings and no epoch wants
+is written there. One thread owns an allocator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+
+
+class Allocator:
+    """Pages of `page` bytes, as many as fit into `limit` bytes. Raises `UsageError` where that is less than two."""
+
+    def __init__(self, limit: int, page: int) -> None:
+        self.page, self.count = page, limit // page
+        if self.count < 2:
+            raise UsageError(f"memory of {limit:,} bytes is too small: this data set needs at least {2 * page:,}")
+        self._free = np.arange(self.count - 1, 0, -1, dtype=np.int32)
+        self.free = len(self._free)
+        """Pages that are free: the first so many of the stack."""
+        self._next = np.zeros(self.count, np.int32)
+
+    def __repr__(self) -> str:
+        return f"Allocator({self.count} pages of {self.page} bytes, {self.free} free)"
+
+    @property
+    def bytes(self) -> int:
+        """Size of all pages."""
+        return self.count * self.page
+
+    def free_pages(self) -> NDArray[np.int32]:
+        """Numbers of the pages that are free, in no order."""
+        return self._free[: self.free]
+
+    def take(self, counts: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Chains of so many pages (each >= 1): their first pages, and all pages one chain after the other.
+
+        The caller has looked at `free`.
+        """
+        ends = np.cumsum(counts, dtype=np.int64)
+        total = int(ends[-1])
+        pages = self._free[self.free - total : self.free][::-1].copy()
+        self.free -= total
+        self._next[pages[:-1]] = pages[1:]
+        return pages[ends - counts], pages
+
+    def chains(self, heads: NDArray[np.int32], counts: NDArray[Any]) -> NDArray[np.int32]:
+        """All pages of chains, one chain after the other."""
+        counts = counts.astype(np.int64)
+        at = np.cumsum(counts) - counts
+        pages = np.empty(int(counts.sum()), np.int32)
+        longest, shortest = int(counts.max(initial=0)), int(counts.min(initial=0))
+        current = heads
+        for step in range(longest):
+            if step >= shortest:
+                longer = counts > step
+                current, at, counts = current[longer], at[longer], counts[longer]
+            pages[at] = current
+            current = self._next[current]
+            at += 1
+        return pages
+
+    def give_back(self, pages: NDArray[np.int32]) -> None:
+        """Free pages."""
+        self._free[self.free : self.free + len(pages)] = pages
+        self.free += len(pages)

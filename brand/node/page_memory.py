@@ -1,0 +1,65 @@
+"""What do decisions ask of the memory behind the pages? A few methods; `Arena` has bytes, `NoMemory` has none.
+
+The first page of a sample's chain begins with the sample's row of the index (`ROW_BYTES`), so a client needs nothing
+else to check and to unpack the sample.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.formats.constants import ROW
+
+ROW_BYTES: Final = ROW.itemsize
+SINK: Final = 0
+"""The page that takes what no epoch wants."""
+
+IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
+"""A piece of memory, as readv(2) has it."""
+
+
+class PageMemory(Protocol):
+    """The bytes of pages; an `Allocator` says which pages are whose."""
+
+    def write_rows(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
+        """Put each sample's row at the beginning of its chain."""
+        ...
+
+    def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:
+        """Pieces of memory (`IOVEC`) for samples of these sizes, which lie side by side in a file.
+
+        Held samples go behind the rows of their chains (`pages`, one chain after the other), all others into the sink.
+        """
+        ...
+
+    def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """A copy of pages, shape (pages, page size)."""
+        ...
+
+    def put_in(self, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Fill pages with `data`, shape (pages, page size)."""
+        ...
+
+
+class NoMemory:
+    """Memory without bytes, for decisions whose samples do not matter: simulations and replays."""
+
+    def __init__(self, page: int) -> None:
+        self._page = page
+
+    def write_rows(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
+        """Nothing is kept."""
+
+    def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:  # noqa: ARG002
+        """No pieces."""
+        return np.empty(0, IOVEC)
+
+    def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Zeros, which take no memory."""
+        return np.broadcast_to(np.uint8(0), (len(pages), self._page))
+
+    def put_in(self, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Nothing is kept."""
