@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node import messages
-from brand.node.fetches import unpack_samples
 from brand.node.launch import ServerError, Spec, start_server
 from brand.node.memory import Memory
 from brand.node.messages import MAX_DRAW, Kind
+from brand.node.samples import unpack_samples
 from brand.node.session import Drawn, EndedError, ServerFacts, Session
 from brand.protocol.order import Order
 

@@ -28,8 +28,8 @@ HALF_MESSAGE_S: Final = 30.0
 
 log = logging.getLogger("brand.node")
 
-Handle = Callable[[Channel, Kind, bytes], None]
-"""Does what a message asks; raises `BrandError` where it asks for what cannot be."""
+Handle = Callable[["Clients", Channel, Kind, bytes], None]
+"""Does what a message of a client asks; raises `BrandError` where it asks for what cannot be."""
 
 
 class Clients:
@@ -84,7 +84,7 @@ class Clients:
     def refuse(self, channel: Channel, error: BrandError, now_s: float) -> None:
         """Say why, and hang up."""
         log.warning("client %d is cut off: %s", channel.number, error)
-        channel.closing, channel.began_s = True, now_s
+        channel.end(now_s)
         self.send(channel, messages.pack_json(Kind.FAILED, {"type": type(error).__name__, "message": str(error)}))
 
     def tend(self, now_s: float) -> None:
@@ -155,7 +155,7 @@ class Clients:
             alive = channel.receive() if events & selectors.EVENT_READ else True
             try:
                 for kind, body in channel.messages():
-                    self._handle(channel, kind, body)
+                    self._handle(self, channel, kind, body)
                     if channel.number not in self._channels:
                         return
                     if channel.unsent > MAX_UNSENT:

@@ -96,6 +96,14 @@ class Channel:
         """When the message began that is not whole yet, or the connection."""
         self._inbox, self._outbox = bytearray(), bytearray()
 
+    def greet(self, drawer: Drawer | None) -> None:
+        """The client has said hello, and who draws."""
+        self.greeted, self.drawer = True, drawer
+
+    def end(self, now_s: float) -> None:
+        """The connection is closed as soon as all is sent, or after a while."""
+        self.closing, self.began_s = True, now_s
+
     @property
     def unsent(self) -> int:
         """Bytes that the client has not taken yet."""

@@ -55,11 +55,12 @@ class Executor:
         """Run `job(None)` in the planner thread, then `done(result, error)` in the loop."""
         self._plans.put((job, done))
 
-    def results(self) -> list[Callable[[], None]]:
-        """What has come back: calls for the loop to make."""
+    def finish(self) -> None:
+        """Call `done` of every job that has ended. The loop calls this when `wake` is readable."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.wake)
-        return [self._results.get() for _ in range(self._results.qsize())]
+        for _ in range(self._results.qsize()):
+            self._results.get()()
 
     def close(self, limit_s: float = 5.0) -> None:
         """End the threads; one that storage does not let go is left behind."""

@@ -17,7 +17,9 @@ from brand.errors import BrandError
 from brand.node.counters import Counters
 from brand.node.members import Owners
 from brand.node.messages import ProtocolError
-from brand.node.tasks import Rows
+from brand.node.peer_messages import Fetch, Fetched
+from brand.node.samples import pack_samples, unpack_samples
+from brand.node.tasks import Deliver, Refuse, Rows
 
 LIMIT_S: Final = 8.0
 """How long a question may take."""
@@ -55,28 +57,26 @@ class _Fetch:
     samples: dict[int, bytes] = field(default_factory=dict)
 
 
-Outcome = tuple[int, bytes | BrandError]
-"""A client, and what `pack_samples` makes of its samples, or why it cannot have them."""
-
-
 class Fetches:
-    """Questions under way. `address_of` names a node for people."""
+    """Questions of this node's clients that are under way."""
 
     def __init__(self, index: Rows, owners: Owners, samples: int, counters: Counters) -> None:
         self._index, self._owners, self._samples, self._counters = index, owners, samples, counters
         self._questions: dict[int, _Question] = {}
         self._fetches: list[_Fetch] = []
-        self._done: list[Outcome] = []
+        self._done: list[Deliver | Refuse] = []
         self._last = 0
 
-    def check(self, places: NDArray[np.int64], owner: int) -> None:
-        """Raises `ProtocolError` where one asks `owner` for what it does not have, or for too much."""
+    def check(self, places: NDArray[np.int64], owner: int) -> int:
+        """Stored bytes of samples. Raises `ProtocolError` where `owner` lacks one, or where they are too many."""
         if places.min() < 0 or places.max() >= self._samples:
             raise ProtocolError("places that the data set does not have")
         if (self._owners.of(places) != owner).any():
             raise ProtocolError(f"places that node {owner} does not own")
-        if len(places) > 1 and int(self._index.rows_at(places)["size"].sum(dtype=np.int64)) > LARGEST:
+        size = int(self._index.rows_at(places)["size"].sum(dtype=np.int64))
+        if len(places) > 1 and size > LARGEST:
             raise ProtocolError(f"more than {LARGEST:,} bytes in one question")
+        return size
 
     def want(self, client: int, places: NDArray[np.int64], now_s: float) -> None:
         """A client wants samples that are on other nodes. Raises `ProtocolError`."""
@@ -89,34 +89,34 @@ class Fetches:
         owner = self._owners.of(places)
         for node in np.unique(owner).tolist():
             theirs = np.unique(places[owner == node])
-            self.check(theirs, node)
+            size = len(theirs) + self.check(theirs, node)  # a byte of each says whether it is there
             if node == self._owners.node:
                 raise ProtocolError("places that this node has itself")
             self._last += 1
-            size = len(theirs) + int(self._index.rows_at(theirs)["size"].sum(dtype=np.int64))
             self._questions[self._last] = _Question(theirs, fetch, size)
             fetch.open[self._last] = node
         self._counters.fetched += len(places)
 
-    def questions(self, node: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def questions(self, node: int) -> Iterator[Fetch]:
         """What to ask a node now."""
         mine = [(number, q) for number, q in self._questions.items() if q.fetch.open[number] == node]
         free = AT_A_TIME - sum(question.asked for _, question in mine)
         for number, question in [item for item in mine if not item[1].asked][: max(0, free)]:
             question.asked = True
-            yield number, question.places
+            yield Fetch(number, question.places)
 
-    def came(self, node: int, number: int, size: int, offset: int, part: memoryview) -> None:
+    def came(self, node: int, fetched: Fetched) -> None:
         """A part of an answer has come. Raises `ProtocolError`."""
+        number = fetched.number
         question = self._questions.get(number)
         if question is None:  # given up
             return
         if question.fetch.open[number] != node or not question.asked:
             raise ProtocolError("an answer to a question that it was not asked")
-        if size > question.size or offset != len(question.data):
+        if fetched.size > question.size or fetched.offset != len(question.data):
             raise ProtocolError("an answer of another size than its samples")
-        question.data += part
-        if len(question.data) < size:
+        question.data += fetched.part
+        if len(question.data) < fetched.size:
             return
         del self._questions[number]
         fetch = question.fetch
@@ -127,7 +127,7 @@ class Fetches:
         if not fetch.open:
             self._fetches.remove(fetch)
             found = [fetch.samples.get(place) for place in fetch.places.tolist()]
-            self._done.append((fetch.client, pack_samples(found)))
+            self._done.append(Deliver(fetch.client, pack_samples(found)))
 
     def lost(self, node: int) -> None:
         """A node cannot be reached: what it was asked is asked again as soon as it can."""
@@ -149,9 +149,9 @@ class Fetches:
             what = "does not answer" if reachable(node) else "cannot be reached"
             self._end(fetch)
             reason = f"node {node} {what}, and nobody else has chunk {chunk} (place {int(question.places[0])})"
-            self._done.append((fetch.client, UnreachableError(reason)))
+            self._done.append(Refuse(fetch.client, UnreachableError(reason)))
 
-    def done(self) -> list[Outcome]:
+    def done(self) -> list[Deliver | Refuse]:
         """What has ended since."""
         done, self._done = self._done, []
         return done
@@ -165,21 +165,3 @@ class Fetches:
         self._fetches.remove(fetch)
         for number in fetch.open:
             del self._questions[number]
-
-
-def pack_samples(samples: list[bytes | None]) -> bytes:
-    """A byte for each sample, 1 where it is there, and then the stored bytes of those."""
-    return b"".join((bytes(sample is not None for sample in samples), *(s for s in samples if s is not None)))
-
-
-def unpack_samples(data: memoryview, sizes: NDArray[np.int64]) -> tuple[NDArray[np.bool_], list[bytes]]:
-    """Which samples are there, of all whose stored `sizes` are given, and their bytes. Raises `ProtocolError`."""
-    if len(data) < len(sizes):
-        raise ProtocolError("half an answer")
-    flags = np.frombuffer(data[: len(sizes)], np.uint8)
-    present = flags == 1
-    ends = len(sizes) + np.cumsum(np.where(present, sizes, 0))
-    if (flags > 1).any() or len(data) != ends[-1]:
-        raise ProtocolError("an answer whose parts do not add up")
-    starts = ends - sizes
-    return present, [bytes(data[starts[k] : ends[k]]) for k in np.flatnonzero(present).tolist()]

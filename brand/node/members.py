@@ -12,11 +12,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
 from brand.protocol.mapping import Mapping
 from brand.protocol.order import Order
 from brand.protocol.owners import owner_of_chunk
-from brand.storage.dataset import StoredDataSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +67,3 @@ class Members:
 
 
 ALONE: Final = Members()
-
-
-def members_of(data: StoredDataSet, node: int, nodes: int) -> Members:
-    """The nodes that serve a data set, or each its share of it. Raises `UsageError` where this is another's share."""
-    share = data.share
-    if share is None:
-        return Members(node, nodes)
-    if (share.node, share.nodes) != (node, nodes):
-        has = f"is the share of node {share.node} of {share.nodes}"
-        raise UsageError(f"{data.path} {has}, and this is node {node} of {nodes}")
-    members = Members(node, nodes, share.group_chunks)
-    owners = members.owners(Mapping(len(data), data.header.chunk_size, 1)).of_chunk
-    if owners is not None and not np.array_equal(owners, share.owners(np.arange(len(owners)))):
-        raise UsageError(f"{data.path} was divided in another way than this version knows; divide the data set again")
-    return members

@@ -8,12 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.page_memory import ROW_BYTES
-from brand.storage.dataset import StoredDataSet
 
 SMALLEST_PAGE: Final = 128
 LARGEST_PAGE: Final = 64 << 10
-_STEP: Final = 1 << 18
-"""Rows of the index that are looked at together."""
 
 
 def page_bytes(mean_sample: float) -> int:
@@ -30,19 +27,3 @@ def pages_needed(sizes: NDArray[Any], page: int) -> NDArray[np.uint32]:
 def arena_bytes(pages_of: NDArray[np.uint32], page: int) -> int:
     """Memory that holds all samples at once."""
     return (int(pages_of.sum(dtype=np.int64)) + 1) * page
-
-
-def measure_pages(data: StoredDataSet) -> tuple[int, NDArray[np.uint32]]:
-    """Page size, and pages of each place. Goes through the index once, so that it is in the page cache from now on.
-
-    A row whose sizes cannot be counts as an empty sample: the server asks for no memory by it, and does not read it.
-    Raises `FormatError`.
-    """
-    samples = len(data)
-    sizes = np.empty(samples, np.uint32)
-    for first in range(0, samples, _STEP):
-        rows = data.rows(first, min(first + _STEP, samples))
-        possible = (rows["size"] <= rows["raw_size"]) & (rows["raw_size"] <= data.manifest.largest_sample)
-        sizes[first : first + len(rows)] = np.where(possible, rows["size"], 0)
-    page = page_bytes(float(sizes.mean()))
-    return page, pages_needed(sizes, page)

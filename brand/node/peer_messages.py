@@ -26,8 +26,6 @@ from brand.protocol.tickets import MAX_POSITIONS
 VERSION: Final = 1
 MAX_REASON: Final = 1000
 MAX_ROOM: Final = 1 << 62
-PART: Final = 1 << 20
-"""Bytes of an answer to FETCH that travel together."""
 _HEAD: Final = struct.Struct("<HH")
 _ROOM: Final = struct.Struct("<Q")
 _REQUEST: Final = struct.Struct("<IQ")
@@ -68,14 +66,151 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A FORGET, or what a REFUSED is about: a run of this name and order, and an epoch of it (None: all of it)."""
+    """A FORGET, or what a REFUSED is about."""
 
     name: str
+    """Of the run."""
     order: Order
     epoch: int | None
+    """None: all of the run."""
 
 
-def kind_of(message: bytes) -> tuple[PeerKind, memoryview]:
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A ROOM."""
+
+    pages: int
+    """In all, since the stream was opened."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """A REQUEST."""
+
+    number: int
+    """Of the epoch, as the asking node counts."""
+    room: int
+    """As in `Room`."""
+    positions: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetch:
+    """A FETCH."""
+
+    number: int
+    """Of the question."""
+    places: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Push:
+    """A PUSH."""
+
+    number: int
+    """Of the epoch, as the asking node counts."""
+    places: NDArray[np.int64]
+    missed: NDArray[np.int64]
+    """Places that will not be sent."""
+    data: NDArray[np.uint8]
+    """Pages of the samples, one sample after the other, shape (pages, page size)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched:
+    """A FETCHED: a part of the answer to a question."""
+
+    number: int
+    """Of the question."""
+    size: int
+    """Bytes of the whole answer."""
+    offset: int
+    """Where this part begins in it."""
+    part: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A REFUSED."""
+
+    about: Forgotten
+    reason: str
+
+
+Question = Told | Forgotten | Room | Request | Fetch
+"""What a node says on a stream that it has opened."""
+Reply = Push | Fetched | Refused
+"""What a node says on a stream that another node has opened."""
+
+
+def pack(message: Question | Reply) -> bytes:
+    """A message as it travels."""
+    match message:
+        case Told():
+            return _pack_drawing(message)
+        case Forgotten(name, order, epoch):
+            return _json(PeerKind.FORGET, _names(name, order, epoch))
+        case Room(pages):
+            return _frame(PeerKind.ROOM, _ROOM.pack(pages))
+        case Request(number, room, positions):
+            return _frame(PeerKind.REQUEST, _REQUEST.pack(number, room), positions.tobytes())
+        case Fetch(number, places):
+            return _frame(PeerKind.FETCH, _FETCH.pack(number), places.tobytes())
+        case Push(number, places, missed, data):
+            head = _PUSH.pack(number, len(places), len(missed))
+            return _frame(PeerKind.PUSH, head, places.tobytes(), missed.tobytes(), data.data)
+        case Fetched(number, size, offset, part):
+            return _frame(PeerKind.FETCHED, _FETCHED.pack(number, size, offset), part)
+        case Refused(about, reason):
+            names = _names(about.name, about.order, about.epoch)
+            return _json(PeerKind.REFUSED, {**names, "reason": reason[:MAX_REASON]})
+
+
+def unpack_question(message: bytes, node: int) -> Question:
+    """What a node has said on a stream that it has opened. Raises `ProtocolError`."""
+    kind, body = _kind_of(message)
+    match kind:
+        case PeerKind.DRAWING:
+            return _unpack_drawing(body, node)
+        case PeerKind.FORGET:
+            return Forgotten(*_run(unpack_json(body)))
+        case PeerKind.ROOM:
+            if len(body) != _ROOM.size:
+                raise ProtocolError(f"room of {len(body)} bytes")
+            return Room(_pages(*_ROOM.unpack(body)))
+        case PeerKind.REQUEST:
+            positions = _array(body, _REQUEST.size, "a request")
+            number, room = _REQUEST.unpack_from(body)
+            return Request(number, _pages(room), positions)
+        case PeerKind.FETCH:
+            places = _array(body, _FETCH.size, "a fetch")
+            return Fetch(_FETCH.unpack_from(body)[0], places)
+        case _:
+            raise ProtocolError(f"{kind.name} is not for owners")
+
+
+def unpack_reply(message: bytes, page: int) -> Reply:
+    """What a node has said on a stream that this one has opened; pages have `page` bytes. Raises `ProtocolError`."""
+    kind, body = _kind_of(message)
+    match kind:
+        case PeerKind.PUSH:
+            return _unpack_push(body, page)
+        case PeerKind.FETCHED:
+            if len(body) < _FETCHED.size:
+                raise ProtocolError("half an answer")
+            number, size, offset = _FETCHED.unpack_from(body)
+            part = body[_FETCHED.size :]
+            if offset + len(part) > size:
+                raise ProtocolError("an answer beyond its end")
+            return Fetched(number, size, offset, part)
+        case PeerKind.REFUSED:
+            value = unpack_json(body)
+            return Refused(Forgotten(*_run(value)), str(value.get("reason"))[:MAX_REASON])
+        case _:
+            raise ProtocolError(f"{kind.name} is not for those who ask")
+
+
+def _kind_of(message: bytes) -> tuple[PeerKind, memoryview]:
     """Kind and body. Raises `ProtocolError`."""
     if len(message) < _HEAD.size:
         raise ProtocolError("half a message")
@@ -87,9 +222,8 @@ def kind_of(message: bytes) -> tuple[PeerKind, memoryview]:
     return PeerKind(kind), memoryview(message)[_HEAD.size :]
 
 
-def pack_drawing(drawing: Drawing, front: int, *, asks: bool) -> bytes:
-    """`DRAWING`; `front`: its ranks have drawn what lies before it."""
-    begin = drawing.begin
+def _pack_drawing(told: Told) -> bytes:
+    drawing, begin = told.drawing, told.drawing.begin
     facts = {
         **_names(drawing.name, drawing.order, drawing.epoch),
         "start": begin.start,
@@ -97,17 +231,16 @@ def pack_drawing(drawing: Drawing, front: int, *, asks: bool) -> bytes:
         "ranks": list(begin.ranks),
         "batch": begin.batch,
         "times": begin.times,
-        "front": front,
+        "front": begin.front,
         "largest": begin.largest,
         "number": drawing.number,
-        "asks": asks,
+        "asks": told.asks,
         "turn": drawing.turn,
     }
     return _json(PeerKind.DRAWING, facts)
 
 
-def unpack_drawing(body: memoryview, node: int) -> Told:
-    """Inverse of `pack_drawing`, for what a node has sent. Raises `ProtocolError`."""
+def _unpack_drawing(body: memoryview, node: int) -> Told:
     value = unpack_json(body)
     name, order, epoch = _run(value)
     if epoch is None:
@@ -135,71 +268,7 @@ def unpack_drawing(body: memoryview, node: int) -> Told:
     return Told(Drawing(name, turn, order, epoch, begin, _whole(value, "number", (1 << 32) - 1)), asks)
 
 
-def pack_forget(drawing: Drawing, *, run: bool) -> bytes:
-    """`FORGET`; `run`: all of the run."""
-    return _json(PeerKind.FORGET, _names(drawing.name, drawing.order, None if run else drawing.epoch))
-
-
-def unpack_forget(body: memoryview) -> Forgotten:
-    """Inverse of `pack_forget`. Raises `ProtocolError`."""
-    return Forgotten(*_run(unpack_json(body)))
-
-
-def pack_refused(about: Drawing, reason: str) -> bytes:
-    """`REFUSED`."""
-    return _json(PeerKind.REFUSED, {**_names(about.name, about.order, None), "reason": reason[:MAX_REASON]})
-
-
-def unpack_refused(body: memoryview) -> tuple[Forgotten, str]:
-    """Inverse of `pack_refused`. Raises `ProtocolError`."""
-    value = unpack_json(body)
-    return Forgotten(*_run(value)), str(value.get("reason"))[:MAX_REASON]
-
-
-def pack_room(pages: int) -> bytes:
-    """`ROOM`."""
-    return _frame(PeerKind.ROOM, _ROOM.pack(pages))
-
-
-def unpack_room(body: memoryview) -> int:
-    """Inverse of `pack_room`. Raises `ProtocolError`."""
-    if len(body) != _ROOM.size:
-        raise ProtocolError(f"room of {len(body)} bytes")
-    return _pages(*_ROOM.unpack(body))
-
-
-def pack_request(number: int, room: int, positions: NDArray[np.int64]) -> bytes:
-    """`REQUEST`."""
-    return _frame(PeerKind.REQUEST, _REQUEST.pack(number, room), positions.tobytes())
-
-
-def unpack_request(body: memoryview) -> tuple[int, int, NDArray[np.int64]]:
-    """Number of the epoch, room in pages, positions. Raises `ProtocolError`."""
-    numbers = _array(body, _REQUEST.size, "a request")
-    number, room = _REQUEST.unpack_from(body)
-    return number, _pages(room), numbers
-
-
-def pack_fetch(number: int, places: NDArray[np.int64]) -> bytes:
-    """`FETCH`."""
-    return _frame(PeerKind.FETCH, _FETCH.pack(number), places.tobytes())
-
-
-def unpack_fetch(body: memoryview) -> tuple[int, NDArray[np.int64]]:
-    """Number of the question, places. Raises `ProtocolError`."""
-    places = _array(body, _FETCH.size, "a fetch")
-    number: int = _FETCH.unpack_from(body)[0]
-    return number, places
-
-
-def pack_push(number: int, places: NDArray[np.int64], missed: NDArray[np.int64], data: NDArray[np.uint8]) -> bytes:
-    """`PUSH`."""
-    head = _PUSH.pack(number, len(places), len(missed))
-    return _frame(PeerKind.PUSH, head, places.tobytes(), missed.tobytes(), data.data)
-
-
-def unpack_push(body: memoryview, page: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """Number of the epoch, places, missed places, pages of shape (pages, `page`). Raises `ProtocolError`."""
+def _unpack_push(body: memoryview, page: int) -> Push:
     if len(body) < _PUSH.size:
         raise ProtocolError("half a push")
     number, sent, missed = _PUSH.unpack_from(body)
@@ -207,23 +276,8 @@ def unpack_push(body: memoryview, page: int) -> tuple[int, NDArray[np.int64], ND
     if len(body) < end or (len(body) - end) % page:
         raise ProtocolError("a push whose parts do not add up")
     places = np.frombuffer(body, np.int64, sent + missed, _PUSH.size)
-    return number, places[:sent], places[sent:], np.frombuffer(body, np.uint8, offset=end).reshape(-1, page)
-
-
-def pack_fetched(number: int, size: int, offset: int, part: memoryview) -> bytes:
-    """`FETCHED`: a part of `size` bytes, which begins at `offset`."""
-    return _frame(PeerKind.FETCHED, _FETCHED.pack(number, size, offset), part)
-
-
-def unpack_fetched(body: memoryview) -> tuple[int, int, int, memoryview]:
-    """Number of the question, size of the answer, where this part begins, and the part. Raises `ProtocolError`."""
-    if len(body) < _FETCHED.size:
-        raise ProtocolError("half an answer")
-    number, size, offset = _FETCHED.unpack_from(body)
-    part = body[_FETCHED.size :]
-    if offset + len(part) > size:
-        raise ProtocolError("an answer beyond its end")
-    return number, size, offset, part
+    data = np.frombuffer(body, np.uint8, offset=end).reshape(-1, page)
+    return Push(number, places[:sent], places[sent:], data)
 
 
 def _names(name: str, order: Order, epoch: int | None) -> dict[str, Any]:

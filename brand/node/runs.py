@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections import UserDict
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from brand.errors import UsageError
 from brand.node.account import Conduct
 from brand.node.turns import Turns
 from brand.protocol.order import Order
-from brand.protocol.plan import Plan
 
 MAX_RUNS: Final = 1024
 """Runs that a server has at a time."""
-MAX_EARLY: Final = 1 << 20
-"""Positions that a node may have asked for before there is a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +85,20 @@ class Run:
         begins = self.begins(reader.epoch)
         if all(_complete(begin, begins) for begin in begins if begin.node == node):
             self.agreed.add(reader.epoch)
+
+    def left(self, client: int) -> bool:
+        """A client is gone; whether it was a reader."""
+        self.clients.discard(client)
+        readers = [reader for reader in self.readers if reader[0] == client]
+        for reader in readers:
+            del self.readers[reader]
+        return bool(readers)
+
+    def at(self) -> set[int]:
+        """Epochs that readers are in; what was agreed on other epochs is forgotten."""
+        epochs = {reader.epoch for reader in self.readers.values()}
+        self.agreed &= epochs
+        return epochs
 
     def begins(self, epoch: int) -> list[Begin]:
         """How those who are in an epoch have begun it."""
@@ -181,25 +189,9 @@ class Beginning:
 
     turns: Turns
     times: int
+    """How often ranks have begun it; 0: it is read ahead, or begun because a draw came of an epoch that was lost."""
     whole: bool = True
-    """Whether it is begun as ranks said: not because a draw came of an epoch that was lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taker:
-    """A node that can take samples of an epoch."""
-
-    front: int
-    """From this position on."""
-    asks: bool
-    """Whether it asks for them."""
-    asked: list[NDArray[np.int64]] = field(default_factory=list)
-    """What it asked for before there was a plan."""
-
-    def ask_later(self, positions: NDArray[np.int64]) -> None:
-        """It asks, and there is no plan yet; more than `MAX_EARLY` positions are not kept."""
-        if sum(map(len, self.asked)) + len(positions) <= MAX_EARLY:
-            self.asked.append(positions)
+    """Whether all that is drawn of it is drawn here: ranks have begun it, at this position and for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +205,3 @@ class Drawing:
     begin: Begin
     number: int
     """Tells this epoch from one that is begun anew; 0: its samples cannot be taken yet."""
-
-
-@dataclass(slots=True)
-class Waiting:
-    """An epoch that is planned, and waits for its ranks."""
-
-    plan: Plan
-    read_of: NDArray[Any] | None
-    begin: Beginning
-    since_s: float | None = None

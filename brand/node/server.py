@@ -1,8 +1,7 @@
 """The node server: one process per node and data set, which reads ahead and answers draws.
 
-One loop owns all state (`Core`) and never waits for storage or for other nodes: it takes requests from Unix sockets
-(`Clients`), starts the reads that are due, answers, and exchanges samples with the servers of other nodes (`Exchange`).
-Reads and plans are made in the threads of `Executor`.
+One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `Requests`), threads
+(`Work`) and other nodes (`Exchange`) tell it what happens; `Turn` decides; the loop executes its instructions.
 
 The server ends when all the processes that own it have ended (the kernel tells, by pidfd), or when told to.
 """
@@ -11,46 +10,35 @@ from __future__ import annotations
 
 import os
 import selectors
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-
-from brand.errors import BrandError, UsageError
+from brand.errors import BrandError
 from brand.node import messages
-from brand.node.account import Drawer
-from brand.node.allocator import Allocator
+from brand.node.answering import ReadFor
 from brand.node.arena import Arena
 from brand.node.choose import choose_depth, choose_storage
 from brand.node.clients import Clients
-from brand.node.connection import Channel
-from brand.node.core import Core
-from brand.node.epochs import Key
-from brand.node.exchange import Exchange, ReadFor, Watch
+from brand.node.exchange import Exchange, Watch
 from brand.node.executor import Executor
-from brand.node.fetches import Fetches, pack_samples
 from brand.node.lifetime import Lifetime
-from brand.node.members import members_of
-from brand.node.memory import Memory, memory_bytes, remote_bytes
-from brand.node.messages import Kind, ProtocolError
+from brand.node.measure import lay_out
+from brand.node.memory import Memory
+from brand.node.messages import Kind
 from brand.node.network import Network
-from brand.node.pages import arena_bytes, measure_pages
-from brand.node.shares import Shares
-from brand.node.tasks import Choice, Read
+from brand.node.requests import Requests
+from brand.node.residents import Residents
+from brand.node.stimuli import ClientLeaves, Stimulus
+from brand.node.tasks import Answer, Choice, Deliver, Divided, Instruction, MakePlan, Number, Read, Refuse, Say
 from brand.node.troubles import Troubles
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import MAX_EPOCH, Order
-from brand.protocol.plan import read_of_sample
+from brand.node.turn import Turn
+from brand.node.work import Work
 from brand.storage.dataset import StoredDataSet
 from brand.storage.vectored import Storage
 
-MAX_REPORTS: Final = 1000
 _POLL_S: Final = 0.05
-
-Callback = Callable[[int], None]
 
 
 class NodeServer:
@@ -76,80 +64,64 @@ class NodeServer:
         network: Callable[[StoredDataSet, int], Network] | None = None,
         remote_memory: Memory = None,
     ) -> None:
-        self._data = StoredDataSet(os.fspath(path))
+        data = StoredDataSet(os.fspath(path))
         self.address = address
         self._selector = selectors.DefaultSelector()
-        self._clients = Clients(address, self._selector, self._handle, self._left)
+        self._clients = Clients(
+            address, self._selector, lambda *asked: self._requests.handle(*asked), lambda n: self._tell(ClientLeaves(n))
+        )
         try:
-            page, self._pages_of = measure_pages(self._data)
-            every = arena_bytes(self._pages_of, page)
-            limit = memory_bytes(memory, every)
-            # A number of bytes is a hard limit; a share of very little data still means that something fits.
-            self._allocator = Allocator(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
-            self._arena = Arena(self._allocator.count, page)
-            members = members_of(self._data, node, nodes)
-            remote = remote_bytes(remote_memory, self._allocator.bytes) // page if nodes > 1 else 0
-            self._network = None if network is None else network(self._data, page)
+            layout = lay_out(data, memory, remote_memory, node, nodes)
+            page = layout.allocator.page
+            self._arena = Arena(layout.allocator.count, page)
+            joined = None if network is None else network(data, page)
         except BaseException:
             self._clients.close()
             raise
-        self._all_pages = every // page
-        self._core = Core(
-            self._data, self._allocator, self._arena, self._pages_of, self._data.header.chunk_size, members, remote
+        depth, chunk_size = depth or choose_depth(data), data.header.chunk_size
+        self._executor = Executor(depth, storage or choose_storage(data, layout.allocator.bytes))
+        residents = Residents(layout.allocator, self._arena, layout.pages_of, nodes)
+        self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages)
+        self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
+        self._troubles = Troubles(data.chunk_file, self._clients.process_of, chunk_size, node)
+        self._work = Work(data, layout.pages_of, self._executor, self._turn.wants_plan, self._tell, self._troubles)
+        self._lifetime = Lifetime(self._selector, owners)
+        self._requests = Requests(
+            data, address, layout, self._arena, self._turn, self._exchange, self._lifetime, self._tell
         )
-        storage = storage or choose_storage(self._data, self._allocator.bytes)
-        self._executor = Executor(depth or choose_depth(self._data), storage)
-        self._fetches: Fetches | None = None
-        self._exchange: Exchange | None = None
-        if self._network is not None:
-            by_share = members.owners(Mapping(len(self._data), self._data.header.chunk_size, 1))
-            self._fetches = Fetches(self._data, by_share, len(self._data), self._core.counters)
-            self._exchange = Exchange(self._core, self._network, members, page, self._fetches)
-        self._shares = Shares(self._core, self._clients)
-        self._node, self._nodes, self._connected = node, nodes, False
-        self._greeted = False
-        """Whether a client has come that means to draw; one that only looks is none."""
-        self._troubles = Troubles(
-            self._data.chunk_file, self._clients.process_of, self._data.header.chunk_size, members.node
-        )
-        self._reports: list[dict[str, Any]] = []
-        self._stopped = False
-        self._started_s = time.monotonic()
-        self._stop_end, self._stop_start = socket.socketpair()
-        self._watch(self._executor.wake, lambda _: self._take_results())
-        self._watch(self._stop_end.fileno(), lambda _: self._stop())
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable once the server is told to end."""
+        self._selector.register(self._executor.wake, selectors.EVENT_READ, lambda _: self._executor.finish())
+        self._selector.register(self._stop, selectors.EVENT_READ, lambda _: None)
         if self._exchange is not None:
             exchange = self._exchange
-            self._watch(exchange.wake, lambda _: exchange.take_events(time.monotonic()))
-        self._lifetime = Lifetime(self._selector, owners)
+            self._selector.register(exchange.wake, selectors.EVENT_READ, lambda _: exchange.take_events())
+
+    def __repr__(self) -> str:
+        return f"NodeServer({self.address}, {len(self._clients)} clients, {self._turn!r})"
 
     @property
     def memory(self) -> int:
         """Size of the arena in bytes."""
-        return self._allocator.bytes
+        return self._turn.core.residents.allocator.bytes
 
     @property
     def listens_at(self) -> str | None:
         """Where other nodes reach this one, `host:port`; None where it is alone."""
-        return None if self._network is None else self._network.address
+        return None if self._exchange is None else self._exchange.address
 
     def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
-        """Where the servers of the other nodes listen; nothing happens where that is known.
-
-        `watch` is told of each stream that opens, ends, or cannot be opened, by the loop.
-        """
-        if self._exchange is not None and self._network is not None and not self._connected:
-            self._connected = True
-            self._exchange.watch = watch
-            self._network.connect(addresses)
+        """Where the servers of the other nodes listen; nothing happens where that is known. See `Exchange.connect`."""
+        if self._exchange is not None:
+            self._exchange.connect(addresses, watch)
 
     def run(self) -> None:
         """Serve until stopped, or until no owner is left."""
         why = "it was told to end, by a signal or by its launcher"
         try:
-            while not self._stopped and not self._over():
+            while not self._stopped() and not self._over():
                 for key, events in self._selector.select(self._patience()):
-                    callback: Callback = key.data
+                    callback: Callable[[int], None] = key.data
                     callback(events)
                 self._step()
         except BaseException as error:
@@ -161,241 +133,82 @@ class NodeServer:
     def stop(self) -> None:
         """End `run`, from any thread or signal handler."""
         with suppress(OSError):
-            self._stop_start.send(b"x")
+            os.eventfd_write(self._stop, 1)
+
+    def _stopped(self) -> bool:
+        with suppress(BlockingIOError):
+            return os.eventfd_read(self._stop) > 0
+        return False
 
     def _over(self) -> bool:
-        """Whether nobody needs this server any more."""
-        used, starting = len(self._clients) > 0, not self._greeted
-        if self._exchange is not None:
-            used, starting = used or self._exchange.asked, starting or not self._exchange.complete
+        """Whether no process needs this server any more."""
+        peers = self._turn.core.peers
+        used = len(self._clients) > 0 or peers.any_asks
+        starting = not self._requests.greeted or not peers.complete
         return self._lifetime.over(time.monotonic(), used=used, starting=starting)
-
-    # -- the loop ----------------------------------------------------------------------------------------------------
 
     def _patience(self) -> float | None:
         """How long the loop may sleep where nothing happens."""
-        if not self._core.idle() or not self._shares.idle or (self._fetches is not None and not self._fetches.idle):
+        if not self._turn.idle:
             return _POLL_S
         if self._lifetime.owned and not len(self._clients):
             return 1.0
         return 1.0 if self._clients.half or self._troubles.pending else None
 
+    def _tell(self, stimulus: Stimulus) -> None:
+        """Something has happened. Raises as `Turn.handle`."""
+        for instruction in self._turn.handle(stimulus, time.monotonic()):
+            self._do(instruction)
+
     def _step(self) -> None:
-        """Start what can be started, answer what can be answered."""
-        for key, order in self._core.epochs.plans_wanted():
-            self._start_plan(key, order)
-        choice = self._core.choice_wanted()
-        if choice is not None:
-            self._start_choice(choice)
-        while self._core.reading < self._executor.depth:
-            read = self._core.next_read()
-            if read is not None:
-                self._start_read(read)
-            elif self._core.idle() or not self._core.unblock(time.monotonic()):
-                break
+        """Do all that can be done now."""
         now_s = time.monotonic()
-        self._core.answer_ready(now_s)
-        for answer in self._core.answers():
-            channel = self._clients.get(answer.client)
-            if channel is not None:
-                lease = (answer.places, answer.state, answer.counts, answer.pages)
-                self._clients.send(channel, messages.pack_lease(answer.lease, *lease))
-        if self._exchange is not None:
-            for wanted in self._exchange.step(now_s):
-                self._read_for(self._exchange, wanted)
-            for client, outcome in self._exchange.outcomes():
-                self._tell(client, outcome, now_s)
-        self._shares.answer(now_s)
+        for instruction in self._turn.step(now_s, {} if self._exchange is None else self._exchange.unsent()):
+            self._do(instruction)
         self._clients.tend(now_s)
-        self._troubles.tend(self._core.waiting, self._core.epochs, now_s)
+        self._troubles.tend(self._turn.core, now_s)
 
-    def _start_plan(self, key: Key, order: Order) -> None:
-        def make(_: object) -> Any:
-            if not self._core.epochs.planned(key):
-                return None
-            plan = order.plan(key[1])
-            return plan, read_of_sample(plan)
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case MakePlan():
+                self._work.make_plan(instruction)
+            case Choice():
+                self._work.choose(instruction)
+            case Read():
+                self._work.read(instruction)
+            case ReadFor():
+                self._work.read_for(instruction)
+            case Say():
+                assert self._exchange is not None
+                self._exchange.say(instruction)
+            case Answer(client, lease, places, state, counts, pages):
+                self._reply(client, messages.pack_lease(lease, places, state, counts, pages))
+            case Number(client, run):
+                self._reply(client, messages.pack_json(Kind.ORDER, {"number": run}))
+            case Divided(client, positions):
+                self._reply(client, messages.pack_positions(positions))
+            case Deliver(client, samples):
+                self._reply(client, messages.frame(Kind.FETCH, samples))
+            case Refuse(client, error):
+                self._refuse(client, error)
 
-        def made(result: Any, error: BaseException | None) -> None:
-            if error is not None:
-                raise error  # plans are pure: a bug, and no server is better than a wrong one
-            if result is not None:
-                plan, read_of = result
-                self._core.plan_ready(key, plan, read_of, time.monotonic())
-
-        self._executor.plan(make, made)
-
-    def _start_choice(self, choice: Choice) -> None:
-        def chosen(mask: Any, error: BaseException | None) -> None:
-            if error is not None:
-                raise error
-            self._core.kept_ready(mask)
-
-        self._executor.plan(lambda _: choice.kept(self._pages_of), chosen)
-
-    def _start_read(self, read: Read) -> None:
-        path = self._data.chunk_file(read.chunk)
-
-        def job(storage: Storage | None) -> None:
-            assert storage is not None
-            self._data.check_tables(read.places.astype(np.int64), close=True)  # each of many threads would keep some
-            storage.scatter(path, read.offset, read.size, read.vector, forget=read.forget)
-
-        def done(_: object, error: BaseException | None) -> None:
-            now_s = time.monotonic()
-            if error is not None:
-                self._troubles.read_failed(path, error, now_s)
-            self._core.read_done(read, now_s, failed=error is not None)
-
-        self._executor.read(job, done)
-
-    def _take_results(self) -> None:
-        for result in self._executor.results():
-            result()
-
-    # -- requests ----------------------------------------------------------------------------------------------------
-
-    def _handle(self, channel: Channel, kind: Kind, body: bytes) -> None:
-        """Do what a message asks. Raises `BrandError` where it asks for what cannot be."""
-        if channel.greeted == (kind == Kind.HELLO):
-            raise ProtocolError("the first message, and no other, is HELLO")
-        match kind:
-            case Kind.HELLO:
-                self._greet(channel, messages.unpack_json(body))
-            case Kind.ORDER:
-                self._register(channel, messages.unpack_json(body))
-            case Kind.BEGIN:
-                run, epoch, position, rank, replicas, batch, shared = messages.unpack_begin(body)
-                key, start = self._key(channel, run, epoch), min(position, len(self._data))
-                self._core.begin(channel.number, key, start, rank, replicas, batch, shared, channel.drawer)
-            case Kind.POSITIONS:
-                run, epoch, rank = messages.unpack_which(body)
-                self._shares.ask(channel.number, self._key(channel, run, epoch), rank, time.monotonic())
-            case Kind.DRAW:
-                run, epoch, positions = messages.unpack_draw(body)
-                key = self._key(channel, run, epoch)
-                self._core.draw(channel.number, key, positions, time.monotonic(), channel.drawer)
-            case Kind.RELEASE:
-                number, checked = messages.unpack_release(body)
-                self._core.release(channel.number, number, checked=checked)
-            case Kind.FETCH:
-                if self._fetches is None:
-                    raise UsageError("this server knows no other node from which it could fetch")
-                self._fetches.want(channel.number, messages.unpack_fetch(body), time.monotonic())
-            case Kind.PEERS:
-                self.connect(messages.unpack_peers(body))
-            case Kind.STATS:
-                self._clients.send(channel, messages.pack_json(Kind.STATS, self._facts()))
-            case Kind.REPORT:
-                if len(self._reports) < MAX_REPORTS:
-                    self._reports.append(messages.unpack_report(body))
-            case _:
-                raise ProtocolError(f"{kind.name} is not for servers")
-
-    def _greet(self, channel: Channel, hello: dict[str, Any]) -> None:
-        mine = self._data.id
-        if hello.get("data_set") not in (mine, None):  # None: somebody who only looks
-            raise UsageError(
-                f"the server at {self.address} serves data set {mine} ({self._data.path}), not {hello.get('data_set')}"
-            )
-        owner = hello.get("owner")
-        if owner is not None and self._lifetime.owned:
-            if not isinstance(owner, int) or not 1 < owner < 1 << 31:  # 1 never ends
-                raise ProtocolError(f"process {owner} cannot own a server")
-            self._lifetime.own(owner)
-        self._greeted = self._greeted or hello.get("data_set") is not None
-        channel.drawer = Drawer.named(owner, hello.get("worker"), channel.number)
-        channel.greeted = True
-        pages = {"page": self._allocator.page, "pages": self._allocator.count, "all_pages": self._all_pages}
-        others = {"node": self._node, "nodes": self._nodes, "remote_pages": self._core.remote_pages}
-        cluster = {"listens_at": self.listens_at, "joined": self._connected, **others}
-        welcome = {"data_set": mine, "process": os.getpid(), **pages, **cluster}
-        self._clients.send(channel, messages.pack_json(Kind.HELLO, welcome), self._arena.descriptor)
-
-    def _register(self, channel: Channel, value: dict[str, Any]) -> None:
-        name, tag, turn = str(value.get("run")), value.get("tag"), value.get("turn")
-        if len(name) > messages.MAX_NAME:
-            raise ProtocolError(f"the name of a run has at most {messages.MAX_NAME} characters")
-        if not isinstance(tag, int | None) or not isinstance(turn, int | None):
-            raise ProtocolError(f"tags and turns are numbers, not {tag!r}, {turn!r}")
-        if "order" not in value:
-            order = self._core.epochs.runs.order_by_tag(name, tag)
-            self._clients.send(channel, messages.pack_json(Kind.ORDER, {"order": order.to_json()}))
-            return
-        try:
-            order = Order.from_json(value["order"])
-        except (ValueError, TypeError) as error:
-            raise UsageError(f"no order: {error}") from None
-        if order.data_set != self._data.id:
-            raise UsageError(f"the order is of data set {order.data_set}, this is {self._data.id}")
-        number = self._core.epochs.runs.register(channel.number, order, name, tag, turn)
-        self._clients.send(channel, messages.pack_json(Kind.ORDER, {"number": number}))
-
-    def _key(self, channel: Channel, run: int, epoch: int) -> Key:
-        """An epoch that a client may ask for."""
-        if not self._core.epochs.runs.knows(channel.number, run):
-            raise UsageError(f"run {run} was never registered")
-        if epoch > MAX_EPOCH:
-            raise UsageError(f"epoch {epoch}; the last is {MAX_EPOCH:,}")
-        return run, epoch
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "data_set": str(self._data.path),
-            "address": self.address,
-            "process": os.getpid(),
-            "uptime_s": time.monotonic() - self._started_s,
-            "data_bytes": int(self._data.chunk_rows["file_size"].sum()),
-            "clients": len(self._clients),
-            "replaced": self._reports,
-            **self._core.facts(self._data.mean_bytes),
-            "cluster": None if self._exchange is None else self._exchange.facts(),
-        }
-
-    # -- other nodes -------------------------------------------------------------------------------------------------
-
-    def _read_for(self, exchange: Exchange, wanted: ReadFor) -> None:
-        """Read samples exactly for another node; those that cannot be read are left out."""
-
-        def done(data: Any, error: BaseException | None) -> None:
-            if error is not None:
-                raise error  # what storage says is told by what is left out: a bug
-            exchange.have_read(wanted.node, wanted.number, data)
-
-        self._executor.read(lambda _: pack_samples(self._data.stored_bytes(wanted.places)), done)
-
-    def _tell(self, client: int, outcome: bytes | BrandError, now_s: float) -> None:
-        """A client gets what it has fetched, or hears why it cannot go on."""
+    def _reply(self, client: int, message: bytes) -> None:
         channel = self._clients.get(client)
-        if channel is None or channel.closing:
-            return
-        if isinstance(outcome, bytes):
-            self._clients.send(channel, messages.frame(Kind.FETCH, outcome))
-        else:
-            self._clients.refuse(channel, outcome, now_s)
+        if channel is not None and not channel.closing:
+            self._clients.send(channel, message)
 
-    # -- life --------------------------------------------------------------------------------------------------------
-
-    def _left(self, client: int) -> None:
-        """A client is gone."""
-        self._core.left(client)
-        if self._fetches is not None:
-            self._fetches.left(client)
-
-    def _watch(self, descriptor: int, callback: Callback) -> None:
-        self._selector.register(descriptor, selectors.EVENT_READ, callback)
-
-    def _stop(self) -> None:
-        self._stopped = True
+    def _refuse(self, client: int, error: BrandError) -> None:
+        channel = self._clients.get(client)
+        if channel is not None and not channel.closing:
+            self._clients.refuse(channel, error, time.monotonic())
 
     def _close(self, why: str) -> None:
         self._clients.close(why)
-        if self._network is not None:
-            self._network.close()
+        if self._exchange is not None:
+            self._exchange.close()
         self._executor.close()
         self._troubles.close(time.monotonic())
         self._lifetime.close()
         self._selector.close()
-        self._stop_end.close()
-        self._stop_start.close()
+        os.close(self._stop)
         self._arena.close()

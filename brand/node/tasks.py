@@ -1,6 +1,4 @@
-"""What passes between the server's decisions and those who act on them: rows of the index, draws, choices, reads,
-answers.
-"""
+"""What do decisions ask for? The instructions that a server executes, and what they are made of."""
 
 from __future__ import annotations
 
@@ -10,11 +8,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import FormatError
+from brand.errors import BrandError, FormatError
 from brand.node.account import Drawer
+from brand.node.answering import ReadFor
 from brand.node.epoch import Epoch
 from brand.node.members import Owners
 from brand.node.pages import pages_needed
+from brand.node.peer_messages import Question, Reply
+from brand.protocol.order import Order
 from brand.protocol.plan import Plan, choose_kept
 
 
@@ -43,6 +44,8 @@ def rows_of(index: Rows, first: int, end: int, pages_of: NDArray[np.uint32], pag
 class Draw:
     """Positions of an epoch that a client waits for."""
 
+    number: int
+    """In the order in which draws come."""
     client: int
     key: tuple[int, int]
     """Number of the run, and the epoch."""
@@ -50,19 +53,36 @@ class Draw:
     since_s: float
     drawer: Drawer | None = None
     """The process behind the client, where that is known."""
-    asked_of: Epoch | None = None
-    """The epoch whose planned requests for this draw have been made."""
+    asked_of: int = 0
+    """Number of the epoch whose planned requests for this draw were sent; 0: none were."""
     asked_s: float = 0.0
-    """When they were made: since then other nodes can know that the draw waits."""
+    """When they were sent: since then other nodes can know that the draw waits."""
+
+    def asks(self, epoch: Epoch, now_s: float) -> bool:
+        """Whether the planned requests of an epoch are to be sent for this draw: they are sent once."""
+        if self.asked_of == epoch.number:
+            return False
+        self.asked_of, self.asked_s = epoch.number, now_s
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class MakePlan:
+    """Have the planner make the plan of an epoch, then say `PlanMade`."""
+
+    key: tuple[int, int]
+    """Number of the run, and the epoch."""
+    order: Order
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What `kept` is asked: which samples are kept while this plan's epoch goes on, in `room` pages?"""
+    """Have the planner choose which samples are kept while this plan's epoch goes on, then say `KeptChosen`."""
 
     plan: Plan
     stripe: int
     room: int
+    """Pages."""
     owners: Owners
 
     def kept(self, pages_of: NDArray[np.uint32]) -> NDArray[np.bool_]:
@@ -75,20 +95,25 @@ class Choice:
 
 @dataclass(eq=False, slots=True)
 class Read:
-    """One read to do: `size` bytes at `offset` of a chunk, into the pieces of `vector`."""
+    """Have `size` bytes at `offset` of a chunk read into the pieces of `vector`, then say `ReadEnded`."""
 
+    number: int
     chunk: int
     offset: int
     size: int
     vector: NDArray[np.void]
     forget: bool
+    """Whether the bytes will not be read again."""
     places: NDArray[Any]
+    """What the read brings into memory."""
     heads: NDArray[np.int32]
+    """First page of each."""
     epoch: Epoch
+    """For which it is read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Asking:
     """Positions of an epoch, by its number here, for which an owner is to be asked."""
 
     node: int
@@ -100,7 +125,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a draw gets: for each position its place, whether it is in memory and checked, and its pages."""
+    """Tell a client what its draw gets: for each position its place, whether it is in memory, and its pages."""
 
     client: int
     lease: int
@@ -110,3 +135,47 @@ class Answer:
     counts: NDArray[np.uint32]
     """Pages of each sample that is present."""
     pages: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send a message to another node: on the stream that this node opened (`asks`), or on the other one."""
+
+    node: int
+    asks: bool
+    message: Question | Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Tell a client the number of a run that it has registered."""
+
+    client: int
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """Tell a client which positions are a rank's own."""
+
+    client: int
+    positions: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Give a client the samples that it fetched, as `pack_samples` makes them."""
+
+    client: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Tell a client why it cannot go on, and end its connection."""
+
+    client: int
+    error: BrandError
+
+
+Instruction = MakePlan | Choice | Read | ReadFor | Answer | Say | Number | Divided | Deliver | Refuse

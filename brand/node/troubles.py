@@ -7,77 +7,19 @@ server's loop calls it with its clock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Final
 
-import numpy as np
-
-from brand.node.epochs import Epochs
+from brand.node.core import Core
+from brand.node.late import LATE_S, Late, late_draws
 from brand.node.repeats import Repeats
-from brand.node.tasks import Draw
 from brand.printable import printable
 
-LATE_S: Final = 5.0
-"""How long a draw waits before the log says so."""
 EVERY_S: Final = 30.0
 """How often the log sums up what goes on."""
 LOOK_EVERY_S: Final = 0.5
 
 log = logging.getLogger("brand.node")
-
-Cause = Literal["read", "memory", "node", "plan"]
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """A draw that waits, and for what."""
-
-    client: int
-    since_s: float
-    epoch: int
-    position: int
-    """The first position whose sample is not there."""
-    cause: Cause
-    """`read`: it is being read; `memory`: its read has not begun, as others come first or memory is full; `node`: its
-    owner has not sent it; `plan`: the order of the epoch is not worked out yet."""
-    rank: int | None = None
-    """None where the plan is not made."""
-    replicas: int = 1
-    chunk: int | None = None
-    node: int | None = None
-    """The owner."""
-
-
-def late_draws(draws: Sequence[Draw], epochs: Epochs, chunk_size: int, node: int, now_s: float) -> Iterator[Late]:
-    """Those of the draws that have waited longer than `LATE_S` on this node. Pure."""
-    for draw in draws:
-        if now_s - draw.since_s < LATE_S:
-            continue
-        epoch, first = epochs.get(draw.key), int(draw.positions[0])
-        if epoch is None:
-            yield Late(draw.client, draw.since_s, draw.key[1], first, "plan")
-            continue
-        places = epoch.plan.sample_of[draw.positions].astype(np.int64)
-        owners = epoch.owner_of(places)
-        due, coming = epoch.due[places], epoch.coming[places]
-        cause: Cause = "read" if coming.any() else "memory" if (due & (owners == node)).any() else "node"
-        missing = coming if cause == "read" else due
-        if not missing.any():  # it is answered in this turn of the loop
-            continue
-        at = int(np.flatnonzero(missing)[0])
-        position = int(draw.positions[at])
-        yield Late(
-            draw.client,
-            draw.since_s,
-            draw.key[1],
-            position,
-            cause,
-            epoch.turns.rank_of(position),
-            epoch.replicas,
-            int(places[at]) // chunk_size,
-            int(owners[at]),
-        )
 
 
 class Troubles:
@@ -108,14 +50,14 @@ class Troubles:
         kind = getattr(error, "strerror", None) or type(error).__name__
         self._say(kind, f"{printable(path)} cannot be read as a whole: {printable(kind)}", now_s)
 
-    def tend(self, draws: Sequence[Draw], epochs: Epochs, now_s: float) -> None:
+    def tend(self, core: Core, now_s: float) -> None:
         """Say what the epochs find wrong, and, looking now and then, which draws wait too long and what was counted."""
-        for notice in epochs.runs.take_notices():
+        for notice in core.epochs.runs.take_notices():
             log.warning("%s", printable(notice))
         if now_s < self._look_s:
             return
         self._look_s = now_s + LOOK_EVERY_S
-        found = late_draws(draws, epochs, self._chunk_size, self._node, now_s)
+        found = late_draws(core, self._chunk_size, self._node, now_s)
         late = {one.client: one for one in found}
         for client, one in late.items():
             if self._told.get(client) != one.since_s:

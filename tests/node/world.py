@@ -1,8 +1,8 @@
-"""A node server without sockets, threads or a clock: `Core` with a data set made of bytes that tell what they are.
+"""A node server without sockets, threads or a clock: `Turn` with a data set made of bytes that tell what they are.
 
-`World` does what the server's loop and threads do, when it is told to: so a test decides in which order reads end,
-plans are made and clients speak. After every call it checks what must always hold. With a network it is one node of
-several.
+`World` executes the instructions that the server executes, when it is told to: so a test decides in which order reads
+end, plans are made and clients speak. After every call it checks what must always hold. With a network it is one node
+of several.
 """
 
 from __future__ import annotations
@@ -18,24 +18,38 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.formats.constants import ROW
 from brand.node.allocator import Allocator
+from brand.node.answering import ReadFor
 from brand.node.arena import Arena
-from brand.node.core import LARGEST_SHARE, Core
-from brand.node.epoch import Epoch
-from brand.node.exchange import Exchange, ReadFor
-from brand.node.fetches import Fetches, pack_samples
+from brand.node.core import LARGEST_SHARE
+from brand.node.exchange import Exchange
 from brand.node.leases import MAX_LEASES
+from brand.node.lives import Key, Live
 from brand.node.members import ALONE, Members
 from brand.node.network import Network
 from brand.node.page_memory import ROW_BYTES
 from brand.node.pages import pages_needed
-from brand.node.tasks import Answer, Choice, Read
-from brand.protocol.mapping import Mapping
+from brand.node.residents import Residents
+from brand.node.samples import pack_samples
+from brand.node.states import COMING, DUE, HELD, UNWANTED
+from brand.node.stimuli import (
+    ClientBegins,
+    ClientDraws,
+    ClientLeaves,
+    ClientRegisters,
+    ClientReleases,
+    KeptChosen,
+    PlanMade,
+    ReadEnded,
+    ReadForEnded,
+    Stimulus,
+)
+from brand.node.tasks import Answer, Choice, Instruction, MakePlan, Number, Read, Refuse, Say
+from brand.node.turn import Turn
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan, read_of_sample
 
 PAGE = 128
 DATA_SET = "0" * 32
-Key = tuple[int, int]
 
 
 def content(place: int, size: int) -> NDArray[np.uint8]:
@@ -113,7 +127,7 @@ class World:
     """Plans that are made, by order and epoch; the nodes of a cluster share them."""
     now_s: float = 1000.0
     reads: list[Read] = field(default_factory=list)
-    jobs: list[tuple[Key, Order] | Choice | ReadFor] = field(default_factory=list)
+    jobs: list[MakePlan | Choice | ReadFor] = field(default_factory=list)
     held: dict[int, Held] = field(default_factory=dict)
     """Leases by number."""
     asked: dict[int, Asked] = field(default_factory=dict)
@@ -134,14 +148,20 @@ class World:
         self.pages_of = pages_needed(self.index.sizes, PAGE)
         self.allocator = Allocator(self.pages * PAGE, PAGE)
         self.arena = Arena(self.allocator.count, PAGE)
-        where = self.members, self.remote_pages
-        self.core = Core(self.index, self.allocator, self.arena, self.pages_of, self.chunk_size, *where)
+        residents = Residents(self.allocator, self.arena, self.pages_of, self.members.nodes)
+        self.turn = Turn(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages)
+        self.core = self.turn.core
         self.exchange: Exchange | None = None
         if self.network is not None:
-            owners = self.members.owners(Mapping(len(self.sizes), self.chunk_size, 1))
-            fetches = Fetches(self.index, owners, len(self.sizes), self.core.counters)
-            self.exchange = Exchange(self.core, self.network, self.members, PAGE, fetches)
+            self.exchange = Exchange(self.turn, self.network, PAGE, self.tell)
         self._last_run = 0
+
+    def tell(self, stimulus: Stimulus) -> list[Instruction]:
+        """Something happens to the node, which does at once what follows from it."""
+        instructions = self.turn.handle(stimulus, self.now_s)
+        for instruction in instructions:
+            self._do(instruction)
+        return instructions
 
     # -- what clients do ---------------------------------------------------------------------------------------------
 
@@ -154,7 +174,9 @@ class World:
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
         facts["stripe"] = min(facts["stripe"], self.chunk_size)
         wanted = Order(DATA_SET, len(self.sizes), self.chunk_size, **facts)
-        number = self.core.epochs.runs.register(client, wanted, name, tag, turn)
+        (numbered,) = self.tell(ClientRegisters(client, wanted, name, tag, turn))
+        assert isinstance(numbered, Number)
+        number = numbered.run
         known = [n for n, run in self.runs.items() if (run.order, run.name) == (wanted, name)]
         if known:
             assert [number] == known
@@ -170,7 +192,7 @@ class World:
 
     def begin(self, client: int, run: int, epoch: int, position: int = 0, *, rank: int = 0, replicas: int = 1) -> None:
         """A rank is about to draw."""
-        self.core.begin(client, (run, epoch), position, rank, replicas)
+        self.tell(ClientBegins(client, (run, epoch), position, rank, replicas))
         self.check()
 
     def draw(self, client: int, run: int, epoch: int, positions: Sequence[int]) -> bool:
@@ -178,15 +200,15 @@ class World:
         asked = np.array(positions, np.int64)
         leases = sum(held.answer.client == client for held in self.held.values())
         allowed = client not in self.asked and leases < MAX_LEASES
+        if allowed:
+            self.asked[client] = Asked((run, epoch), asked)
         try:
-            self.core.draw(client, (run, epoch), asked, self.now_s)
+            self.tell(ClientDraws(client, (run, epoch), asked))
         except UsageError:
             assert not allowed
             self.check()
             return False
         assert allowed
-        self.asked[client] = Asked((run, epoch), asked)
-        self._take_answers()
         self.check()
         return True
 
@@ -194,7 +216,7 @@ class World:
         """A client has copied; what it was given must still be what it was."""
         held = self.held.pop(lease)
         assert self.contents(held.answer) == held.contents, "a sample changed while a client was copying it"
-        self.core.release(held.answer.client, lease, checked=checked)
+        self.tell(ClientReleases(held.answer.client, lease, checked))
         if checked:
             self.right |= set(held.answer.places[held.answer.state > 0].tolist())
         self.check()
@@ -207,7 +229,7 @@ class World:
         unanswered = self.asked.pop(client, None)
         self.unanswered += 0 if unanswered is None else len(unanswered.positions)
         self.gone.add(client)
-        self.core.left(client)
+        self.tell(ClientLeaves(client))
         for number, run in list(self.runs.items()):
             run.clients.discard(client)
             if not run.clients:
@@ -228,10 +250,9 @@ class World:
                 part = np.ascontiguousarray(data[done : done + length])
                 ctypes.memmove(base, part.ctypes.data, length)
             done += length
-        self.core.read_done(read, self.now_s, failed=failed)
+        self.tell(ReadEnded(read, failed))
         if failed:
-            assert not read.epoch.due[read.places].any(), "what could not be read is still waited for"
-        self._take_answers()
+            assert not read.epoch.states.waited_for(read.places).any(), "what could not be read is still waited for"
         self.check()
 
     def finish_job(self, *, looks: bool = True) -> None:
@@ -240,18 +261,16 @@ class World:
         `looks`: it looks whether the plan is still wanted just when it is not any more.
         """
         job = self.jobs.pop(0)
-        if isinstance(job, Choice):
-            self.core.kept_ready(job.kept(self.pages_of))
-        elif isinstance(job, ReadFor):
-            assert self.exchange is not None
-            samples = [content(place, int(self.index.sizes[place])).tobytes() for place in job.places.tolist()]
-            self.exchange.have_read(job.node, job.number, pack_samples(list(samples)))
-        else:
-            key, order = job
-            if self.core.epochs.planned(key) or not looks:
-                plan = self.plan(order, key[1])
-                self.core.plan_ready(key, plan, read_of_sample(plan), self.now_s)
-        self._take_answers()
+        match job:
+            case Choice():
+                self.tell(KeptChosen(job.kept(self.pages_of)))
+            case ReadFor():
+                samples = [content(place, int(self.index.sizes[place])).tobytes() for place in job.places.tolist()]
+                self.tell(ReadForEnded(job, pack_samples(list(samples))))
+            case MakePlan(key, order):
+                if self.turn.wants_plan(job) or not looks:
+                    plan = self.plan(order, key[1])
+                    self.tell(PlanMade(key, plan, read_of_sample(plan)))
         self.check()
 
     def plan(self, order: Order, epoch: int) -> Plan:
@@ -265,38 +284,41 @@ class World:
     def hear(self) -> None:
         """Take what has come from other nodes."""
         assert self.exchange is not None
-        self.exchange.take_events(self.now_s)
-        self._take_answers()
+        self.exchange.take_events()
         self.check()
 
     def step(self, later_s: float = 0.0) -> bool:
         """What the loop does after events; whether anything happened."""
         self.now_s += later_s
-        happened = False
-        for key, order in self.core.epochs.plans_wanted():
-            self.jobs.append((key, order))
-            happened = True
-        choice = self.core.choice_wanted()
-        if choice is not None:
-            self.jobs.append(choice)
-            happened = True
-        while self.core.reading < self.depth:
-            read = self.core.next_read()
-            if read is not None:
-                self.reads.append(read)
-            elif self.core.idle() or not self._unblock():
-                break
-            happened = True
-        self.core.answer_ready(self.now_s)
-        happened = self._take_answers() or happened
+        before, ready = self._given_up(), self._ready()
+        instructions = self.turn.step(self.now_s, {} if self.exchange is None else self.exchange.unsent())
+        happened = [self._do(instruction) for instruction in instructions]
         assert self.reads or not self._ready(), "a draw waits for nothing"
-        if self.exchange is not None:
-            self.jobs += self.exchange.step(self.now_s)
-            for client, reason in self.exchange.outcomes():
-                assert not isinstance(reason, bytes)  # nothing is fetched
-                self.refused[client] = str(reason)
+        self._check_given_up(before, ready=ready)
         self.check()
-        return happened
+        return any(happened)
+
+    def _do(self, instruction: Instruction) -> bool:
+        """Execute an instruction; whether it is something for this node's clients and threads."""
+        match instruction:
+            case MakePlan() | Choice() | ReadFor():
+                self.jobs.append(instruction)
+            case Read():
+                self.reads.append(instruction)
+                assert len(self.reads) <= self.depth
+            case Answer():
+                if instruction.client not in self.gone:
+                    self._take(instruction)
+            case Say():
+                assert self.exchange is not None
+                self.exchange.say(instruction)
+                return False
+            case Refuse(client, error):
+                self.refused[client] = str(error)
+                return False
+            case _:
+                return False
+        return True
 
     def quiet(self) -> None:
         """Let the threads go on until there is nothing to do for them; nobody draws or releases."""
@@ -315,7 +337,7 @@ class World:
             if self.held:
                 self.release(next(iter(self.held)))
             elif not happened:
-                if self.core.idle():
+                if self.core.idle:
                     assert not self.asked
                     return
                 self.now_s += 0.5
@@ -341,38 +363,39 @@ class World:
             found[position] = self.arena.pages[answer.pages[first : first + count]].tobytes()
         return found
 
-    def epochs(self) -> dict[Key, Epoch]:
-        """Epochs whose plan is made."""
-        return dict(self.core.epochs)
+    def epochs(self) -> dict[Key, Live]:
+        """Live epochs."""
+        return dict(self.core.epochs.lives.live())
 
-    def _unblock(self) -> bool:
-        """As the core does it; what it gives up must be given up as a whole, and not where a draw can be answered."""
-        before, kept, ready = self.epochs(), self.core._residents.kept_pages, self._ready()
-        starts = {key: epoch.start for key, epoch in before.items()}
-        done = self.core.unblock(self.now_s)
+    def _given_up(self) -> tuple[dict[Key, tuple[Live, int]], int]:
+        """What making room may change: which epochs are live and where they start, and how much is kept."""
+        live = {key: (live, live.epoch.progress.start) for key, live in self.epochs().items()}
+        return live, self.core.residents.kept_pages
+
+    def _check_given_up(self, before: tuple[dict[Key, tuple[Live, int]], int], *, ready: bool) -> None:
+        """What is given up is given up as a whole, and not where a draw could be answered as it stood."""
+        epochs, kept = before
+        now = self.epochs()
         if ready:
-            assert self.epochs() == before, "epochs are dropped though a draw can be answered as it stands"
-            assert self.core._residents.kept_pages == kept, "less is kept though a draw can be answered as it stands"
-        for key, epoch in self.epochs().items():
-            if before.get(key) is epoch and epoch.start > starts[key]:
-                skipped = epoch.plan.sample_of[: epoch.start]
-                assert not epoch.held[skipped].any(), "held for positions that were given up"
-                assert not epoch.due[skipped].any(), "to be read for positions that were given up"
-        return done
+            assert all(now.get(key) is live for key, (live, _) in epochs.items()), "dropped though a draw was ready"
+            assert self.core.residents.kept_pages == kept, "less is kept though a draw was ready"
+        for key, live in now.items():
+            known, start = epochs.get(key, (None, 0))
+            if known is live and live.epoch.progress.start > start:
+                skipped, states = live.epoch.plan.sample_of[: live.epoch.progress.start], live.epoch.states
+                assert not states.held(skipped).any(), "held for positions that were given up"
+                assert not states.waited_for(skipped).any(), "to be read for positions that were given up"
 
     def _ready(self) -> bool:
         """Whether a draw waits though nothing that it asks for is still to come."""
-        agreed = [draw for draw in self.core._draws if self.core.epochs.agreed(draw.key)]
-        waiting = [(self.epochs().get(draw.key), draw.positions) for draw in agreed]
-        return any(e is not None and not e.due[e.plan.sample_of[positions]].any() for e, positions in waiting)
-
-    def _take_answers(self) -> bool:
-        """Clients get their answers; whether there were any."""
-        answers = list(self.core.answers())
-        for answer in answers:
-            if answer.client not in self.gone:
-                self._take(answer)
-        return bool(answers)
+        epochs = self.epochs()
+        for draw in self.core.draws.waiting:
+            live = epochs.get(draw.key)
+            if live is not None and self.core.epochs.agreed(draw.key):
+                places = live.epoch.plan.sample_of[draw.positions]
+                if not live.epoch.states.waited_for(places).any():
+                    return True
+        return False
 
     def _take(self, answer: Answer) -> None:
         """A client gets an answer: it must be the right one to its question."""
@@ -399,7 +422,7 @@ class World:
     def check(self) -> None:
         """Every page has one owner; every reference has a reason; what is due can still come."""
         core, allocator = self.core, self.allocator
-        residents, epochs = core._residents, self.epochs()
+        residents, epochs = core.residents, {key: live.epoch for key, live in self.epochs().items()}
         owner = np.zeros(allocator.count, np.int64)
         owner[0] += 1
         np.add.at(owner, allocator.free_pages(), 1)
@@ -412,9 +435,8 @@ class World:
 
         reasons = residents._kept.astype(np.int64)
         for epoch in epochs.values():
-            reasons += epoch.held
-            assert not (epoch.held & epoch.due).any()
-        for places in core._leases.places():
+            reasons[epoch.states.all(HELD)] += 1
+        for places in core.draws.leases.places():
             np.add.at(reasons, places, 1)
         assert (reasons == residents._references).all(), "a reference without a reason, or the other way round"
         assert ((reasons > 0) == (residents._head >= 0)).all()
@@ -428,27 +450,28 @@ class World:
             assert residents.sent_pages[node] == int(self.pages_of[from_node].sum())
 
         for epoch in epochs.values():
-            coming = np.isin(read_of_sample(epoch.plan), epoch._todo[epoch._at :])
+            to_come = np.isin(read_of_sample(epoch.plan), epoch.reads.rest())
             on_the_way = np.zeros(len(self.sizes), np.int64)
             for read in self.reads:
                 if read.epoch is epoch:
                     on_the_way[read.places] += 1
             assert (on_the_way <= 1).all(), "a sample is read twice at the same time"
-            coming |= on_the_way > 0
-            if epoch._mine is not None:
-                coming |= ~epoch._mine  # another node may send it, or it is given up in time
-            assert not (epoch.due & ~coming).any(), "a sample is due that no read will bring"
-            assert not epoch.dropped
-        for draw in core._draws:
-            assert draw.key in epochs or core.epochs.planned(draw.key), "a draw waits for an epoch that nobody makes"
-        assert {draw.client for draw in core._draws} == set(self.asked)
-        assert set(core._leases) == set(self.held)
-        assert core.reading == len(self.reads)
+            mine = np.ones(len(self.sizes), np.bool_) if epoch._mine is None else epoch._mine
+            coming = np.zeros(len(self.sizes), np.bool_)
+            coming[np.concatenate((epoch.states.all(COMING), epoch.states.all(UNWANTED)))] = True
+            assert ((on_the_way > 0) == (coming & mine)).all(), "a read that no state tells of, or the other way round"
+            due = epoch.states.all(DUE)
+            assert (to_come[due] | ~mine[due]).all(), "a sample is due that no read will bring"
+        assert {draw.client for draw in core.draws.waiting} == set(self.asked)
+        for draw in core.draws.waiting:
+            life = core.epochs.lives.get(draw.key)
+            assert life is not None, "a draw waits for an epoch that is not there"
+            assert life.live is not None or life.planned, "a draw waits for an epoch that is never made"
+        assert set(core.draws.leases) == set(self.held)
+        assert core.reads.on_the_way == len(self.reads)
 
         known = set(self.runs) if self.network is None else set(core.epochs.runs)  # other nodes are clients, too
-        assert {run for run, _ in epochs} <= known
-        assert {run for run, _ in core.epochs._planned} <= known
-        assert set(core.epochs._begun) <= core.epochs._planned
+        assert {run for run, _ in core.epochs.lives} <= known
         given = core.counters.from_memory + core.counters.exact
-        waiting = sum(len(draw.positions) for draw in core._draws)
+        waiting = sum(len(draw.positions) for draw in core.draws.waiting)
         assert core.counters.draws == given + waiting + self.unanswered

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brand.node.members import Members
+from brand.node.stimuli import KeptChosen
 from brand.testing.network import FakeNetwork
 from tests.node.world import World
 
@@ -153,7 +154,7 @@ class Cluster:
         for world in self.worlds:
             assert not world.epochs(), "an epoch is left for which nobody is there"
             assert not world.core.epochs.runs, "a run is left for which nobody is there"
-            world.core.kept_ready(world.pages_of < 0)
+            world.tell(KeptChosen(world.pages_of < 0))
             assert world.allocator.free == world.allocator.count - 1, "pages are lost"
 
 

@@ -1,0 +1,111 @@
+"""In which state is each sample of an epoch? One byte a sample, changed by named transitions only.
+
+              GONE   UNWANTED  HELD   DUE      COMING
+    expects   DUE    COMING    HELD   DUE      COMING      a rank is going to draw it, here or at another node
+    starts                            COMING               its read has begun, or its owner was asked for it
+    finds                             HELD                 it is in memory already
+    arrives          GONE             HELD     HELD        its bytes are in memory
+    fails            GONE             GONE     GONE        its bytes will not come this way
+    leaves    GONE   UNWANTED  GONE   GONE     UNWANTED    it is drawn, sent, or not waited for any more
+    forgets   GONE   GONE      HELD   GONE     GONE        whatever was on its way is lost
+
+A sample that is GONE is read exactly by the client that asks for it. A sample is UNWANTED while bytes are on their way
+that no rank waits for. An empty cell is a transition that cannot happen.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+GONE, UNWANTED, HELD, DUE, COMING = range(5)
+_NEVER: Final = 255
+
+_EXPECTS: Final = np.array([DUE, COMING, HELD, DUE, COMING], np.uint8)
+_STARTS: Final = np.array([_NEVER, _NEVER, _NEVER, COMING, _NEVER], np.uint8)
+_FINDS: Final = np.array([_NEVER, _NEVER, _NEVER, HELD, _NEVER], np.uint8)
+_ARRIVES: Final = np.array([_NEVER, GONE, _NEVER, HELD, HELD], np.uint8)
+_FAILS: Final = np.array([_NEVER, GONE, _NEVER, GONE, GONE], np.uint8)
+_LEAVES: Final = np.array([GONE, UNWANTED, GONE, GONE, UNWANTED], np.uint8)
+_FORGETS: Final = np.array([GONE, GONE, HELD, GONE, GONE], np.uint8)
+
+Places = NDArray[np.integer[Any]]
+Mask = NDArray[np.bool_]
+
+
+class SampleStates:
+    """The states of the samples of one epoch, by place. Methods take arrays of places."""
+
+    def __init__(self, samples: int) -> None:
+        self._state = np.full(samples, GONE, np.uint8)
+
+    def __repr__(self) -> str:
+        gone, unwanted, held, due, coming = np.bincount(self._state, minlength=5).tolist()
+        return f"SampleStates({gone} gone, {unwanted} unwanted, {held} held, {due} due, {coming} coming)"
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def waited_for(self, places: Places) -> Mask:
+        """Which are still to come into memory, for a rank that will draw them."""
+        return np.greater_equal(self._state[places], DUE)
+
+    def due(self, places: Places | slice) -> Mask:
+        """Which of those have not begun to come."""
+        return np.equal(self._state[places], DUE)
+
+    def coming(self, places: Places) -> Mask:
+        """Which of those are on their way."""
+        return np.equal(self._state[places], COMING)
+
+    def on_the_way(self, places: Places) -> Mask:
+        """Whose bytes are on their way, whether a rank still waits for them or not."""
+        state = self._state[places]
+        return np.equal(state, COMING) | np.equal(state, UNWANTED)
+
+    def held(self, places: Places) -> Mask:
+        """Which are in memory for this epoch."""
+        return np.equal(self._state[places], HELD)
+
+    def all(self, state: int) -> NDArray[np.intp]:
+        """All places in a state, ascending."""
+        return np.flatnonzero(self._state == state)
+
+    # -- transitions -------------------------------------------------------------------------------------------------
+
+    def expects(self, places: Places) -> None:
+        """A rank is going to draw these."""
+        self._change(places, _EXPECTS)
+
+    def starts(self, places: Places) -> None:
+        """Their reads have begun, or their owner was asked for them."""
+        self._change(places, _STARTS)
+
+    def finds(self, places: Places) -> None:
+        """They are in memory already."""
+        self._change(places, _FINDS)
+
+    def arrives(self, places: Places) -> Mask:
+        """Their bytes are in memory; returns which of them the epoch holds now."""
+        self._change(places, _ARRIVES)
+        return self.held(places)
+
+    def fails(self, places: Places) -> None:
+        """Their bytes will not come the way that they were expected."""
+        self._change(places, _FAILS)
+
+    def leaves(self, places: Places) -> Mask:
+        """They are drawn, sent, or not waited for any more; returns which of them the epoch held."""
+        held = self.held(places)
+        self._change(places, _LEAVES)
+        return held
+
+    def forgets(self, places: Places) -> None:
+        """Whatever of them was on its way is lost."""
+        self._change(places, _FORGETS)
+
+    def _change(self, places: Places, to: NDArray[np.uint8]) -> None:
+        new = to[self._state[places]]
+        assert not (new == _NEVER).any(), "a sample changes in a way that cannot be"
+        self._state[places] = new
