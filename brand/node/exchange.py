@@ -25,7 +25,7 @@ Watch = Callable[[Opened | Closed], None]
 class Exchange:
     """The streams to and from other nodes; pages have `page` bytes. `tell` takes what has happened to the node."""
 
-    def __init__(self, turn: Turn, network: Network, page: int, tell: Callable[[Stimulus], None]) -> None:
+    def __init__(self, turn: Turn, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
         self._turn, self._network, self._page, self._tell = turn, network, page, tell
         self._watch: Watch | None = None
         self._connected = False

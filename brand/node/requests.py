@@ -46,7 +46,7 @@ class Requests:
         turn: Turn,
         exchange: Exchange | None,
         lifetime: Lifetime,
-        tell: Callable[[Stimulus], None],
+        tell: Callable[[Stimulus], object],
     ) -> None:
         self._data, self._address, self._layout, self._arena = data, address, layout, arena
         self._turn, self._exchange, self._lifetime, self._tell = turn, exchange, lifetime, tell

@@ -32,7 +32,7 @@ class Work:
         pages_of: NDArray[np.uint32],
         executor: Executor,
         wants_plan: Callable[[MakePlan], bool],
-        tell: Callable[[Stimulus], None],
+        tell: Callable[[Stimulus], object],
         troubles: Troubles,
     ) -> None:
         self._data, self._pages_of, self._executor = data, pages_of, executor

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from brand.node.states import HELD
 from tests.node.world import World
 
 SAMPLES = 240
@@ -59,21 +60,21 @@ def test_what_another_run_has_brought_into_memory_is_given_at_once() -> None:
     first = world_.register(1, "one", **ORDER)
     world_.begin(1, first, 0)
     world_.quiet()
-    ahead = world_.epochs()[first, 0].held.copy()
-    kept = world_.core._residents.kept_pages
-    assert ahead.any()
+    ahead = set(world_.epochs()[first, 0].epoch.states.all(HELD).tolist())
+    kept = world_.core.residents.kept_pages
+    assert ahead
     assert kept
     second = world_.register(2, "two", **ORDER)
     world_.begin(2, second, 0)
     world_.step()
     world_.finish_job()  # no read can begin, and what is to be kept is not decided anew yet
     sample_of = world_.plan(world_.runs[second].order, 0).sample_of
-    there = [p for p in range(SAMPLES) if ahead[sample_of[p]]][:5]
+    there = [p for p in range(SAMPLES) if int(sample_of[p]) in ahead][:5]
     assert world_.draw(2, second, 0, there)
     world_.step(1.5)
     assert 2 not in world_.asked
     assert (world_.answered[-1].state > 0).all()
-    assert world_.core._residents.kept_pages == kept
+    assert world_.core.residents.kept_pages == kept
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 8])
@@ -85,7 +86,7 @@ def test_the_next_epoch_is_read_ahead_where_other_ranks_draw_elsewhere(replicas:
     assert draw(world_, 1, run, 0, range(0, SAMPLES, replicas)) == 1.0
     world_.quiet()
     assert (run, 1) in world_.epochs()
-    assert world_.epochs()[run, 1].held.any()
+    assert len(world_.epochs()[run, 1].epoch.states.all(HELD))
 
 
 def test_a_run_that_pauses_goes_on_from_memory() -> None:
@@ -129,7 +130,7 @@ def test_what_is_kept_grows_again_when_a_second_run_has_ended() -> None:
     first = world_.register(1, "one", **ORDER)
     world_.begin(1, first, 0)
     draw(world_, 1, first, 0, range(SAMPLES))
-    kept = world_.core._residents.kept_pages
+    kept = world_.core.residents.kept_pages
     assert kept
     second = world_.register(2, "two", **{**ORDER, "seed": 2})
     world_.begin(2, second, 0)
@@ -138,7 +139,7 @@ def test_what_is_kept_grows_again_when_a_second_run_has_ended() -> None:
     for epoch in (1, 2):
         world_.begin(1, first, epoch)
         draw(world_, 1, first, epoch, range(SAMPLES))
-    assert world_.core._residents.kept_pages >= kept
+    assert world_.core.residents.kept_pages >= kept
 
 
 def test_an_epoch_that_is_begun_again_comes_from_memory() -> None:
@@ -167,7 +168,7 @@ def test_a_run_that_ends_while_another_is_between_two_epochs_leaves_its_memory()
     first = world_.register(1, "one", **ORDER)
     world_.begin(1, first, 0)
     draw(world_, 1, first, 0, range(20))
-    kept = world_.core._residents.kept_pages
+    kept = world_.core.residents.kept_pages
     second = world_.register(2, "two", **{**ORDER, "seed": 2})
     world_.begin(2, second, 0)
     draw(world_, 2, second, 0, range(20))
@@ -176,7 +177,7 @@ def test_a_run_that_ends_while_another_is_between_two_epochs_leaves_its_memory()
     for epoch in (1, 2):
         world_.begin(1, first, epoch)
         draw(world_, 1, first, epoch, range(SAMPLES))
-    assert world_.core._residents.kept_pages >= kept
+    assert world_.core.residents.kept_pages >= kept
 
 
 def test_a_rewind_and_a_skip_come_from_memory() -> None:

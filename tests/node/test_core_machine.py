@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from brand.node.stimuli import KeptChosen
 from tests.node.world import World
 from tests.rounds import examples
 
@@ -83,12 +84,13 @@ class CoreMachine(RuleBasedStateMachine):
     def join(self, which: int, client: int) -> None:
         """One more rank of those that have begun an epoch comes, late."""
         epochs = sorted(self.world.epochs().items(), key=lambda item: item[0])
-        (run, number), epoch = epochs[which % len(epochs)]
-        late = sorted(set(range(epoch.replicas)) - epoch.ranks.keys())
+        (run, number), live = epochs[which % len(epochs)]
+        start, replicas = live.epoch.progress.start, live.epoch.turns.replicas
+        late = sorted(set(range(replicas)) - live.epoch.ranks.keys())
         if late and self.clients[client] in self.world.runs[run].clients:
             where = (self.clients[client], run, number)
-            self.world.begin(*where, epoch.start, rank=late[0], replicas=epoch.replicas)
-            self.fronts[where] = (epoch.start + late[0], epoch.replicas)
+            self.world.begin(*where, start, rank=late[0], replicas=replicas)
+            self.fronts[where] = (start + late[0], replicas)
 
     @precondition(lambda self: self.fronts)
     @rule(which=st.integers(0, 20), count=st.integers(1, 12))
@@ -193,7 +195,7 @@ def finish(world: World, clients: list[int]) -> None:
         elif world.reads:
             world.finish_read()
     assert not world.epochs()
-    world.core.kept_ready(np.zeros(len(world.sizes), np.bool_))
+    world.tell(KeptChosen(np.zeros(len(world.sizes), np.bool_)))
     assert world.allocator.free == world.allocator.count - 1, "pages are lost"
 
 

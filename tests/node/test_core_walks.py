@@ -18,6 +18,7 @@ from brand.node.epoch import Epoch
 from brand.node.epochs import Epochs
 from brand.node.leases import MAX_LEASES
 from brand.node.residents import Residents
+from brand.node.states import COMING
 from tests.node.test_core_machine import finish
 from tests.node.world import World
 from tests.rounds import Chance, rounds
@@ -184,12 +185,15 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(cls, name, counted)
 
-    count(Epoch, "expect", lambda self, args, _: self.ranks and args[0].keys() - self.ranks and self.coming.any())
-    count(Epochs, "_drop", lambda self, args, _: args[0].coming.any())
+    def coming(epoch: Epoch) -> bool:
+        return len(epoch.states.all(COMING)) > 0
+
+    count(Epoch, "expect", lambda self, args, _: self.ranks and args[0].keys() - self.ranks and coming(self))
+    count(Epoch, "drop", lambda self, args, _: coming(self))
     count(Epochs, "drop_idle", lambda self, args, result: result)
     count(Core, "_give_up_skipped", lambda self, args, result: result)
     count(Residents, "keep_less", lambda self, args, result: result)
-    count(Core, "read_done", lambda self, args, _: self._residents.present(args[0].places).any())
+    count(Core, "read_done", lambda self, args, _: self.residents.present(args[0].places).any())
     for seed in range(ROUNDS * WALKS):
         walk(seed)
-    assert min(seen[name] for name in ("expect", "_drop", "drop_idle", "_give_up_skipped", "keep_less", "read_done"))
+    assert min(seen[name] for name in ("expect", "drop", "drop_idle", "_give_up_skipped", "keep_less", "read_done"))

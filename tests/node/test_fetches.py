@@ -11,9 +11,12 @@ from hypothesis import given
 
 from brand.node import fetches
 from brand.node.counters import Counters
-from brand.node.fetches import Fetches, UnreachableError, pack_samples, unpack_samples
+from brand.node.fetches import Fetches, UnreachableError
 from brand.node.members import Members
 from brand.node.messages import ProtocolError
+from brand.node.peer_messages import Fetched
+from brand.node.samples import pack_samples, unpack_samples
+from brand.node.tasks import Deliver, Refuse
 from brand.protocol.mapping import Mapping
 from tests.node.world import Index
 
@@ -53,16 +56,16 @@ def test_two_owners_answer_in_parts() -> None:
     """The client gets all samples in the order that it asked for, one twice."""
     some = made()
     some.want(5, array(39, 2, 39, 1), 0.0)
-    (first, zero), (second, two) = *some.questions(0), *some.questions(2)
-    assert (zero.tolist(), two.tolist()) == ([1, 2], [39])
+    (zero,), (two,) = some.questions(0), some.questions(2)
+    assert (zero.places.tolist(), two.places.tolist()) == ([1, 2], [39])
     assert not list(some.questions(0))
     data = answer(1, 2)
-    some.came(0, first, len(data), 0, data[:3])
-    some.came(2, second, len(answer(39)), 0, answer(39))
+    some.came(0, Fetched(zero.number, len(data), 0, data[:3]))
+    some.came(2, Fetched(two.number, len(answer(39)), 0, answer(39)))
     assert some.done() == []
-    some.came(0, first, len(data), 3, data[3:])
+    some.came(0, Fetched(zero.number, len(data), 3, data[3:]))
     expected = pack_samples([bytes([place]) * SIZES[place] for place in (39, 2, 39, 1)])
-    assert some.done() == [(5, expected)]
+    assert some.done() == [Deliver(5, expected)]
     assert some.idle
 
 
@@ -70,13 +73,14 @@ def test_what_no_owner_should_say() -> None:
     """An answer by another node, out of turn, or of a size that its samples do not have."""
     some = made()
     some.want(5, array(1, 2), 0.0)
-    [(number, _)] = some.questions(0)
+    [question] = some.questions(0)
+    number = question.number
     data = answer(1, 2)
     for node, size, offset in ((2, len(data), 0), (0, len(data), 1), (0, 1 << 40, 0)):
         with pytest.raises(ProtocolError):
-            some.came(node, number, size, offset, data)
-    some.came(0, number + 1, len(data), 0, data)
-    some.came(0, number, len(data), 0, data)
+            some.came(node, Fetched(number, size, offset, data))
+    some.came(0, Fetched(number + 1, len(data), 0, data))
+    some.came(0, Fetched(number, len(data), 0, data))
     assert len(some.done()) == 1
 
 
@@ -97,10 +101,11 @@ def test_a_node_that_does_not_answer() -> None:
     some.give_up(fetches.LIMIT_S - 1, lambda node: True)
     assert some.done() == []
     some.give_up(fetches.LIMIT_S + 1, lambda node: False)
-    [(client, error)] = some.done()
-    assert client == 5
-    assert isinstance(error, UnreachableError)
-    assert str(error) == "node 0 cannot be reached, and nobody else has chunk 0 (place 1)"
+    [refused] = some.done()
+    assert isinstance(refused, Refuse)
+    assert refused.client == 5
+    assert isinstance(refused.error, UnreachableError)
+    assert str(refused.error) == "node 0 cannot be reached, and nobody else has chunk 0 (place 1)"
     some.want(6, array(1), 0.0)
     some.left(6)
     assert some.idle

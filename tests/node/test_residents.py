@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brand.node.allocator import Allocator
+from brand.node.page_memory import NoMemory
 from brand.node.residents import Residents
 from tests.rounds import examples
 
@@ -24,7 +25,7 @@ class ResidentsMachine(RuleBasedStateMachine):
     def start(self, pages_of: list[int], pages: int) -> None:
         self.pages_of = np.array(pages_of, np.uint32)
         self.allocator = Allocator((pages + 1) * PAGE, PAGE)
-        self.residents = Residents(self.allocator, self.pages_of)
+        self.residents = Residents(self.allocator, NoMemory(PAGE), self.pages_of)
         self.references = Counter[int]()
         """References but the one of being kept."""
         self.to_keep, self.kept, self.checked = set[int](), set[int](), set[int]()

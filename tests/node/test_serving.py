@@ -11,8 +11,8 @@ import pytest
 
 import brand
 from brand.errors import FormatError, MissingFileError
+from brand.node.measure import measure_pages
 from brand.node.messages import pack_draw
-from brand.node.pages import measure_pages
 from brand.protocol.tickets import tickets
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server

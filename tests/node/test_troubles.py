@@ -14,7 +14,8 @@ import pytest
 
 from brand import BrandDataset, BrandLoader, pack
 from brand.node import troubles
-from brand.node.troubles import EVERY_S, LATE_S, Troubles
+from brand.node.late import LATE_S
+from brand.node.troubles import EVERY_S, Troubles
 from brand.testing.node import running_server
 from brand.testing.storage import BlockedStorage, Fault, FaultyStorage
 from tests.node.test_core import ORDER, SAMPLES, world
@@ -49,7 +50,7 @@ def waiting_world(pages: int = SAMPLES // 2, *, ranks: int = 2) -> tuple[World, 
 def tend(made: World, log: Troubles, later_s: float) -> None:
     """The loop goes on."""
     made.now_s += later_s
-    log.tend(made.core.waiting, made.core.epochs, made.now_s)
+    log.tend(made.core, made.now_s)
 
 
 def test_a_draw_that_waits_for_storage_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -58,15 +59,16 @@ def test_a_draw_that_waits_for_storage_is_one_line(caplog: pytest.LogCaptureFixt
     made.finish_job()
     made.step()
     made.draw(1, run, 0, range(0, 10, 2))
-    first = made.core.epochs.get((run, 0))
-    assert first is not None
+    live = made.core.epochs.get((run, 0))
+    assert live is not None
+    first = live.epoch
     places = first.plan.sample_of[0:10:2]
     tend(made, log, LATE_S - 0.1)
     assert told(caplog) == []
     tend(made, log, 1.1)
     (line,) = told(caplog)
-    at = int(first.coming[places].argmax())
-    assert first.coming[places][at]
+    at = int(first.states.coming(places).argmax())
+    assert first.states.coming(places)[at]
     assert line == (
         f"rank 0 of 2 (process 4001) has waited 6 s for position {2 * at} of epoch 0: "
         f"the storage has not answered a read of /data/set\\n/{places[at] // 8}"
@@ -116,9 +118,10 @@ def test_a_read_that_has_not_begun_is_told_apart(caplog: pytest.LogCaptureFixtur
     made, log, run = waiting_world(ranks=1)
     made.finish_job()
     made.step()
-    epoch = made.core.epochs.get((run, 0))
-    assert epoch is not None
-    late = next(p for p, place in enumerate(epoch.plan.sample_of) if epoch.due[place] and not epoch.coming[place])
+    live = made.core.epochs.get((run, 0))
+    assert live is not None
+    epoch = live.epoch
+    late = int(epoch.states.due(epoch.plan.sample_of).argmax())
     made.draw(1, run, 0, [late])
     tend(made, log, LATE_S)
     (line,) = told(caplog)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from brand.node import epochs as epochs_module
-from brand.node import remote
+from brand.node import receiving
 from brand.testing.cluster import RunningCluster, running_cluster
 from tests.nodes.support import Rank, across, draw_in_step, node_of, order_of, servers
 from tests.support import wait_until
@@ -19,7 +19,7 @@ from tests.support import wait_until
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is, nobody asks or gives up because something takes long."""
     for name in ("HURRY_S", "SILENCE_S"):
-        monkeypatch.setattr(remote, name, 60.0)
+        monkeypatch.setattr(receiving, name, 60.0)
     monkeypatch.setattr(epochs_module, "RANKS_S", 60.0)
 
 
@@ -91,4 +91,4 @@ def test_no_run_is_left(texts: Path) -> None:
         with ExitStack() as stack:
             clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
             draw_in_step([Rank(client, order, rank, 2) for rank, client in enumerate(clients)], [0])
-        wait_until(lambda: not any(s.node._core.epochs.runs for s in cluster.servers.values()), "no run is known")
+        wait_until(lambda: not any(s.node._turn.core.epochs.runs for s in cluster.servers.values()), "no run is known")

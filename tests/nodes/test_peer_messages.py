@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from brand.node.messages import ProtocolError
 from brand.node.network import Closed, Event, Opened, Received, Stream
 from brand.node.page_memory import ROW_BYTES
 from brand.node.peer_messages import PeerKind
+from brand.node.residents import Residents
 from brand.node.runs import Begin, Drawing
 from brand.node.server import NodeServer
 from brand.protocol.order import Order
@@ -39,39 +41,40 @@ def array(values: list[int]) -> Any:
     return np.array(values, np.int64)
 
 
-def body_of(message: bytes, kind: PeerKind) -> memoryview:
-    """The body of a message of this kind, which it must be."""
-    found, body = wire.kind_of(message)
-    assert found == kind
-    return body
-
-
 @given(st.data())
 def test_drawing(data: Any) -> None:
-    """`DRAWING` there and back; `front` is said when it is sent."""
+    """`DRAWING` there and back."""
     replicas = data.draw(st.integers(1, 50))
     ranks = data.draw(st.sets(st.integers(0, replicas - 1), min_size=1))
     numbers = st.integers(0, 1000)
-    begin = Begin(data.draw(numbers), replicas, tuple(ranks), data.draw(numbers), 3, data.draw(numbers), 0, 17)
+    begin = Begin(data.draw(numbers), replicas, tuple(ranks), *(data.draw(numbers), 3, data.draw(numbers)))
+    begin = replace(begin, front=data.draw(numbers), largest=17)
     drawing = Drawing("run", data.draw(st.none() | numbers), ORDER, data.draw(numbers), begin, data.draw(numbers))
-    asks, front = data.draw(st.booleans()), data.draw(numbers)
-    told = wire.unpack_drawing(body_of(wire.pack_drawing(drawing, front, asks=asks), PeerKind.DRAWING), 3)
-    assert told.asks == asks
-    assert told.drawing.begin == Begin(begin.start, replicas, begin.ranks, begin.batch, 3, begin.times, front, 17)
-    assert (told.drawing.name, told.drawing.order, told.drawing.epoch) == ("run", ORDER, drawing.epoch)
-    assert (told.drawing.turn, told.drawing.number) == (drawing.turn, drawing.number)
+    told = wire.Told(drawing, data.draw(st.booleans()))
+    assert wire.unpack_question(wire.pack(told), 3) == told
 
 
 @given(st.integers(0, (1 << 32) - 1), st.integers(0, wire.MAX_ROOM), PLACES)
 def test_rooms_requests_and_fetches(number: int, room: int, places: list[int]) -> None:
     """There and back, whatever the positions are."""
-    assert wire.unpack_room(body_of(wire.pack_room(room), PeerKind.ROOM)) == room
-    found = wire.unpack_request(body_of(wire.pack_request(number, room, array(places)), PeerKind.REQUEST))
-    assert (found[0], found[1], found[2].tolist()) == (number, room, places)
-    fetched = wire.unpack_fetch(body_of(wire.pack_fetch(number, array(places)), PeerKind.FETCH))
-    assert (fetched[0], fetched[1].tolist()) == (number, places)
+    assert wire.unpack_question(wire.pack(wire.Room(room)), 1) == wire.Room(room)
+    request = wire.unpack_question(wire.pack(wire.Request(number, room, array(places))), 1)
+    assert isinstance(request, wire.Request)
+    assert (request.number, request.room, request.positions.tolist()) == (number, room, places)
+    fetch = wire.unpack_question(wire.pack(wire.Fetch(number, array(places))), 1)
+    assert isinstance(fetch, wire.Fetch)
+    assert (fetch.number, fetch.places.tolist()) == (number, places)
     with pytest.raises(ProtocolError, match="room"):
-        wire.unpack_room(body_of(wire.pack_room(wire.MAX_ROOM + 1), PeerKind.ROOM))
+        wire.unpack_question(wire.pack(wire.Room(wire.MAX_ROOM + 1)), 1)
+
+
+@given(st.none() | st.integers(0, 1000), st.text(max_size=2 * wire.MAX_REASON))
+def test_what_is_forgotten_or_refused(epoch: int | None, reason: str) -> None:
+    """There and back; a reason has a longest length."""
+    about = wire.Forgotten("run", ORDER, epoch)
+    assert wire.unpack_question(wire.pack(about), 1) == about
+    refused = wire.Refused(about, reason[: wire.MAX_REASON])
+    assert wire.unpack_reply(wire.pack(wire.Refused(about, reason)), PAGE) == refused
 
 
 @given(st.integers(0, (1 << 32) - 1), PLACES, st.integers(0, 5), st.integers(0, 4))
@@ -79,21 +82,30 @@ def test_pushes(number: int, places: list[int], missed: int, pages: int) -> None
     """There and back; the pages are one array."""
     data = np.arange(pages * PAGE).astype(np.uint8).reshape(pages, PAGE)
     some, others = array(places), array(places[:missed])
-    body = body_of(wire.pack_push(number, some, others, data), PeerKind.PUSH)
-    found = wire.unpack_push(body, PAGE)
-    assert (found[0], found[1].tolist(), found[2].tolist()) == (number, places, places[:missed])
-    assert found[3].tolist() == data.tolist()
+    found = wire.unpack_reply(wire.pack(wire.Push(number, some, others, data)), PAGE)
+    assert isinstance(found, wire.Push)
+    assert (found.number, found.places.tolist(), found.missed.tolist()) == (number, places, places[:missed])
+    assert found.data.tolist() == data.tolist()
 
 
 @given(st.binary(max_size=100), st.integers(0, 50))
 def test_parts_of_an_answer(data: bytes, offset: int) -> None:
     """There and back; a part beyond the end of its answer is refused."""
     view = memoryview(data)
-    message = wire.pack_fetched(9, len(data) + offset, offset, view)
-    assert wire.unpack_fetched(body_of(message, PeerKind.FETCHED)) == (9, len(data) + offset, offset, view)
+    found = wire.unpack_reply(wire.pack(wire.Fetched(9, len(data) + offset, offset, view)), PAGE)
+    assert isinstance(found, wire.Fetched)
+    assert (found.number, found.size, found.offset, found.part) == (9, len(data) + offset, offset, view)
     if data:
         with pytest.raises(ProtocolError, match="end"):
-            wire.unpack_fetched(body_of(wire.pack_fetched(9, len(data) + offset - 1, offset, view), PeerKind.FETCHED))
+            wire.unpack_reply(wire.pack(wire.Fetched(9, len(data) + offset - 1, offset, view)), PAGE)
+
+
+def test_a_message_on_the_wrong_stream() -> None:
+    """A question is no reply, and the other way round."""
+    with pytest.raises(ProtocolError, match="is not for"):
+        wire.unpack_reply(wire.pack(wire.Room(1)), PAGE)
+    with pytest.raises(ProtocolError, match="is not for"):
+        wire.unpack_question(wire.pack(wire.Refused(wire.Forgotten("run", ORDER, None), "because")), 1)
 
 
 class Wire:
@@ -150,18 +162,23 @@ def serving(texts: Path) -> Iterator[tuple[NodeServer, Wire]]:
     server.run()
 
 
+def residents_of(server: NodeServer) -> Residents:
+    """What it has in memory."""
+    return server._turn.core.residents
+
+
 def turn(server: NodeServer) -> None:
     """What the loop does after something has come."""
     assert server._exchange is not None
-    server._exchange.take_events(1.0)
-    server._take_results()
+    server._exchange.take_events()
+    server._executor.finish()
     server._step()
 
 
 def planned(server: NodeServer, key: tuple[int, int]) -> bool:
     """Whether an epoch is there after another turn."""
     turn(server)
-    return server._core.epochs.get(key) is not None
+    return server._turn.core.epochs.get(key) is not None
 
 
 @st.composite
@@ -174,19 +191,20 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
     )
     drawing = Drawing("run", 0, order, draw(st.integers(0, 3)), begin, draw(st.integers(0, 3)))
     pages = np.full((draw(st.integers(0, 6)), page), draw(st.integers(0, 255)), np.uint8)
-    message: bytes = draw(
+    said = draw(
         st.one_of(
             st.binary(max_size=40),
-            st.builds(lambda front, asks: wire.pack_drawing(drawing, front, asks=asks), numbers, st.booleans()),
-            st.builds(lambda run: wire.pack_forget(drawing, run=run), st.booleans()),
-            st.builds(wire.pack_room, st.integers(0, (1 << 64) - 1)),
-            st.builds(lambda n, p: wire.pack_request(n, 5, array(p)), numbers, places),
-            st.builds(lambda n, p: wire.pack_fetch(n, array(p)), numbers, places),
-            st.builds(lambda n, p, m: wire.pack_push(n, array(p), array(m), pages), numbers, places, places),
-            st.builds(lambda n: wire.pack_fetched(n, 10, 0, memoryview(b"0123456789")), numbers),
-            st.just(wire.pack_refused(drawing, "because")),
+            st.builds(lambda asks: wire.Told(drawing, asks), st.booleans()),
+            st.builds(lambda epoch: wire.Forgotten("run", order, epoch), st.none() | st.just(drawing.epoch)),
+            st.builds(wire.Room, st.integers(0, (1 << 64) - 1)),
+            st.builds(lambda n, p: wire.Request(n, 5, array(p)), numbers, places),
+            st.builds(lambda n, p: wire.Fetch(n, array(p)), numbers, places),
+            st.builds(lambda n, p, m: wire.Push(n, array(p), array(m), pages), numbers, places, places),
+            st.builds(lambda n: wire.Fetched(n, 10, 0, memoryview(b"0123456789")), numbers),
+            st.just(wire.Refused(wire.Forgotten("run", order, None), "because")),
         )
     )
+    message: bytes = said if isinstance(said, bytes) else wire.pack(said)
     if draw(st.booleans()) and len(message) > 8:
         where = draw(st.integers(0, len(message) - 1))
         message = message[:where] + draw(st.binary(max_size=9)) + message[where + draw(st.integers(0, 9)) :]
@@ -201,13 +219,13 @@ def test_whatever_a_node_says_the_server_goes_on(
     """Each handler, in any order and state: a message is taken, or the stream is hung up on; memory stays accounted."""
     server, made = served
     order = order_of(texts)
-    message = data.draw(messages(order, server._allocator.page))
+    message = data.draw(messages(order, residents_of(server).allocator.page))
     made.coming.append(Received(Stream(1, asks), message))
     turn(server)
     made.sent.clear()
-    free = server._allocator.free
-    assert 0 <= free < server._allocator.count
-    assert server._core.remote.reserve() >= 0
+    free = residents_of(server).allocator.free
+    assert 0 <= free < residents_of(server).allocator.count
+    assert server._turn.core.receiving.reserve() >= 0
 
 
 @given(st.binary(max_size=200))
@@ -218,37 +236,27 @@ def test_whatever_a_node_says_the_server_goes_on(
 def test_any_bytes(message: bytes) -> None:
     """Taken or refused; no length in a message makes anybody allocate memory."""
     with suppress(ProtocolError):
-        _, body = wire.kind_of(message)
-        for unpack in (
-            lambda: wire.unpack_drawing(body, 1),
-            lambda: wire.unpack_forget(body),
-            lambda: wire.unpack_refused(body),
-            lambda: wire.unpack_room(body),
-            lambda: wire.unpack_request(body),
-            lambda: wire.unpack_fetch(body),
-            lambda: wire.unpack_push(body, PAGE),
-            lambda: wire.unpack_fetched(body),
-        ):
-            with suppress(ProtocolError):
-                unpack()
+        wire.unpack_question(message, 1)
+    with suppress(ProtocolError):
+        wire.unpack_reply(message, PAGE)
 
 
 def test_a_push_that_nobody_waits_for_is_no_harm(served: tuple[NodeServer, Wire]) -> None:
     """Of an epoch that is not there, or said again: no memory is taken. More than there is room for is hung up on."""
     server, made = served
     turn(server)
-    pages = int(server._pages_of[700])
-    data = np.zeros((pages, server._allocator.page), np.uint8)
-    came = Received(Stream(1, asks=True), wire.pack_push(99, array([700]), array([]), data))
-    free = server._allocator.free
+    pages = int(residents_of(server).pages_of[700])
+    data = np.zeros((pages, residents_of(server).allocator.page), np.uint8)
+    came = Received(Stream(1, asks=True), wire.pack(wire.Push(99, array([700]), array([]), data)))
+    free = residents_of(server).allocator.free
     made.hung_up.clear()
     for _ in range(2):
         made.coming.append(came)
         turn(server)
-    assert (server._allocator.free, made.hung_up) == (free, [])
-    made.coming += [came] * (2 + server._core.remote_pages // pages)
+    assert (residents_of(server).allocator.free, made.hung_up) == (free, [])
+    made.coming += [came] * (2 + server._turn.core.remote_pages // pages)
     turn(server)
-    assert (server._allocator.free, made.hung_up[:1]) == (free, [Stream(1, asks=True)])
+    assert (residents_of(server).allocator.free, made.hung_up[:1]) == (free, [Stream(1, asks=True)])
 
 
 def test_a_peer_that_lies(texts: Path) -> None:
@@ -256,26 +264,29 @@ def test_a_peer_that_lies(texts: Path) -> None:
     data, order = StoredDataSet(texts), order_of(texts)
     with serving(texts) as (server, made):
         turn(server)
-        core, page = server._core, server._allocator.page
+        core, page = server._turn.core, residents_of(server).allocator.page
         run = core.epochs.runs.register(1, order, "run", None)
-        core.begin(1, (run, 0), 0, 0, 1)
+        core.epochs.begin_here(1, (run, 0), 0, (0, 1), 0)
         wait_until(lambda: planned(server, (run, 0)), "the epoch is planned")
-        epoch = core.epochs.get((run, 0))
-        assert epoch is not None
+        live = core.epochs.get((run, 0))
+        assert live is not None
+        epoch = live.epoch
         mine, theirs = 3, order.samples - 3
         assert epoch.owner_of(array([mine, theirs])).tolist() == [0, 1]
-        assert epoch.due[theirs]
-        lie = np.full((int(server._pages_of[theirs]), page), 255, np.uint8)
+        assert epoch.states.due(array([theirs])).all()
+        lie = np.full((int(residents_of(server).pages_of[theirs]), page), 255, np.uint8)
         made.coming.append(
-            Received(Stream(1, asks=True), wire.pack_push(epoch.number, array([theirs]), array([]), lie))
+            Received(Stream(1, asks=True), wire.pack(wire.Push(epoch.number, array([theirs]), array([]), lie)))
         )
         turn(server)
-        counts, pages = core._residents.chains(array([theirs]))
+        counts, pages = core.residents.chains(array([theirs]))
         assert counts.tolist() == [len(lie)]
         kept = server._arena.pages[pages[0], :ROW_BYTES].tobytes()
         assert kept == data.rows_at(array([theirs])).tobytes()
         assert made.hung_up == []
-        lie = lie[:1].repeat(int(server._pages_of[mine]), axis=0)
-        made.coming.append(Received(Stream(1, asks=True), wire.pack_push(epoch.number, array([mine]), array([]), lie)))
+        lie = lie[:1].repeat(int(residents_of(server).pages_of[mine]), axis=0)
+        made.coming.append(
+            Received(Stream(1, asks=True), wire.pack(wire.Push(epoch.number, array([mine]), array([]), lie)))
+        )
         turn(server)
         assert made.hung_up == [Stream(1, asks=True)]

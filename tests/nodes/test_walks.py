@@ -12,10 +12,10 @@ import pytest
 from brand.cluster.member import server_of
 from brand.node import lifetime
 from brand.node import peer_messages as wire
-from brand.node.core import LONGEST_WAIT_S
+from brand.node.draws import LONGEST_WAIT_S
 from brand.node.member import Member
 from brand.node.network import Stream
-from brand.node.remote import SILENCE_S
+from brand.node.receiving import SILENCE_S
 from brand.testing.node import random_address, running
 from tests.nodes.world import Cluster, Walk, walk
 
@@ -70,7 +70,7 @@ def test_a_position_that_is_drawn_twice_is_asked_for_once() -> None:
         rank.go_on()
     cluster.round()
     rank = cluster.ranks[0]
-    requests = rank.world.epochs()[rank.run, 0].requests
+    requests = rank.world.epochs()[rank.run, 0].epoch.requests
     assert requests is not None
     asked = [position for position in requests.positions.tolist() if position % 2 == rank.rank][:3]
     assert rank.world.draw(rank.client, rank.run, 0, asked + asked[::-1])
@@ -85,11 +85,12 @@ def test_a_node_that_asks_twice_is_sent_once() -> None:
         rank.go_on()
     cluster.rest()
     rank = cluster.ranks[0]
-    epoch, owner = rank.world.epochs()[rank.run, 0], cluster.worlds[1].epochs()[rank.run, 0]
-    held = np.flatnonzero(owner.held[owner.plan.sample_of])
+    worlds = rank.world, cluster.worlds[1]
+    epoch, owner = (world.epochs()[rank.run, 0].epoch for world in worlds)
+    held = np.flatnonzero(owner.states.held(owner.plan.sample_of))
     assert len(held) > 4
     for positions in (np.repeat(held, 2), np.tile(np.arange(64), 2)):
-        cluster.network.peer(0).send(Stream(1, asks=True), wire.pack_request(epoch.number, 1 << 20, positions))
+        cluster.network.peer(0).send(Stream(1, asks=True), wire.pack(wire.Request(epoch.number, 1 << 20, positions)))
         cluster.talk()
         cluster.worlds[1].step()
     cluster.end()
@@ -158,15 +159,15 @@ def test_nobody_is_waited_for_without_a_limit(reached: bool, limit_s: float) -> 
 def test_a_cluster_is_complete_when_all_have_met() -> None:
     """Both ways, at some time: a stream that ends later does not make it incomplete."""
     cluster = Cluster([96] * 64, 4, pages=60, remote_pages=20, nodes=3, on_each=1, batch=6, order={"group_chunks": 2})
-    exchanges = [world.exchange for world in cluster.worlds if world.exchange is not None]
+    peers = [world.core.peers for world in cluster.worlds]
     for pair in cluster.pairs:
-        assert not all(exchange.complete for exchange in exchanges)
+        assert not all(one.complete for one in peers)
         cluster.network.open(*pair)
         cluster.talk()
-    assert all(exchange.complete for exchange in exchanges)
+    assert all(one.complete for one in peers)
     cluster.network.cut(0, 1)
     cluster.talk()
-    assert all(exchange.complete for exchange in exchanges)
+    assert all(one.complete for one in peers)
 
 
 def test_a_server_that_waits_for_others_misses_no_clients(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
