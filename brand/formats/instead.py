@@ -1,4 +1,4 @@
-"""A value does not fit its codec: what did its writer mean, and what is to be written instead?
+"""A value does not fit its codec: what did the user mean, and what should the user write instead?
 
 Libraries are known by the names of their classes, so that none is imported. Pure.
 """
