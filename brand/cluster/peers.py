@@ -85,7 +85,7 @@ class Peers:
             raise UsageError(f"a message of {len(message):,} bytes; the limit between nodes is {MAX_MESSAGE:,}")
         link = self._streams.find(stream)
         if link is not None and not link.put(message):
-            self._streams.end(link, f"node {stream.node} does not take what it is sent")
+            self._streams.end(link, f"node {stream.node} does not take the messages sent to it")
 
     def unsent(self, stream: Stream) -> int:
         """Bytes that the other side has not taken yet; 0 where the stream is not open."""

@@ -262,7 +262,7 @@ class Supervisor:
         missing = [f"{c} does not listen" for c in self._children if c.address is None]
         missing += [f"{c} does not reach all others" for c in self._children if c.address is not None and not c.met]
         return (
-            f"after {READY_LIMIT_S:.0f} s {counted(self._nodes, 'node')} are not all there, and were stopped: "
+            f"after {READY_LIMIT_S:.0f} s not all of {counted(self._nodes, 'node')} are there, so all were stopped: "
             + "; ".join(missing)
         )
 
