@@ -61,7 +61,7 @@ def tls_options(command: _F) -> _F:
     """Add the options for certificates, of which a user gives all three or none."""
     for name, meaning in (
         ("ca", "The CA that signs the other nodes' certificates. Without all three files, nodes speak unencrypted."),
-        ("key", "The private key of this certificate."),
+        ("key", "The private key for --tls-cert."),
         ("cert", "This node's certificate, in PEM form."),
     ):
         command = click.option(f"--tls-{name}", metavar="FILE", help=meaning)(command)
@@ -83,7 +83,9 @@ def tls_options(command: _F) -> _F:
 )
 @click.option("--token", cls=EnvironmentOnly, envvar="BRAND_TOKEN", hidden=True)
 @tls_options
-@click.option("--until-eof", is_flag=True, help="End when standard input ends: with the program that holds it.")
+@click.option(
+    "--until-eof", is_flag=True, help="End when standard input ends, and so with the program that started this one."
+)
 def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool, **cluster: Any) -> None:
     """Run the node server of the data set DST until Ctrl-C, for several processes of this user.
 
