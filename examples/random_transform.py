@@ -3,8 +3,8 @@
     brand convert images fashion-mnist/train train.brand
     python examples/random_transform.py train.brand
 
-Each sample has its own generator. In a transform, torch's random functions draw from it, in whichever thread. All
-threads share Python's `random` and numpy's global generator; so make a numpy generator with a seed from torch.
+Each sample has its own generator, from which torch's random functions draw in the transform, in any thread. All threads
+share Python's `random` and numpy's global generator. So this transform seeds a numpy generator of its own from torch.
 """
 
 from __future__ import annotations

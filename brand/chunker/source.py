@@ -91,7 +91,7 @@ class FolderSource:
         return result
 
     def records(self, indices: Indices) -> list[bytes]:
-        """Read the files. The kernel hears of a few files at a time, so that it reads them together."""
+        """Read the files. Announces a few files at a time to the kernel, which then reads them together."""
         records: list[bytes] = []
         for start in range(0, len(indices), _FILES_AT_ONCE):
             few = [int(i) for i in indices[start : start + _FILES_AT_ONCE]]

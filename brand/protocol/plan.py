@@ -59,7 +59,7 @@ class Plan:
     held_ends: NDArray[np.integer[Any]] | None = None
     """Where the places of each read end in `held`, shape (reads,)."""
     requests: Requests | None = None
-    """What nodes ask each other for; None: nothing is asked for on demand."""
+    """What nodes ask each other for; None: no node asks another one."""
 
     def places_read(self, number: int) -> tuple[int, int]:
         """The first place that a read reads, and the place after the last."""

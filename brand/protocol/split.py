@@ -25,7 +25,7 @@ def split_near(
     `node_of_rank` is the node of each rank, shape (ranks,). `batch` is the number of samples that a rank takes of each
     global batch.
 
-    Each rank gets exactly `batch` positions of a whole global batch. A node keeps the first positions of its own, as
+    Each rank gets exactly `batch` positions of a whole global batch. A node keeps the first positions that it owns, as
     many as its ranks take. Its surplus goes to the nodes that lack positions, lowest node first. The ranks of a node
     take its positions in turn. All ranks take the positions of a last, incomplete global batch in turn. Raises
     ValueError.

@@ -32,7 +32,7 @@ class Damage:
     """Path below the folder -> what the file holds afterwards, for the files that change."""
 
     def apply(self, folder: Path, *, in_place: bool = False) -> None:
-        """Replace files of a folder by new ones; with `in_place`, change the files that other processes have open."""
+        """Replace files of a folder by new ones. With `in_place`, change the old files, which may be open."""
         write_files(folder, self.files, in_place=in_place)
 
 
