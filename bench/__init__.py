@@ -1,1 +1,1 @@
-"""How does Brand compare with what it would replace? One file asks one question; README.md tells how to run them."""
+"""How does Brand compare with what it would replace? Each file asks one question; README.md tells how to run it."""

@@ -3,9 +3,9 @@
     python -m bench.accuracy --train train.brand --test test.brand --out bench/results/accuracy.json --plot accuracy.svg
 
 Four orders, each with the same seeds, models and batches: PyTorch's `RandomSampler`; `stripes` and `slots` with memory
-for a tenth of the samples, of which all mixes; and `stripes` of 32 samples with a thirty-second of the data mixing, to
-see where the order begins to matter. Pictures are decoded once and kept as tensors; the *order* is what a `BrandLoader`
-delivers in each epoch, so what is compared is the shuffling and nothing else.
+for a tenth of the samples, all of it mixing; and `stripes` of 32 samples with a thirty-second of the data mixing, to
+see where the order begins to matter. Pictures are decoded once and kept as tensors. Only the *order* comes from a
+`BrandLoader` in each epoch, so the runs compare the shuffling and nothing else.
 
 Columns: mean test accuracy after the last epoch, its 95 % confidence interval (Student's t over the seeds), and the
 p-value of a paired t-test against `RandomSampler` (the same seed starts with the same model).
@@ -66,7 +66,7 @@ class Order:
             self._loader = BrandLoader(data, BATCH, sampler=BrandSampler(data, seed=seed))
 
     def epoch(self, number: int) -> NDArray[np.int64]:
-        """What is delivered in an epoch, in order, shape (N,)."""
+        """Indices in the order in which an epoch delivers them, shape (N,)."""
         if self._loader is None:
             return np.array(list(RandomSampler(range(self._length), generator=self._random)))
         self._loader.set_epoch(number)
@@ -133,7 +133,7 @@ def plot(found: dict[str, list[list[float]]], path: Path) -> None:
 
 
 def main() -> None:
-    """Run, print a table, keep every figure."""
+    """Run all, print a table, keep every figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--test", type=Path, required=True)
@@ -142,10 +142,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(1)  # so small a model is faster with one
+    torch.set_num_threads(1)  # so small a model is faster with one thread
     train, test = pictures(options.train), pictures(options.test)
     found: dict[str, list[list[float]]] = {name: [] for name in ORDERS}
-    for seed in range(options.seeds):  # the orders take turns, so that a stop leaves as much of each
+    for seed in range(options.seeds):  # the orders take turns, so that an early stop leaves equally many runs of each
         for name in ORDERS:
             found[name].append(run(Order(options.train, name, seed), seed, options.epochs, train, test))
             print(f"seed {seed}  {name:28} {' '.join(f'{a:.4f}' for a in found[name][-1])}", flush=True)

@@ -2,10 +2,10 @@
 
     python -m bench.bytes_read --data photos.brand --out bench/results/bytes_read.json
 
-For each memory limit and protocol: a node server in this process, which reads past the page cache, four epochs through
-`BrandLoader`, and `read_bytes` of /proc/self/io, which counts what was fetched from the block device. An epoch is
-counted from the end of the one before: what the server reads ahead for the next epoch belongs to that one. "delivered"
-are the stored bytes of all samples.
+For each memory limit and protocol, a node server in this process reads past the page cache, and a `BrandLoader` draws
+four epochs. `read_bytes` of /proc/self/io counts what the block device delivers. An epoch counts from the end of the
+one before, so bytes that the server reads ahead count for the epoch in which it reads them. Figures are bytes read over
+the stored bytes of all samples.
 """
 
 from __future__ import annotations

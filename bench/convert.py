@@ -7,11 +7,11 @@ mosaicml-streaming, litdata and webdataset, each in the configuration that conve
 folder; for text also `cp -r` of the same records as one file each. With `--cold` the page cache is empty before each
 run; then text is only copied, as records in memory cannot be cold.
 
-Columns: "call" is the conversion itself without imports, the median run and the best one. "process" is the whole
-process, with imports and the loading of the records. "durable" is call plus the time until everything is on the
-disk (`sync -f`). CPU seconds are of the whole process tree. An output is counted before its time is believed.
+Columns: "call" is the conversion itself without imports, the median run and the best run. "process" is the whole
+process, with imports and the loading of the records. "durable" is "call" plus the time until everything is on the disk
+(`sync -f`). CPU seconds are those of the whole process tree. A time counts only if the output holds all samples.
 
-Read with it: only Brand shuffles, all samples over all chunks; the others write in the order of the source.
+Note that only Brand shuffles, all samples over all chunks. The others write in the order of the source.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ class Work:
     samples: int
     """How many the output must hold."""
     count: Callable[[Path], int]
-    """Counts them."""
+    """Counts the samples in an output."""
 
 
 def rivals_of(task: str, *, cold: bool) -> list[Rival]:
-    """Who takes part."""
+    """The rivals that take part in a task."""
     libraries = [] if cold and task == "text" else [converter.rival for converter in CONVERTERS]
-    if task == "images":  # pictures do not compress: both would do the same
+    if task == "images":  # pictures do not compress, so Brand does the same with and without compression
         libraries.remove(BRAND_PLAIN)
     return [*libraries, COPY] if task == "images" else [*libraries, COPY, COPY_EACH]
 
 
 def prepare(task: str, name: str, data: Path, work: Path, out: Path) -> Work:
-    """Everything that is not timed: loading, imports."""
+    """Load the source and import the library, which is not timed."""
     if name in (COPY.name, COPY_EACH.name):
         source = data / task if name == COPY.name else work / "text-files"
         return Work(copy(source, out), _count_files(source), _count_files)
@@ -117,7 +117,7 @@ def measure(arguments: argparse.Namespace, task: str, rival: Rival) -> Outcome:
 
 
 def table_of(task: str, outcomes: list[Outcome], rivals: list[Rival]) -> str:
-    """Medians, then who is faster than Brand, then what failed."""
+    """Medians, then the rivals that are faster than Brand, then failures."""
 
     def median(rival: Rival, key: str) -> float | None:
         return harness.median_of(outcomes, rival.name, lambda outcome: float(outcome.values[key]))
@@ -149,7 +149,7 @@ def table_of(task: str, outcomes: list[Outcome], rivals: list[Rival]) -> str:
 
 
 def _modules_of(name: str) -> list[str]:
-    """What a drop of the caches must not make cold (torch and numpy come along)."""
+    """Modules that stay warm when the caches are dropped (torch and numpy come along)."""
     return [c.rival.module for c in CONVERTERS if c.rival.name == name and c.rival.module != "streaming"]
 
 
@@ -165,7 +165,7 @@ def _parse() -> argparse.Namespace:
     parser = harness.parser("bench.convert", __doc__, repeat=5)
     parser.add_argument("--cold", action="store_true", help="drop the page cache before each run (root)")
     parser.add_argument("--only", nargs="+", metavar="RIVAL")
-    parser.add_argument("--task", choices=TASKS, help="only this one")
+    parser.add_argument("--task", choices=TASKS, help="only this task")
     return parser.parse_args()
 
 

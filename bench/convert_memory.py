@@ -2,14 +2,14 @@
 
     python -m bench.convert_memory --data DATA --work SCRATCH [--gigabytes 5] [--out bench/results/convert_memory.json]
 
-Tasks: `images`, an image folder made of hard links to the pictures of DATA/images, as many copies as it takes to hold
-5 GB, through `brand convert images`; `records`, 5 GB of records from a generator through `brand.pack`; both with two
-processes. `baseline` packs ten records: what the interpreter, the imports and the worker processes cost.
+Tasks, with two processes each: `images` gives `brand convert images` an image folder of hard links to the pictures of
+DATA/images, in as many copies as make 5 GB. `records` gives `brand.pack` 5 GB of records from a generator. `baseline`
+packs ten records, which shows what the interpreter, the imports and the worker processes cost.
 
-The conversion runs in a fresh process. A watcher looks every 50 ms at all processes of its tree: private memory (USS),
-proportional memory (PSS, shared pages divided among those that map them), and the kernel's own high-water mark of the
-resident size (VmHWM, which misses no peak but also counts pages that a forked process only shares). Columns give the
-largest process and, for PSS, the largest sum over the tree at one moment.
+The conversion runs in a fresh process. Every 50 ms a watcher looks at all processes of its tree: at private memory
+(USS), at proportional memory (PSS, which divides a shared page among the processes that map it), and at the kernel's
+high-water mark of the resident size (VmHWM, which misses no peak, but also counts pages that a forked process only
+shares). Columns give the largest process and, for PSS, the largest sum over the tree at one moment.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Peaks:
 
 
 def large_image_folder(source: Path, folder: Path, size_bytes: int) -> Path:
-    """Hard links to the pictures of `source`, as many copies as it takes; made once, beside its own marker."""
+    """Hard links to the pictures of `source`, in as many copies as it takes. Made once; a marker file says so."""
     done = folder.with_name(folder.name + ".done")
     if done.exists():
         return folder
@@ -87,7 +87,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def records(text: bytes, count: int) -> Iterator[dict[str, Any]]:
-    """Records of about 2 KiB of real text, no two alike; nothing is kept."""
+    """Yield records of about 2 KiB of real text, no two alike."""
     span = len(text) - RECORD_BYTES
     for i in range(count):
         start = i * 7_919 % span
@@ -95,13 +95,13 @@ def records(text: bytes, count: int) -> Iterator[dict[str, Any]]:
 
 
 def some_text(folder: Path) -> bytes:
-    """A few megabytes, so that the benchmark's own memory does not count much."""
+    """A few megabytes of text, so that the benchmark's own memory does not count much."""
     with max(folder.glob("*.jsonl"), key=lambda file: file.stat().st_size).open("rb") as file:
         return file.read(TEXT_BYTES)
 
 
 def convert(task: str, arguments: argparse.Namespace, out: Path) -> None:
-    """What the watched process does."""
+    """Convert; runs in the watched process."""
     if task == "images":
         source = large_image_folder(arguments.data / "images", _folder_of(arguments), _size_bytes(arguments))
         subprocess.run([sys.executable, "-m", "brand", "convert", "images", source, out, "-j", "2"], check=True)
@@ -114,7 +114,7 @@ def convert(task: str, arguments: argparse.Namespace, out: Path) -> None:
 
 
 def watch(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Start the conversion and look at it until it ends. Runs in the fresh process of its own."""
+    """Start the conversion and look at it until it ends. Runs in a fresh process of its own."""
     out = _output_of(arguments)
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "bench.convert_memory", *sys.argv[1:], "--convert", task]

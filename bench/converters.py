@@ -1,18 +1,18 @@
 """How does each library turn images and records into its own files, with two processes?
 
-Every function takes the source and an output folder that does not exist yet, does what needs no measuring (imports),
-and returns the job to be timed. Each library runs in the best reasonable configuration that was found by trying:
+Every function takes the source and an output folder that does not exist yet, does what is not timed (imports), and
+returns the job to be timed. Each library runs in the best reasonable configuration that trying found:
 
-- Brand: one call; it divides the work itself and shuffles all samples over all chunks. Once more without compression,
-  as the rivals write.
-- mosaicml, webdataset: two forked processes, each writes every other sample into its own shards; mosaicml merges the
+- Brand: one call, which divides the work itself and shuffles all samples over all chunks; once more without
+  compression, as the rivals write.
+- mosaicml, webdataset: two forked processes; each writes every other sample into its own shards. mosaicml merges the
   two indexes.
-- litdata: two forked workers, each makes every other sample in one generator; its usual one call per sample took 2.8
-  times as long for the records.
-- cp: one process; the cost of touching the files at all.
+- litdata: two forked workers; each makes every other sample in one generator. The usual way, one call per sample, took
+  2.8 times as long for the records.
+- cp: one process, which shows what it costs to touch the files at all.
 
-Nothing is decoded or encoded again: all store the bytes of the picture, its label and its key. Nobody but Brand
-shuffles. The rivals have no types, so `import_module` brings them in.
+No library decodes or encodes: all store the bytes of the picture, its label and its key. Only Brand shuffles. The
+rivals have no types, so `import_module` imports them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bench.sources import ImageFile, Record, list_images
 
 JOBS: Final = 2
 SHARD_BYTES: Final = 1 << 26
-"""mosaicml's default, given to all that let us choose."""
+"""mosaicml's default, used for every library that lets us choose."""
 
 _LITDATA_OPTIONS: Final[dict[str, Any]] = {
     "chunk_bytes": SHARD_BYTES,
@@ -59,7 +59,7 @@ class Converter:
     records: Callable[[list[Record], Path], Job]
     """(records in memory, output) -> job."""
     count: Callable[[Path], int]
-    """Samples in an output, for checking."""
+    """Counts the samples in an output, for checking."""
 
 
 def copy(source: Path, out: Path) -> Job:
@@ -74,7 +74,7 @@ def _brand_images(source: Path, out: Path) -> Job:
 
 
 def _brand_records(records: list[Record], out: Path, compression: Literal["auto", "none"] = "auto") -> Job:
-    from brand import pack  # here, as the rivals: an import is not timed
+    from brand import pack  # here, like the rivals' imports, which are not timed
 
     schema = dict.fromkeys(("id", "lang", "label", "text"), "str")
     return lambda: _ignore(pack(records, out, schema=schema, jobs=JOBS, compression=compression))

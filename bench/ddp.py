@@ -59,7 +59,7 @@ def make_loader(options: argparse.Namespace) -> Any:
 
 
 def main() -> None:
-    """Train; the first rank says how long each epoch took, and how well it went."""
+    """Train. The first rank prints how long each epoch took, and the test accuracy."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("train", type=Path)
     parser.add_argument("test", type=Path)

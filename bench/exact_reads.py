@@ -3,14 +3,14 @@
     python -m bench.exact_reads --data DATA --work SCRATCH [--out bench/results/exact_reads.json]
 
 Tasks: `records` (397,592 JSON lines, one bytes field each) and `images` (8,147 pictures and labels, nothing decoded).
-Equal work: the same bytes go in, Python `bytes` come out, no worker processes. Each library uses its fastest official
-call, found by trying; readers.py names it.
+All do the same work: the same bytes go in, Python `bytes` come out, without worker processes. Each library uses its
+fastest official call, found by trying; readers.py names it.
 
-1. Every library builds its data set once, in a fresh process; it stays in SCRATCH for later runs.
-2. A fresh process reads all its files once (warm page cache), opens it, and reads one pass that is not timed: the
-   checksum of every sample must be the source's.
-3. Then it times `--passes` passes over new random batches. The median pass counts, over several processes the median
-   of those.
+1. Every library builds its data set once, in a fresh process. The data set stays in SCRATCH for later runs.
+2. A fresh process reads all files once (warm page cache), opens the data set, and reads one pass that is not timed: the
+   checksum of every sample must be that of the source.
+3. Then it times `--passes` passes over new random batches. The median pass of a process counts, and the median of
+   several processes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def checksum(sample: Sample) -> int:
 
 
 def build_once(library: Library, task: str, data: Path, store: Path) -> dict[str, Any]:
-    """Write the data set, and beside it the checksums of what went in."""
+    """Write the data set, and beside it the checksums of the source's samples."""
     samples = source_of(task, data)
     started = time.perf_counter()
     library.build(samples, store / "data")
@@ -64,7 +64,7 @@ def build_once(library: Library, task: str, data: Path, store: Path) -> dict[str
 
 
 def read_once(library: Library, task: str, store: Path, passes: int) -> dict[str, Any]:
-    """Open, check, time."""
+    """Open a data set, check every sample, and time the passes."""
     checksums = array("L", (store / "checksums").read_bytes())
     system.warm(store / "data")
     reader = library.open(store / "data", FIELDS[task])
@@ -80,7 +80,7 @@ def read_once(library: Library, task: str, store: Path, passes: int) -> dict[str
 
 
 def build_or_read(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the child does."""
+    """Build or read, as the command line says; runs in the child."""
     library = next(library for library in LIBRARIES if library.rival.name == arguments.rival)
     store = store_of(arguments.work, arguments.task, library.rival)
     if arguments.build:
@@ -115,7 +115,7 @@ def rate_of_pass(reader: Reader, batches: list[list[int]]) -> float:
 
 
 def measure(arguments: argparse.Namespace, task: str, rival: Rival) -> Outcome:
-    """Build if need be, then read, each in a fresh process."""
+    """Build the data set if it is missing, then read, each in a fresh process."""
     store = store_of(arguments.work, task, rival)
     if not (store / "done").exists():
         shutil.rmtree(store, ignore_errors=True)
@@ -132,7 +132,7 @@ def store_of(work: Path, task: str, rival: Rival) -> Path:
 
 
 def table_of(task: str, outcomes: list[Outcome], rivals: Sequence[Rival]) -> str:
-    """Medians, then who is faster than Brand, then what failed."""
+    """Medians, then the rivals that are faster than Brand, then failures."""
 
     def median(rival: Rival, key: str) -> float | None:
         return harness.median_of(outcomes, rival.name, lambda outcome: float(outcome.values[key]))
@@ -156,7 +156,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--passes", type=int, default=7, help="timed passes in each process (%(default)s)")
     parser.add_argument("--rebuild", action="store_true", help="write Brand's data sets again")
     parser.add_argument("--only", nargs="+", metavar="RIVAL")
-    parser.add_argument("--task", choices=tuple(FIELDS), help="only this one")
+    parser.add_argument("--task", choices=tuple(FIELDS), help="only this task")
     parser.add_argument("--build", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

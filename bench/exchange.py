@@ -2,10 +2,11 @@
 
     python -m bench.exchange --data train.brand
 
-Three node servers, joined by gRPC on loopback, and a rank on each that draws epochs in batches of 256, in step. Rows:
-`stripes` with positions split in turn and by `locality`, and `slots`. Columns: samples and bytes of one epoch that
-crossed; on-demand requests (for `slots` also those that the plan foresees); of all epochs but their first global batch,
-samples that had not come when they were drawn and were asked for, or read exactly; reads of stripes or chunks.
+Three node servers are joined by gRPC on loopback. A rank on each draws epochs in batches of 256, in step with the other
+ranks. Rows: `stripes` with positions split in turn, `stripes` with `locality`, and `slots`. Columns: samples and bytes
+of one epoch that crossed between nodes; on-demand requests (for `slots` also the number that the plan foresees); late
+samples, which a node had to ask for or read exactly when a rank drew them, without each epoch's first global batch;
+reads of stripes or chunks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BATCH = 256
 
 
 def draw(cluster: RunningCluster, order: Order, epochs: int, *, locality: bool) -> list[dict[str, Any]]:
-    """Draw epochs on all nodes; counters of all nodes together after the first global batch, and after each epoch."""
+    """Draw epochs on all nodes. Returns the sums of all nodes' counters after the first batch and after each epoch."""
     step, counted = threading.Barrier(NODES), []
     names = ("draws", "sent", "sent_bytes", "requests", "hurried", "late", "exact", "reads")
 

@@ -6,14 +6,14 @@ A benchmark file starts itself again for every single measurement:
     child    python -m bench.convert ... --rival NAME --report FILE     measures one rival once and ends
 
 1. `run_fresh` starts the child in its own session, with a time limit, and keeps its output for the reason of a failure.
-2. The child calls `report`: what it measured, as one JSON object. What it spent on checks goes into `untimed_s` and
-   `untimed_cpu_s`, and is taken off.
+2. The child calls `report` with its measurements, as one JSON object. Time that it spends on checks goes into
+   `untimed_s` and `untimed_cpu_s`, and the parent takes it off.
 3. The parent adds what only it can see: seconds and CPU seconds of the whole process tree.
-4. `round_robin` takes turns (A B C, A B C, ...), so that a slow minute of the machine hits every rival alike.
-   Medians are reported, and every single measurement is kept in the JSON file.
+4. `round_robin` takes turns (A B C, A B C, ...), so that a slow minute of the machine hits every rival alike. Tables
+   show medians, and the JSON file keeps every single measurement.
 
-A rival that fails stays in the tables as "failed" with its reason, one that is not there as "not installed".
-Times, caches and memory of the system are in system.py.
+A rival that fails stays in the tables as "failed", with its reason; a rival that is missing, as "not installed". Times,
+caches and memory of the system are in system.py.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Rival:
     """One way to do the work."""
 
     name: str
-    """As the tables show it."""
+    """The name in the tables."""
     module: str = ""
-    """What must be importable; empty for tools of the system."""
+    """The module that must be importable; empty for tools of the system."""
     distribution: str = ""
-    """Whose version is recorded."""
+    """The distribution whose version is recorded."""
 
     @property
     def installed(self) -> bool:
@@ -59,7 +59,7 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one fresh process gave."""
+    """What one fresh process measured."""
 
     rival: str
     status: Status
@@ -108,12 +108,12 @@ def run_fresh(rival: Rival, module: str, arguments: Sequence[str], limit_s: floa
 
 
 def report(file: Path, values: Mapping[str, Any]) -> None:
-    """Called by the child at its end."""
+    """Write the child's measurements; the child calls this at its end."""
     file.write_text(json.dumps(values))
 
 
 def round_robin(rivals: Iterable[Rival], repeat: int, measure: Callable[[Rival], Outcome]) -> list[Outcome]:
-    """Measure every rival `repeat` times, taking turns. One that did not end in time is not tried again."""
+    """Measure every rival `repeat` times, in turns. A rival that does not end in time is not tried again."""
     outcomes: list[Outcome] = []
     waiting = list(rivals)
     for turn in range(repeat):
@@ -138,12 +138,12 @@ def first_failure(outcomes: Iterable[Outcome], rival: str) -> Outcome | None:
 
 
 def failures(outcomes: Iterable[Outcome]) -> str:
-    """A line with the reason for each rival that has none or not all of its runs."""
+    """A line with the reason for each rival of which a run failed."""
     return "".join(f"\n{o.rival}: {o.status}: {o.reason}" for o in outcomes if o.status != "ok")
 
 
 def faster_than(name: str, speeds: Mapping[str, float | None]) -> str:
-    """A sentence that says by whom `name` is beaten."""
+    """A sentence that names the rivals that are faster than `name`."""
     own = speeds.get(name)
     if not own:
         return ""
@@ -160,13 +160,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def show(text: str) -> None:
-    """A result, for standard output."""
+    """Print a result on standard output."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def progress(text: str) -> None:
-    """What is going on, for standard error."""
+    """Print what is going on, on standard error."""
     sys.stderr.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
     sys.stderr.flush()
 
@@ -186,7 +186,7 @@ def save(file: Path, doc: str | None, settings: Mapping[str, Any], rivals: Itera
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were taken on."""
+    """Facts about the machine that measures."""
     cpu = _first_field(Path("/proc/cpuinfo"), "model name") or platform.processor()
     memory_kib = int((_first_field(Path("/proc/meminfo"), "MemTotal") or "0 kB").split()[0])
     return {
@@ -200,7 +200,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(rivals: Iterable[Rival]) -> dict[str, str]:
-    """Version of every distribution in the comparison, and of what they all lean on."""
+    """Version of every distribution in the comparison, and of the libraries that all use."""
     names = [rival.distribution for rival in rivals if rival.distribution]
     return {name: _version(name) for name in dict.fromkeys([*names, "torch", "numpy"])}
 
@@ -232,7 +232,7 @@ def _run(command: Sequence[str], log_file: Path, limit_s: float) -> int | None:
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Leave no grandchild behind, whatever happened."""
+    """Kill all processes of the session, so that no grandchild stays."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

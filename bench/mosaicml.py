@@ -1,9 +1,9 @@
 """How is mosaicml-streaming imported beside a PyTorch without CUDA?
 
 `import streaming` imports torchvision, though reading and writing MDS files needs nothing of it. The torchvision of
-PyPI is built for the CUDA build of PyTorch: beside the CPU build its extension does not load, and the import fails
-because two operators that it only wants to annotate do not exist. Declaring them lets the import go on. They are never
-called.
+PyPI is built for the CUDA build of PyTorch. Beside the CPU build its extension does not load, and the import fails,
+because torchvision annotates two operators that do not exist. This module declares the two operators, so the import
+succeeds. No code ever calls them.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m bench.network --out bench/results/network.json
 
-Two processes over loopback. "socket": `sendall` on one side, `recv_into` one buffer on the other. "Peers": one node
-answers, the other asks and takes the events. Messages of the same sizes. Each measurement has fresh processes; its
-first tenth is not timed. The two take turns, and the median of all rounds counts.
+Two processes talk over loopback. "socket": one side calls `sendall`, the other `recv_into` one buffer. "Peers": one
+node answers, the other asks and takes the events. Both move messages of the same sizes. Each measurement has fresh
+processes; its first tenth is not timed. The two take turns, and the median of all rounds counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Meter:
         self.rate, self.cpu = 0.0, 0.0
 
     def message(self, size: int) -> bool:
-        """A message has come; whether there are more."""
+        """Count a message that has come. Returns whether there are more."""
         if size != self.size:
             raise RuntimeError(f"a message of {size} bytes")
         self._seen += 1
@@ -58,7 +58,7 @@ class Meter:
 
 
 def send_by_socket(size: int, messages: int) -> None:
-    """Listen, say where, send to who comes."""
+    """Listen, print the port, and send to the process that connects."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         connection, _ = listener.accept()
@@ -87,14 +87,14 @@ def node(number: int) -> Peers:
 
 
 def next_events(peers: Peers) -> list[Event]:
-    """What happens next."""
+    """Wait for the next events."""
     if not select.select([peers.wake], [], [], PATIENCE_S)[0]:
         raise RuntimeError("nothing happens")
     return peers.events()
 
 
 def send_by_peers(size: int, messages: int) -> None:
-    """Listen, say where, send to the node that asks as long as it takes."""
+    """Listen, print the address, and send to the asking node while it takes messages."""
     message, stream = os.urandom(size), Stream(0, asks=False)
     with closing(node(1)) as peers:
         print(peers.address, flush=True)
@@ -109,7 +109,7 @@ def send_by_peers(size: int, messages: int) -> None:
 
 
 def receive_by_peers(address: str, meter: Meter) -> None:
-    """Take events."""
+    """Take the events, and count the messages."""
     with closing(node(0)) as peers:
         peers.connect({1: address})
         while True:
@@ -128,7 +128,7 @@ RECEIVERS: Final[dict[str, Callable[[str, Meter], None]]] = {
 
 
 def receive(arguments: argparse.Namespace) -> dict[str, float]:
-    """What the child does: start who sends, and receive."""
+    """Start the sender, and receive; runs in the child."""
     messages = arguments.bytes // arguments.size
     meter = Meter(arguments.size, messages)
     command = [sys.executable, "-m", "bench.network", *sys.argv[1:], "--send"]

@@ -3,13 +3,13 @@
     python -m bench.nodes --train train.brand --folder fashion-mnist/train --test test.brand --lab lab \
         --out bench/results/nodes.json --plot docs/images/nodes.svg
 
-Three network namespaces, each linked by 1 Gbit/s, run `bench.ddp` (gloo, CPU) on Fashion-MNIST, a batch of
-64 on each rank. `lab` gives a command storage of its own that is limited like a NAS: 120 MB/s and 400 operations a
-second. PyTorch's nodes read plain files from one such folder, as they would from a shared NAS; Brand's nodes each have
-one. Caches are dropped before each run. The one node that the accuracy is compared with draws the same global batches.
+Three network namespaces, each linked by 1 Gbit/s, run `bench.ddp` (gloo, CPU) on Fashion-MNIST, with a batch of 64 on
+each rank. `lab` gives a command its own storage, limited like a NAS: 120 MB/s and 400 operations a second. PyTorch's
+nodes read plain files from one such storage, as from a shared NAS; each of Brand's nodes has its own. Caches are
+dropped before each run. One node alone, which draws the same global batches, gives the accuracy to compare with.
 
-Columns: seconds of each epoch, the first from cold storage; test accuracy after the last; samples that came from other
-nodes, all epochs together (gradients cross the same links).
+Columns: seconds of each epoch, the first from cold storage; test accuracy after the last epoch; samples that came from
+other nodes, over all epochs (gradients cross the same links).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Variant:
     nodes: int
     options: tuple[str, ...] = ()
     plain: bool = False
-    """From the folder of files, which all nodes share."""
+    """Whether it reads the folder of files, which all nodes share."""
 
 
 VARIANTS = (
@@ -63,7 +63,7 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has said."""
+    """What a run has printed."""
 
     variant: Variant
     epochs_s: list[float]
@@ -108,12 +108,12 @@ def launch(variant: Variant, number: int, master: str, data: Path, options: argp
 
 
 def quoted(command: Sequence[str]) -> str:
-    """For a shell."""
+    """The command as a shell takes it."""
     return " ".join(f"'{part}'" for part in command)
 
 
 def plot(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Seconds of each epoch."""
+    """Draw the seconds of each epoch."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -2,17 +2,17 @@
 
     python -m bench.open_large --work SCRATCH [--samples 13000000] [--out bench/results/open_large.json]
 
-1. `brand.pack` writes the data set from a generator of `{"value": i}`, once; it stays in SCRATCH.
-2. Four processes at the same time each look at their private memory (USS), open the data set, look again, read 1,000
-   random samples exactly, check them, and look a third time. Three ways of getting four processes:
+1. `brand.pack` writes the data set from a generator of `{"value": i}`, once. The data set stays in SCRATCH.
+2. Each of four processes looks at its private memory (USS), opens the data set, looks again, reads 1,000 random samples
+   exactly, checks them, and looks a third time. All four do so at the same time. There are three ways to get four
+   processes:
    - `spawn`: fresh interpreters, each opens the data set itself;
    - `fork`: workers of a real `DataLoader`, each opens the data set itself;
    - `inherited`: workers of a real `DataLoader` over a data set that the training process opened, as in training.
 
-Read with it: the last three columns are what the data set adds to a process: by opening, and with the reads. Reads map
-pages of the index. They belong to the page cache, which the kernel takes back as it needs, and count as private only
-while no other process maps the same ones; "no file" leaves them out. Modules are imported before the first look. The
-page cache is warm.
+The last three columns are what the data set adds to a process: by opening, and with the reads. Reads map pages of the
+index. These pages belong to the page cache, which the kernel takes back as it needs, and count as private only while no
+other process maps them; "no file" leaves them out. Modules are imported before the first look. The page cache is warm.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def build_once(path: Path, samples: int) -> dict[str, Any]:
 
 
 def figures(get: Callable[[], Any], seed: int) -> Figures:
-    """What one process measures: `get` opens the data set, or hands over one that is open."""
+    """What one process measures: `get` opens the data set, or returns an open one."""
     before = _memory()
     started = time.perf_counter()
     dataset = get()
@@ -86,7 +86,7 @@ def figures(get: Callable[[], Any], seed: int) -> Figures:
 
 
 def read_some(dataset: Any, seed: int) -> None:
-    """1,000 exact reads; each must be the sample that was asked for."""
+    """Read 1,000 samples exactly, and check that each is the one asked for."""
     rng = random.Random(seed)
     for _ in range(READS // BATCH):
         indices = [rng.randrange(len(dataset)) for _ in range(BATCH)]
@@ -96,12 +96,12 @@ def read_some(dataset: Any, seed: int) -> None:
 
 
 def import_first() -> None:
-    """Importing is not opening."""
+    """Import the modules, so that opening does not import them."""
     import_module("brand.torch")
 
 
 def open_data_set(path: Path) -> Any:
-    """Map-style, as for training."""
+    """Open the data set as training does."""
     from brand import BrandDataset
 
     return BrandDataset(path)
@@ -168,7 +168,7 @@ def _memory() -> system.Memory:
 
 
 def table_of(outcomes: list[Outcome], rivals: list[Rival]) -> str:
-    """For each way, the median worker and the worst."""
+    """The median worker and the worst worker of each way."""
     rows = []
     for rival in rivals:
         good = [o for o in outcomes if o.rival == rival.name and o.status == "ok"]
@@ -189,7 +189,7 @@ def measure(arguments: argparse.Namespace, rival: Rival) -> Outcome:
 
 
 def build_if_need_be(arguments: argparse.Namespace, path: Path) -> dict[str, Any]:
-    """The data set, and what building it took."""
+    """Build the data set unless it exists; returns what building it took."""
     done = path.with_name(path.name + ".json")
     if arguments.rebuild or not done.exists():
         harness.progress(f"building {arguments.samples:,} samples")

@@ -1,20 +1,21 @@
 """How does each library store the same samples, and what is its fastest official call to read a batch of them by index?
 
 A sample is a dict: `{"line": bytes}`, one JSON record, or `{"image": bytes, "label": int}`, one picture as it is.
-`build` writes all of them in source order (Brand shuffles and keeps the source's numbering); `open` returns a `Reader`.
-`Reader.read` is what is timed: it hands back what the library hands back, usually dicts; `Reader.samples` turns that
-into plain samples for checking.
+`build` writes all samples in source order (Brand shuffles and keeps the source's numbering). `open` returns a `Reader`.
+`Reader.read` is timed: it returns what the library returns, usually dicts. `Reader.samples` turns that into plain
+samples for checking.
 
-- Brand: `ds.__getitems__`, what a `DataLoader` calls; also without compression.
-- mosaicml: `LocalDataset[i]`, its class for local data; there is no call for a batch.
-- litdata: `StreamingDataset[i]`; the same. Found by trying: one large chunk; pictures as tuples, decoded one at a time,
-  60 times faster than its defaults, handed over as views of a memory map and copied to bytes here; records as dicts.
-- array_record: `ArrayRecordDataSource.__getitems__`, one file, one record a group, as its users are told; also without
+- Brand: `ds.__getitems__`, which a `DataLoader` calls; also without compression.
+- mosaicml: `LocalDataset[i]`, its class for local data; it has no call for a batch.
+- litdata: `StreamingDataset[i]`; it has no call for a batch, either. One large chunk was fastest. Pictures are tuples,
+  decoded one at a time, which is 60 times faster than its defaults; it returns views of a memory map, which are copied
+  to bytes here. Records are dicts.
+- array_record: `ArrayRecordDataSource.__getitems__`, one file, one record a group, as its manual says; also without
   compression. Its values are bytes, so a picture carries its label in 4 bytes before it.
-- Lance: `dataset.take`, columns turned to Python values; it uses threads of its own.
+- Lance: `dataset.take`, columns turned into Python values; it uses threads of its own.
 - files: one file per sample, paths and labels in lists.
 
-webdataset has no access by index and is not here. The rivals have no types, so `import_module` brings them in.
+webdataset has no access by index, so it is missing here. The rivals have no types, so `import_module` imports them.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Reader:
     """An open data set."""
 
     read: Callable[[list[int]], Any]
-    """Timed: indices -> a batch, in the library's own form."""
+    """Indices -> a batch, in the library's own form. Timed."""
     samples: Callable[[Any], list[Sample]]
-    """Not timed: a batch -> plain samples, in the order that was asked for."""
+    """A batch -> plain samples, in the order of the indices. Not timed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
     python -m bench.server_memory --work SCRATCH --out bench/results/server_memory.json
 
-Packs 1.28 million small records, 64 a chunk, and draws two epochs at memory 1/10 with `BrandLoader`. Every few
-milliseconds the server's /proc/PID/status is read: `RssAnon` is what it allocated, `RssFile` pages of files that it
-maps (the index, its libraries), `RssShmem` the arena, which must never be above its limit.
+Packs 1.28 million small records, 64 a chunk, and draws two epochs at memory 1/10 with `BrandLoader`. A thread reads the
+server's /proc/PID/status every few milliseconds. `RssAnon` is memory that the server allocated, `RssFile` is pages of
+files that it maps (the index, its libraries), and `RssShmem` is the arena, which must never exceed its limit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GOAL = 120e6
 
 
 def make(folder: Path) -> None:
-    """The data set, if it is not there."""
+    """Make the data set, if it is missing."""
     if not (folder / "brand.json").exists():
         records = ({"text": f"sample {n:>120}", "label": n % 10} for n in range(SAMPLES))
         brand.pack(records, folder, {"text": "str", "label": "int"}, chunk_size=64, compression="none")
@@ -39,14 +39,14 @@ class Watch(threading.Thread):
         self.peaks = dict.fromkeys(("RssAnon", "RssFile", "RssShmem", "beside"), 0)
 
     def run(self) -> None:
-        """Look until told to stop."""
+        """Look until `stop` is called."""
         while not self._end.wait(EVERY_S):
             found = {k: int(v) * 1024 for k, v in re.findall(r"^(Rss\w+):\s+(\d+) kB", self._path.read_text(), re.M)}
             found["beside"] = found["RssAnon"] + found["RssFile"]
             self.peaks = {name: max(peak, found[name]) for name, peak in self.peaks.items()}
 
     def stop(self) -> dict[str, int]:
-        """The peaks."""
+        """Stop looking; returns the peaks."""
         self._end.set()
         self.join()
         return self.peaks

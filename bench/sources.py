@@ -1,4 +1,4 @@
-"""What is converted and read: the real images and texts, found under one `--data` folder.
+"""Which images and texts do the benchmarks convert and read? Real ones, found under one `--data` folder.
 
 DATA/images/<class>/*.{png,jpg,...}     an image folder, as torchvision's `ImageFolder` counts it
 DATA/text/*.jsonl                       one record a line: {"id", "lang", "label", "text"}, all strings

@@ -1,7 +1,7 @@
 """What do the benchmarks ask of the system? Caches, flushing, sizes of folders, memory of processes. Linux only.
 
-Memory comes from /proc/PID/smaps_rollup: private memory (USS) is Private_Clean + Private_Dirty, what ending this one
-process would give back; proportional memory (PSS) adds its share of what several processes map.
+Memory comes from /proc/PID/smaps_rollup. Private memory (USS) is Private_Clean + Private_Dirty, which the system gets
+back when this one process ends. Proportional memory (PSS) adds the process's share of pages that several processes map.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Memory:
 
     private_bytes: int
     dirty_bytes: int
-    """The private part that only this process can give back: not pages of files."""
+    """Private memory without pages of files."""
     proportional_bytes: int
     resident_bytes: int
 
 
 def memory_of(pid: int | str = "self") -> Memory | None:
-    """None when the process has ended."""
+    """The memory of a process; None when the process has ended."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -76,7 +76,7 @@ def can_drop_caches() -> bool:
 
 
 def drop_caches(modules: Iterable[str]) -> None:
-    """Forget all cached files, then read the interpreter and `modules` again: the data shall be cold, not libraries."""
+    """Drop all cached files, then read the interpreter and `modules` again: only the data shall be cold."""
     subprocess.run(["sync"], check=True)
     _DROP_CACHES.write_text("3")
     subprocess.run([sys.executable, "-c", "".join(f"import {name}\n" for name in modules)], check=True)

@@ -4,24 +4,25 @@
 
 makes two data sets out of the real images and texts, deterministically, and writes each in the form of every library:
 
-- `images`: 14,336 JPEG files of 105 KB on average, about the size of ImageNet's: a part of a photograph with four
-  drawings pasted on it. No two are alike.
-- `records`: 1,000,000 texts of about 500 bytes, each one to five real ones in a row.
-- `small-images`, `small-records`: their beginnings, for loading libraries and for measuring what an idle process needs.
+- `images`: 14,336 JPEG files of 105 KB on average, about the size of ImageNet's. Each is a part of a photograph with
+  four drawings pasted on it, and no two are alike.
+- `records`: 1,000,000 texts of about 500 bytes. Each joins one to five real texts.
+- `small-images`, `small-records`: the beginnings of the two, for loading libraries and for measuring what an idle
+  process needs.
 
-A sample is `{"image": bytes, "label": int}` or `{"text": str, "label": int}`, and its label is its own number. So a
-benchmark can tell from the labels alone whether each sample came once, and how well they were mixed.
+A sample is `{"image": bytes, "label": int}` or `{"text": str, "label": int}`, and its label is its own number. So the
+labels alone tell a benchmark whether each sample came once, and how well samples were mixed.
 
 SCRATCH/training/NAME/FORM/ holds:
 
-- `plain`: one file an image; all records in one JSONL file, with a table of offsets;
-- `sequential`: one file of the same bytes (for records that of `plain`);
-- `brand`: stored as it is, without compression, as the others do; `brand-zstd`: records compressed, as by default;
+- `plain`: one file for each image; all records in one JSONL file, with a table of offsets;
+- `sequential`: one file of the same bytes (for records, the file of `plain`);
+- `brand`: stored without compression, as the others do; `brand-zstd`: records compressed, as by default;
 - `mosaicml`, `litdata`, `webdataset`: as converters.py writes them;
-- `ffcv`: raw bytes, in the smallest pages it takes, so that its shuffling needs the least memory; with `--only ffcv`,
-  by the interpreter of an environment that has FFCV.
+- `ffcv`: raw bytes, in the smallest pages that FFCV takes, so that its shuffling needs the least memory. Run with
+  `--only ffcv` and the interpreter of an environment that has FFCV.
 
-About 16 GB. What is there is not made again, and a library that is not installed is left out.
+All take about 16 GB. Forms that exist are not made again, and a library that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ PAYLOAD: Final = {"images": "image", "records": "text"}
 CODECS: Final = {"images": {"image": "image", "label": "int"}, "records": {"text": "str", "label": "int"}}
 MDS_COLUMNS: Final = {"images": {"image": "bytes", "label": "int"}, "records": {"text": "str", "label": "int"}}
 FFCV_PAGE_BYTES: Final = 1 << 21
-"""The least that FFCV takes; its shuffling holds two batches of pages."""
+"""The smallest page that FFCV takes; its shuffling holds two batches of pages."""
 
 _PHOTO_SIDE: Final = 1_000
-"""Photographs are first made this small, so that a part shows something."""
+"""Photographs are first scaled down to this size, so that a part of one shows something."""
 _DRAWINGS: Final = 4
 _QUALITIES: Final = (89, 98)
 
@@ -78,22 +79,22 @@ class Store:
 
     @property
     def small(self) -> Store:
-        """Its beginning."""
+        """The small data set, which is the beginning of this one."""
         return Store(self.work, f"small-{self.kind}")
 
     @property
     def samples(self) -> int:
-        """How many."""
+        """How many samples there are."""
         return SAMPLES[self.name]
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """Where the data set is."""
         return self.work / "training" / self.name
 
     @property
     def payload_bytes(self) -> int:
-        """Those of all pictures or texts, in UTF-8, alone."""
+        """Bytes of all pictures, or of all texts in UTF-8, without labels."""
         return int((self.folder / "plain.bytes").read_text())
 
     @property
@@ -103,11 +104,11 @@ class Store:
 
     @property
     def lines_file(self) -> Path:
-        """The records."""
+        """The JSONL file of the records."""
         return self.folder / "plain" / "records.jsonl"
 
     def image_file(self, i: int) -> str:
-        """One picture."""
+        """The file of one picture."""
         return f"{self.folder}/plain/{i // FILES_PER_FOLDER:04d}/{i:07d}.jpg"
 
     def source(self) -> Images | Records:
@@ -261,7 +262,7 @@ def _write_ffcv(store: Store, out: Path, _: Path) -> None:
 
 
 class _Triples:
-    """A data set as FFCV wants it: it hands over rows as long as the longest, so their sizes are stored, too."""
+    """A data set as FFCV wants it. FFCV returns rows as long as the longest sample, so sizes are stored, too."""
 
     def __init__(self, store: Store) -> None:
         self.name, self.source = PAYLOAD[store.kind], store.source()
@@ -285,7 +286,7 @@ FORMS: Final[dict[str, tuple[str, Callable[[Store, Path, Path], None]]]] = {
     "webdataset": ("webdataset", _write_webdataset),
     "ffcv": ("ffcv", _write_ffcv),
 }
-"""Name -> (module that must be there, writer)."""
+"""Name -> (module that must be installed, writer)."""
 
 
 def stored_order(store: Store, form: str) -> NDArray[np.int64]:
@@ -302,7 +303,7 @@ def stored_order(store: Store, form: str) -> NDArray[np.int64]:
 
 
 def make(store: Store, data: Path, form: str) -> bool:
-    """Make one form, unless it is there or cannot be made; says whether it was made now."""
+    """Make one form, unless it exists or cannot be made. Returns whether it was made now."""
     module, write = FORMS[form]
     if form == "brand-zstd" and store.kind == "images":
         return False

@@ -1,25 +1,25 @@
 """How does each library feed a training loop: shuffled, in batches of 256, from a bounded memory, with two workers?
 
 A `Way` opens a data set and gives epochs of batches `(payloads, labels)`: a list of `bytes` or `str` (or, decoded, one
-uint8 tensor of 224 x 224 pixels each) and a tensor of ints. Each in its own recommended shuffling configuration, and
-in the fastest that was found by trying:
+uint8 tensor of 224 x 224 pixels each) and a tensor of ints. Each library runs in its own recommended shuffling
+configuration, in the fastest form that trying found:
 
-- sequential limit: no library. One file of the same bytes, read in order, four reads of 4 MiB in flight; cold with
-  O_DIRECT.
-- no I/O: samples that are in memory already, through a `DataLoader`: what any library pays that has worker processes.
-- plain files: one file an image, or all records in one file and a table of offsets; `DataLoader(shuffle=True)`.
-- spdl: the same files read in threads, a batch a task. Decoded: with its own decoder (FFmpeg).
+- sequential limit: no library. It reads one file of the same bytes in order, four reads of 4 MiB in flight; with
+  O_DIRECT where the data are cold.
+- no I/O: a `DataLoader` over samples that are in memory already. It costs what any library with worker processes pays.
+- plain files: one file for each image, or all records in one file and a table of offsets; `DataLoader(shuffle=True)`.
+- spdl: reads the same files in threads, a batch in each task. It decodes with its own decoder (FFmpeg).
 - mosaicml: `StreamingDataset` on local shards with its default shuffle, `StreamingDataLoader`.
 - litdata: `StreamingDataset(shuffle=True)`, `StreamingDataLoader`.
 - webdataset: shards in random order, and a shuffle buffer in each worker, as large as the memory allows, at most
   10,000 samples.
 - ffcv: `QUASI_RANDOM` and its own page cache where data are larger than memory, else `RANDOM` over the system's cache.
-  It fills arrays with rows as long as the longest sample; pictures are handed over as parts of these rows.
-- brand: `BrandLoader`, which hands over pictures as tensors of bytes, in the memory that they were drawn into; the same
+  It fills arrays with rows as long as the longest sample, and returns pictures as parts of these rows.
+- brand: `BrandLoader`, which returns pictures as tensors of bytes, in the memory that they were drawn into; the same
   data set through a plain `DataLoader`; `BrandLoader` with the paper's protocol; for records, a compressed data set.
 
-`DataLoader` means: two forked workers that stay, two batches ahead each. The rivals have no types, so `import_module`
-brings them in.
+Every `DataLoader` has two forked workers, which stay between epochs and work two batches ahead. The rivals have no
+types, so `import_module` imports them.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ SIDE: Final = 224
 _BLOCK: Final = 1 << 22
 _IN_FLIGHT: Final = 4
 _BRAND_PART: Final = 0.85
-"""Of the memory, for Brand's arena: the limit holds for its tables and for page cache, too."""
+"""Share of the memory for Brand's arena: the limit also covers Brand's tables and the page cache."""
 _BUFFERED: Final = 10_000
-"""Samples in a shuffle buffer of webdataset at the most: its users take 1,000 to 10,000, and more make it slower."""
+"""Most samples in a shuffle buffer of webdataset: its users take 1,000 to 10,000, and more make it slower."""
 _BUFFERED_SAMPLE_BYTES: Final = 1_000
-"""What a sample of webdataset takes in a shuffle buffer beside its payload: a dict, its key, its place."""
+"""Bytes that a sample takes in webdataset's shuffle buffer beside its payload: a dict, its key, its place."""
 
 Sample = dict[str, Any]
 Batch = tuple[Any, Any]
-"""(payloads, labels); labels are None where there are no samples, and payloads then count."""
+"""(payloads, labels). Where a way has no samples, labels are None and payloads is their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be fed."""
+    """What a way feeds to the training loop."""
 
     store: Store
     memory: int
-    """Bytes for whatever buffer or cache a library lets us size."""
+    """Bytes for the buffer or cache whose size a library lets us choose."""
     decode: bool
     cold: bool
-    """Larger than memory, and not in the page cache."""
+    """Whether the data are larger than memory, and not in the page cache."""
 
     def folder(self, form: str) -> str:
-        """Where one form is."""
+        """The folder of one form."""
         return str(self.store.folder / form)
 
     @property
@@ -97,19 +97,19 @@ class Way:
     form: str
     open: Callable[[Job], Feed]
     modules: Sequence[str] = ("torch",)
-    """What `open` imports; done before, so that it can be told apart."""
+    """Modules that `open` imports. They are imported before, so that their time is counted apart."""
     yardstick: bool = False
-    """No rival, only something to compare with."""
+    """Whether it is no rival, but a figure to compare with."""
     whole: bool = False
-    """Never stopped early."""
+    """Whether it is never stopped early."""
     buffer: bool = False
-    """Takes `Job.memory` for itself, beside what its processes need."""
+    """Whether it takes `Job.memory` for itself, beside what its processes need."""
     pixels: bool = True
-    """Can decode the pictures as they are stored."""
+    """Whether it can decode the pictures as they are stored."""
     exact: bool = True
-    """Hands over the payload as it was stored."""
+    """Whether it returns the payload as it was stored."""
     images: bool = True
-    """Takes part with images, too."""
+    """Whether it takes part with images, too."""
 
 
 def to_pixels(picture: Any) -> Any:
@@ -128,7 +128,7 @@ def decoded(content: bytes) -> Any:
 
 
 def collate(samples: Sequence[tuple[Any, int]]) -> Batch:
-    """The same for everybody; `BrandLoader` makes such batches by itself."""
+    """A batch of samples, made the same way for every library; `BrandLoader` makes such batches itself."""
     import torch
 
     payloads, labels = zip(*samples, strict=True)
@@ -137,7 +137,7 @@ def collate(samples: Sequence[tuple[Any, int]]) -> Batch:
 
 
 def _pair_maker(job: Job) -> Callable[[Sample], tuple[Any, int]]:
-    """Sample -> (payload, label), decoded if need be."""
+    """A function: sample -> (payload, label), decoded where the job says so."""
     name = job.payload
     if job.decode:
         return lambda sample: (decoded(sample[name]), sample["label"])

@@ -19,7 +19,7 @@ from bench.training_loaders import Feed
 
 @dataclass(slots=True)
 class Epoch:
-    """What came, and when."""
+    """Which batches of an epoch came, and when."""
 
     started: float
     stamps: array[float] = field(default_factory=lambda: array("d"))
@@ -28,7 +28,7 @@ class Epoch:
     complete: bool = False
 
     def note(self, payloads: Any, labels: Any) -> None:
-        """One batch is there."""
+        """Take note of one batch."""
         self.stamps.append(time.perf_counter())
         if labels is None:
             self.counts.append(payloads)
@@ -38,7 +38,7 @@ class Epoch:
 
 
 def take(feed: Feed, epochs: int, seconds: float) -> list[Epoch]:
-    """The training loop."""
+    """Run the training loop."""
     taken: list[Epoch] = []
     for number in range(epochs):
         taken.append(epoch := Epoch(time.perf_counter()))
@@ -73,14 +73,14 @@ def speeds(taken: Sequence[Epoch]) -> dict[str, Any]:
 
 
 def save_labels(folder: Path, taken: Sequence[Epoch]) -> None:
-    """Those of complete epochs, for another process: judging them takes memory."""
+    """Save the labels of complete epochs for another process, because judging them takes memory."""
     for number, epoch in enumerate(taken):
         if epoch.complete and epoch.labels:
             (folder / f"labels-{number}").write_bytes(epoch.labels)
 
 
 def shuffles(folder: Path, store: Store, form: str) -> dict[str, Any]:
-    """How many samples were repeated and left out, and how far neighbours came apart, in the epochs that were saved."""
+    """How many samples were repeated and left out in the saved epochs, and how far neighbours came apart."""
     complete = [np.fromfile(file, np.int32) for file in sorted(folder.glob("labels-*"))]
     if not complete:
         return {}

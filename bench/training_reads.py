@@ -6,27 +6,30 @@
 Tasks: `images` (105 KB each) and `records` (500 bytes each); `--pixels` decodes the images to 224 x 224.
 training_data.py makes them, training_loaders.py says how each library is used.
 
-Regimes: `warm` (everything is in the page cache, and memory is plenty), `nvme-4` and `nvme-10` (the machine's own disk,
-nothing cached, memory for what the idle process needs and a quarter, a tenth of the data), `nas-4` and `nas-10` (the
-same at 120 MB/s and 400 operations a second).
+Regimes: `warm` (everything is in the page cache, and memory is plenty); `nvme-4` and `nvme-10` (the machine's own disk,
+nothing cached, memory for what the idle process needs and for a quarter or a tenth of the data); `nas-4` and `nas-10`
+(the same at 120 MB/s and 400 operations a second).
 
-1. A run on a small data set checks every sample against the source. For the cold regimes, one on the whole data set
-   tells what the processes of this rival need without data: the peak of their memory while the data are in somebody
-   else's page cache, less a small buffer where it takes one.
+1. A run on a small data set checks every sample against the source. For the cold regimes, a run on the whole data set
+   measures what the processes of a rival need without data: the peak of their memory while the page cache of another
+   control group holds the data, less a small buffer where the rival takes one.
 2. LAB (see README.md) drops the caches, loads the libraries' files by one more small run, and starts a fresh process in
-   control groups of its own, which limit storage and memory, page cache included. One that is killed for memory is run
-   again with 1.5, 2 and 3 times the share of the data, but buffers of the same size.
-3. The process imports, opens, and takes batches for two epochs. It does nothing with them but note when each came and
-   which samples were in it. It is stopped `--seconds` after the first batch; Brand (`stripes`) and the sequential limit
-   never.
+   control groups of its own, which limit storage and memory, page cache included. A process that is killed for memory
+   runs again with 1.5, 2 and 3 times the share of the data, but with buffers of the same size.
+3. The process imports, opens, and takes batches for two epochs. It only notes when each batch came and which samples
+   were in it. It is stopped `--seconds` after the first batch, except Brand (`stripes`) and the sequential limit.
 
-samples/s: after the first batch, first epoch. of limit: over the sequential limit of the same run. with start: first
-epoch, from the end of the imports on. 2nd epoch: from the last batch of the first epoch on. first s: from the start of
-the process to the first batch; opened s: from the end of the imports. batch ms: median time between two batches. gap
-ms: from the last batch of the first epoch to the first of the second. read x: bytes read from storage over bytes
-delivered. KB/op: as the block layer counts. peak MB: memory of the processes, without page cache; room MB: the limit,
-page cache included. apart: mean distance within the first epoch of two samples that lie side by side in storage, as a
-share of the epoch; 0.333 for a uniform shuffle. Notes: ~ stopped early, +: more memory than the others.
+Columns:
+
+- samples/s: first epoch, after the first batch. of limit: over the sequential limit of the same run. with start: first
+  epoch, from the end of the imports on. 2nd epoch: from the last batch of the first epoch on.
+- first s: from the start of the process to the first batch. opened s: from the end of the imports to the first batch.
+- batch ms: median time between two batches. gap ms: from the last batch of the first epoch to the first of the second.
+- read x: bytes read from storage over bytes delivered. KB/op: size of a read, as the block layer counts.
+- peak MB: memory of the processes, without page cache. room MB: the limit, page cache included.
+- apart: mean distance within the first epoch of two samples that lie side by side in storage, as a share of the epoch;
+  0.333 for a uniform shuffle.
+- Notes: ~: stopped early, +: more memory than the others.
 """
 
 from __future__ import annotations
@@ -52,11 +55,11 @@ from bench.training_loaders import BATCH, BRAND, FFCV, LIMIT, WAYS, WORKERS, Job
 from bench.training_loop import age_s, save_labels, shuffles, speeds, take
 
 IDLE_MEMORY: Final = 32_000_000
-"""What buffers get where the needs of the idle process are measured."""
+"""Bytes that buffers get while the needs of the idle process are measured."""
 SLACK: Final = 1.05
-"""Times what an idle process took: not every run of it takes the same."""
+"""Factor on the memory of an idle process, because its runs vary."""
 MORE: Final = (1.0, 1.5, 2.0, 3.0)
-"""Times the share of the data, for those that are killed for memory."""
+"""Factors on the share of the data, for rivals that are killed for memory."""
 OUT_OF_MEMORY: Final = "out of memory"
 LAB_FACTS: Final = ("read_bytes", "read_ops", "max_memory_bytes", "memory_failcnt", "cpu_s", "leftover_processes")
 COLUMNS: Final = (
@@ -84,9 +87,9 @@ class Regime:
     """Storage and memory."""
 
     profile: str
-    """The lab's name of the storage."""
+    """The lab's name for the storage."""
     share: float
-    """Of the data that fits in memory; above 1 nothing is cold."""
+    """Share of the data that fits in memory; above 1 nothing is cold."""
 
     @property
     def cold(self) -> bool:
@@ -104,7 +107,7 @@ REGIMES: Final = {
 
 
 def feed_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
-    """What the measured process does."""
+    """Take batches for two epochs; runs in the measured process."""
     started = time.perf_counter() - age_s()
     load(way)
     imported = time.perf_counter()
@@ -121,7 +124,7 @@ def feed_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
 
 
 def check_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
-    """One epoch of the small data set against its source."""
+    """Compare one epoch of the small data set with its source."""
     load(way)
     job = job_of(arguments)
     feed, source, seen = way.open(job), job.store.source(), []
@@ -136,19 +139,19 @@ def check_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
 
 
 def idle_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
-    """Some batches of the whole data set, for the peak of the memory."""
+    """Take some batches of the whole data set, for the peak of the memory."""
     load(way)
     taken = take(way.open(job_of(arguments)), arguments.epochs, arguments.seconds)
     return {"batches": sum(len(epoch.counts) for epoch in taken)}
 
 
 def _plain(payload: Any) -> str | bytes:
-    """A payload that may be an array or a tensor of bytes."""
+    """A payload as str or bytes; it may be an array or a tensor of bytes."""
     return payload if isinstance(payload, str | bytes) else np.asarray(payload).tobytes()
 
 
 def job_of(arguments: argparse.Namespace) -> Job:
-    """What is to be fed, by the command line."""
+    """The job that the command line asks for."""
     store, regime = Store(arguments.work, arguments.task), REGIMES[arguments.regime[0]]
     store = store.small if arguments.step in ("check", "preload") else store
     memory = int(regime.share * store.payload_bytes) if arguments.step == "feed" else IDLE_MEMORY
@@ -156,7 +159,7 @@ def job_of(arguments: argparse.Namespace) -> Job:
 
 
 def launch(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
-    """What the child does: start the measured process in the lab, and put together what both saw."""
+    """Start the measured process in the lab, and join what both measured; runs in the child."""
     regime, store, python = (
         REGIMES[arguments.regime[0]],
         Store(arguments.work, arguments.task),
@@ -196,7 +199,7 @@ def launch(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
 
 
 def preload(arguments: argparse.Namespace, way: Way) -> None:
-    """Bring the libraries' files into the page cache, and the data too where they shall be warm."""
+    """Bring the libraries' files into the page cache, and in the warm regime the data, too."""
     load(way)
     for _ in way.open(job_of(arguments)).epoch(0):
         pass
@@ -210,7 +213,7 @@ def python_of(arguments: argparse.Namespace, way: Way) -> str:
 
 
 def _version_of_ffcv(python: Path | None) -> str:
-    """It lives in another environment."""
+    """The version of FFCV, which lives in another environment."""
     if python is None:
         return "not installed"
     ask = "from importlib.metadata import version; print(version('ffcv'), 'with numba', version('numba'))"
@@ -229,7 +232,7 @@ class Measurements:
         self.more: dict[str, float] = {}
 
     def measure(self, rival: harness.Rival) -> Outcome:
-        """One rival once; more memory if it was killed for memory."""
+        """Measure one rival once, and again with more memory if it was killed for memory."""
         way, name = self.ways[rival.name], rival.name
         if name not in self.before:
             self.before[name] = [self._run(way, "check")]
@@ -248,7 +251,7 @@ class Measurements:
         return outcome
 
     def idle_bytes(self, way: Way) -> int:
-        """What the processes of this rival need without data."""
+        """Bytes that the processes of this rival need without data."""
         peak: int = self.before[way.rival.name][-1].values["lab_max_memory_bytes"]
         return int(SLACK * peak) - (IDLE_MEMORY if way.buffer else 0)
 
@@ -258,7 +261,7 @@ class Measurements:
 
 
 def table_of(title: str, outcomes: list[Outcome], ways: Sequence[Way]) -> str:
-    """Medians, then who is faster than Brand, then what failed."""
+    """Medians, then the rivals that are faster than Brand, then failures."""
 
     def median(way: Way, key: str) -> float | None:
         good = [o for o in outcomes if o.values.get(key) is not None]
@@ -312,7 +315,7 @@ def _row(way: Way, outcomes: list[Outcome], rates: dict[str, float | None], medi
 
 
 def notes_of(values: dict[str, Any]) -> str:
-    """What a reader must know of a run."""
+    """What a reader must know about a run."""
     notes = ["~"] if not all(values["complete"]) else []
     notes += [f"+ x{values['more']}"] if values["more"] > 1 else []
     notes += [f"{kind} {max(values[kind]):,}" for kind in ("missing", "repeated") if max(values.get(kind, [0]))]

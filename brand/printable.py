@@ -1,14 +1,14 @@
-"""How is text that others have chosen shown: file names, class names, keys, transcripts, what a peer says?
+"""How is text from outside shown: file names, class names, keys, transcripts, messages of a peer?
 
 A name on Linux may hold any byte but `/` and NUL: a terminal escape, a bell, a line break that forges a line of a log,
-an override that turns the text around it. Those are written as escapes, here and nowhere else:
+an override that reverses the text around it. This module, and no other, turns such characters into escapes:
 
     tab, line feed, carriage return       \\t  \\n  \\r
     other control characters of ASCII     \\x1b
-    a byte that is no UTF-8               \\xff   (Python holds it as a lone surrogate, U+DC80 to U+DCFF)
+    a byte that is not UTF-8              \\xff   (Python holds it as a lone surrogate, U+DC80 to U+DCFF)
     C1 controls, line and paragraph separators, bidirectional overrides, other lone surrogates    \\u202e
 
-All else stays as it is, so that text of any language can be read.
+All other characters stay, so that people can read text of any language.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ import re
 from typing import Final
 
 _ACTS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal, a log or a table would act upon, and what cannot be written as UTF-8."""
+"""Characters that a terminal, a log or a table acts upon, and characters that UTF-8 cannot hold."""
 _SHORT: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _LONG: Final = {text: char for char, text in _SHORT.items()} | {"\\\\": "\\"}
 _ESCAPE: Final = re.compile(r"\\(?:[tnr\\]|x[0-9a-f]{2}|u[0-9a-f]{4})")
 _RAW: Final = 0xDC00
-"""Python holds byte `b` of a name that is no UTF-8 as U+DC00 + b."""
+"""Python holds byte `b` of a name that is not UTF-8 as U+DC00 + b."""
 
 
 def printable(text: str) -> str:
-    """Text on one line, for messages and logs. Of text that is printable already it changes nothing."""
+    """Text on one line, for messages and logs. Printable text stays as it is."""
     return _ACTS.sub(_escape, text)
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines, whose line feeds stay."""
+    """As `printable`, for text of several lines: line feeds stay."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def escaped(text: str) -> str:
-    """As `printable`, with each backslash doubled, so that `unescaped` gives the text back whatever it is."""
+    """As `printable`, with each backslash doubled, so that `unescaped` restores any text."""
     return printable(text.replace("\\", "\\\\"))
 
 
 def unescaped(text: str) -> str:
-    """Inverse of `escaped`; a file name's bytes are `os.fsencode` of it. Raises ValueError for what `escaped` never
-    writes.
+    """Inverse of `escaped`; `os.fsencode` makes a file name's bytes of the result.
+
+    Raises ValueError for text that `escaped` never writes.
     """
     if _ACTS.search(text) or "\\" in _ESCAPE.sub("", text):
         raise ValueError(f"{text!r} is not an escaped text")
@@ -50,7 +51,7 @@ def unescaped(text: str) -> str:
 
 
 def printable_json(document: str) -> str:
-    """A JSON document with such characters of its strings as JSON's own escapes, so that its values stay the same.
+    """A JSON document whose strings hold such characters as JSON's own escapes, so that the values stay the same.
 
     Lone surrogates, which JSON cannot hold, become the escapes of `printable`.
     """

@@ -3,7 +3,7 @@
     brand convert audio examples/data/clips clips.brand --transcripts examples/data/clips/transcripts.tsv
     python examples/audio_batches.py clips.brand
 
-Each clip is brought to one channel and one rate, and padded with silence to the longest of its batch.
+Each clip is mixed down to one channel, resampled to one rate, and padded with silence to the longest of its batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Clip = tuple[torch.Tensor, str, int]
 
 
 def to_mono(clip: Waveform) -> torch.Tensor:
-    """One channel at RATE frames a second: the clip's spectrum, cut or filled up to the new length."""
+    """One channel at RATE frames a second, made from the clip's spectrum, which is cut or padded to the new length."""
     mono = torch.from_numpy(clip.samples).mean(0)
     frames = round(len(mono) * RATE / clip.rate)
     wave: torch.Tensor = torch.fft.irfft(torch.fft.rfft(mono), n=frames)

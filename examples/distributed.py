@@ -1,4 +1,4 @@
-"""Two ranks draw from one data set; the first tells whether every sample came.
+"""Two ranks draw from one data set; the first rank prints whether every sample came.
 
     python -m torch.distributed.run --nproc-per-node 2 examples/distributed.py train.brand
 

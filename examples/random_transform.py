@@ -3,8 +3,8 @@
     brand convert images fashion-mnist/train train.brand
     python examples/random_transform.py train.brand
 
-Torch's random functions draw from a generator of the sample that is just transformed, whichever thread that is in.
-Python's `random` and numpy's global generator do not: all threads share them. A numpy generator is made from torch.
+Each sample has its own generator, from which torch's random functions draw in the transform, in any thread. All threads
+share Python's `random` and numpy's global generator. So this transform seeds a numpy generator of its own from torch.
 """
 
 from __future__ import annotations

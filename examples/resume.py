@@ -1,4 +1,4 @@
-"""Stop a training in the middle of an epoch and go on: the same batches, and to the bit the same model.
+"""Stop a training in the middle of an epoch and go on: the batches are the same, and the model is the same to the bit.
 
     brand convert images fashion-mnist/train train.brand
     python examples/resume.py train.brand checkpoint.pt
@@ -27,7 +27,7 @@ def to_vector(image: Image.Image) -> torch.Tensor:
 
 
 def train(path: Path, checkpoint: Path, stop_after: int | None = None) -> dict[str, Any]:
-    """Train, from the checkpoint where there is one; write one after `stop_after` batches and stop. The model."""
+    """Train, from the checkpoint if there is one. Write one after `stop_after` batches, and stop. Returns the model."""
     torch.manual_seed(0)
     data = BrandDataset(path, fields=("image", "label"), transform={"image": to_vector}, memory=0.25)
     loader = BrandLoader(data, batch_size=16, sampler=BrandSampler(data, seed=0))

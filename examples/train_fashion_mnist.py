@@ -4,9 +4,10 @@
     python examples/train_fashion_mnist.py train.brand test.brand --exact              # DataLoader(shuffle=True)
     python examples/train_fashion_mnist.py fashion-mnist/train fashion-mnist/test      # the same, to the bit
 
-Draws come in another order than `shuffle=True`, and train as well (docs/shuffling.md has the figures). Each run prints
-a checksum over every batch in order. The last two print the same one, as a converted data set has the folder's indices
-and labels; and draws print the same one in every run with the same seed, whatever the number of workers.
+Draws come in another order than with `shuffle=True`, and train equally well (docs/shuffling.md has the figures). Each
+run prints a checksum over every batch in order. The last two runs print the same checksum, because a converted data set
+has the folder's indices and labels. Draws print the same checksum in every run with the same seed, with any number of
+workers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def to_tensor(image: Image.Image) -> torch.Tensor:
 
 
 class PngFolder(Dataset[tuple[torch.Tensor, int]]):
-    """The folder itself, file by file: what one would use without Brand."""
+    """The folder itself, file by file: what a training reads without Brand."""
 
     def __init__(self, root: Path) -> None:
         classes = sorted(p.name for p in root.iterdir() if p.is_dir())
@@ -54,7 +55,7 @@ class PngFolder(Dataset[tuple[torch.Tensor, int]]):
 
 
 def open_data(path: Path, memory: float = 1.0) -> BrandDataset | PngFolder:
-    """A converted data set of which memory may hold a share, or a plain folder of class folders."""
+    """A converted data set, of which memory may hold the share `memory`, or a plain folder of class folders."""
     if (path / "brand.json").exists():
         return BrandDataset(path, fields=("image", "label"), transform={"image": to_tensor}, memory=memory)
     return PngFolder(path)

@@ -21,7 +21,7 @@ from brand.frameworks.transformers import BrandTrainerMixin
 
 
 class MyTrainer(BrandTrainerMixin, Trainer):  # type: ignore[misc]
-    """Draws, and goes on from its checkpoints."""
+    """A Trainer that draws, and goes on from its checkpoints."""
 
 
 class Classifier(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Sources -> shuffled chunks. Meets the rest of Brand only in `formats`.
+"""Sources -> shuffled chunks. Of Brand's other rooms it imports only `formats`.
 
 convert     the three ways in: `pack`, `convert_images`, `convert_audio`
 conductor   source -> order -> probe -> plan -> workers -> index -> manifest
@@ -6,11 +6,11 @@ folders     what lies in an image or audio folder, in ImageFolder's order
 transcripts the texts of clips                      listing     the found files as arrays on disk
 check       files that cannot be used               source      three kinds of source behind one interface
 spool       an iterable, on disk in sorted runs     shuffle     the permutation, in bounded memory
-options     what a user may say                     plan        pure decisions: chunk size, compression, identity
+options     what a user can choose                  plan        pure decisions: chunk size, compression, identity
 chunks      one chunk: records -> file              companions  skipped.tsv and extras.zip
 workers     processes that stop cleanly             work        the work folder of a conversion
 report      progress and result
-misfit      is the folder of another kind   tables      is what `pack` got no samples
+misfit      a folder of another kind of files       tables      a table given to `pack` in place of samples
 """
 
 from brand.chunker.convert import convert_audio as convert_audio

@@ -1,8 +1,8 @@
-"""Which files of a folder cannot be used, and what becomes of them?
+"""Which files of a folder cannot be used, and what happens to them?
 
-The scan has found what is no readable file. Where every file is to be decoded, all processes do that here, and the
-result is remembered, so that a conversion that was stopped does not decode again. Bad files fail the conversion, or are
-left out of the source and reported.
+The scan has already found the files that cannot be read. Where every file must be decoded, all processes decode here.
+The work folder keeps the result, so a conversion that was stopped does not decode again. Bad files end the conversion
+with an error, or it leaves them out of the source and reports them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Bad = list[tuple[int, str]]
 def leave_out_unusable(
     work: Work, folder: Folder, source: FolderSource, options: Options, on_progress: OnProgress
 ) -> list[Problem]:
-    """Leave out of the source what cannot be used; returns it.
+    """Leave the files that cannot be used out of the source, and return them.
 
-    Raises `SourceError` for the first such file unless errors are skipped, or where nothing is left.
+    Raises `SourceError` for the first such file unless errors are skipped, and where no file is left.
     """
     problems, alone, misfit = list(folder.problems), set(folder.lost_sidecars), ""
     if options.decode_all:

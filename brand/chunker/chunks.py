@@ -1,4 +1,4 @@
-"""One chunk: the records of its samples -> a finished temporary file, or the finding that it is there already."""
+"""One chunk: the records of its samples -> a finished temporary file, unless an earlier run has made the chunk."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from brand.formats.publish import storage_errors
 from brand.formats.record import fixed_columns
 
 _OBJECT_BYTES: Final = 128
-"""What Python needs for each record beside its bytes."""
+"""Bytes that Python needs for each record beside its contents."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What the index needs to know of one chunk."""
+    """What the index needs to know about one chunk."""
 
     rows: NDArray[np.void]
     checksum: int
     columns: NDArray[np.void]
     """The fixed fields, one structured row a sample."""
     found: bool
-    """It was there already, from an earlier run."""
+    """Whether an earlier run had made the chunk."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class Packer:
         return Compressor(self.plan.compression)
 
     def release(self) -> None:
-        """Give back what is mapped, so that a worker's memory does not grow with the chunks it made."""
+        """Give mapped pages back, so that a worker's memory does not grow with the chunks that it makes."""
         release(self.order)
         self.source.release()
 
     def temporary(self, number: int) -> Path:
-        """Where a chunk is written before it gets its name."""
+        """Where a chunk is written before it gets its final name."""
         return self.work / f"{number:08d}.tmp"
 
 
 def pack_chunk(packer: Packer, number: int) -> Written:
-    """Make one chunk under its temporary name, unless it is there.
+    """Make one chunk under its temporary name, unless an earlier run has made it.
 
     Raises `SourceError`, `SchemaError`, `StorageError`.
     """
@@ -110,7 +110,7 @@ def pack_chunk(packer: Packer, number: int) -> Written:
 
 
 def _find(packer: Packer, number: int) -> Written | None:
-    """The chunk as an earlier run left it, if it is whole and of this plan; else None, and it will be made again."""
+    """The chunk that an earlier run left, if it is whole and belongs to this plan; else None."""
     path = packer.target / chunk_name(number)
     try:
         with path.open("rb") as file:
@@ -125,7 +125,7 @@ def _find(packer: Packer, number: int) -> Written | None:
 
 def _blocks(packer: Packer, indices: Indices) -> list[tuple[int, int]]:
     sizes = packer.source.sizes(indices)
-    if sizes is None:  # only the probe's mean is known: be careful
+    if sizes is None:  # only the probe's mean is known: allow for samples four times as large
         mean = packer.plan.raw_bytes // packer.plan.header.samples
         return cut_blocks(np.full(len(indices), 4 * (mean + _OBJECT_BYTES)))
     return cut_blocks(sizes + _OBJECT_BYTES)

@@ -1,8 +1,7 @@
-"""Files that go with a data set though they are no samples: what was skipped, and what gives the source folder back
-whole.
+"""Files beside the samples: `skipped.tsv` lists what was left out, `extras.zip` makes the source folder whole again.
 
-`extras.zip` holds the transcripts (tables and sidecars) and the empty folders of the source; `brand unpack` lays them
-down again.
+`extras.zip` holds the transcripts (tables and sidecars) and the empty folders of the source; `brand unpack` puts them
+back.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _DATE = (1980, 1, 1, 0, 0, 0)  # the same bytes on every run
 
 
 def write_skipped(target: Path, problems: Iterable[Problem]) -> None:
-    """`skipped.tsv`: one line a file that was left out, sorted by path; no file where nothing was.
+    """Write `skipped.tsv`: one line for each file that was left out, sorted by path. Nothing where none was.
 
-    Paths are escaped, so that a tab or a line break in a name is none in the table.
+    Paths are escaped, so a tab or a line break in a name does not break the table.
     """
     rows = sorted((p.path, p.reason) for p in problems)
     if rows:
@@ -34,7 +33,7 @@ def write_skipped(target: Path, problems: Iterable[Problem]) -> None:
 
 
 def write_extras(target: Path, work: Path, folder: Folder, source: FolderSource, table: Path | None) -> None:
-    """`extras.zip`, where there is anything to put into it."""
+    """Write `extras.zip`, where there is anything to put into it."""
     names = []
     if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
         names.append(table.resolve().relative_to(folder.root.resolve()).as_posix())

@@ -2,13 +2,13 @@
 
     order             which sample goes where                                                  shuffle
     probe, plan       compression, chunk size, identity: decided before anything is written    plan
-    claim             the target is taken, for this plan and no other                          work
+    claim             this plan takes the target; any other plan is refused                    work
     pack              workers make chunks under temporary names                                chunks, workers
     publish           fsync and rename, in threads of this process, while workers go on        formats.publish
     index, manifest   what follows from the chunks' tables; the manifest last                  formats.index
 
-A run that is stopped leaves whole chunks and the work folder; the same command makes the same plan, finds the chunks
-and goes on.
+A run that is stopped leaves whole chunks and the work folder. The same command then makes the same plan, finds the
+chunks and goes on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from brand.formats.publish import publish_file, storage_errors
 _PROBE_SAMPLES: Final = 16_384
 _PROBE_BYTES: Final = 8 << 20
 _UNPUBLISHED: Final = 4
-"""Finished chunks that wait for the device, for each process: beyond that, workers wait."""
+"""How many finished chunks of each process may wait for the device; beyond that, workers wait."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Conversion:
         return self._report(plan, manifest.stored_bytes, found, time.monotonic() - started)
 
     def _probe(self, order_path: Path) -> list[bytes]:
-        """Records of the first places, that is of random samples: up to 16,384 of them or 8 MiB."""
+        """Records of random samples, which are those of the first places: up to 16,384 samples or 8 MiB."""
         indices = open_order(order_path, len(self.source))[:_PROBE_SAMPLES]
         sizes = self.source.sizes(indices)
         if sizes is not None:
@@ -113,7 +113,10 @@ class Conversion:
         )
 
     def _check_room(self, plan: Plan) -> None:
-        """Fail before hours of work where the data cannot fit; an estimate, so the writers check again."""
+        """Raise `StorageError` before hours of work where the data cannot fit.
+
+        The size is an estimate, so the writers check again.
+        """
         there = sum(file.stat().st_size for file in (self.work.target / "chunks").iterdir())
         free, need = shutil.disk_usage(self.work.target).free, round(plan.stored_bytes * 0.95) - there
         if need > free:
@@ -123,7 +126,7 @@ class Conversion:
             )
 
     def _write_chunks(self, plan: Plan, builder: IndexBuilder) -> int:
-        """Have all chunks made, and publish and index each as it comes. Returns how many were there already."""
+        """Make all chunks in workers; publish and index each as it comes. Returns how many an earlier run had made."""
         packer = Packer(plan, self.source, self.work.target, self.work.folder)
         processes = self.options.processes
         done = done_bytes = found = 0

@@ -45,7 +45,7 @@ def convert_images(
     Raises:
         UsageError: The call is wrong, or the target is taken (`TargetExistsError`).
         SourceError: A file cannot be used, or there are none.
-        StorageError: The storage refused. The same call goes on from there, as after a kill.
+        StorageError: The storage refused a read or a write. The same call goes on from there, as after a kill.
         InterruptedConversionError: A worker process died. The same call goes on from there.
     """
     return _convert_folder(src, dst, "images", None, (), options or Options(), on_progress)
@@ -63,9 +63,8 @@ def convert_audio(
     """Convert an audio folder.
 
     Samples have `audio` (the file's bytes), `label` where there are class folders, `text` where there are transcripts,
-    and `key`. `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` beside `clip.wav`
-    holds its text. `columns` names other columns of the table, which become `str` fields. Raises as `convert_images`
-    does.
+    and `key`. `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` holds the text of
+    `clip.wav`. `columns` names other columns of the table, which become `str` fields. Raises as `convert_images` does.
     """
     if isinstance(columns, str):
         raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
@@ -90,8 +89,9 @@ def pack(
     """Convert any iterable or indexable of dicts into a data set at `dst`.
 
     Args:
-        samples: An iterable of dicts (a list, a generator), read once and in order; or an object with `len()` and
-            `[i]`, read by `jobs` processes, each its own items. It must be picklable where processes cannot be forked.
+        samples: An iterable of dicts (a list, a generator), which is read once and in order; or an object with `len()`
+            and `[i]`, of which each of `jobs` processes reads its own items. Where processes cannot be forked, such an
+            object must be picklable.
         dst: A folder that is new or empty, or holds an unfinished conversion of the same samples, which then goes on.
         schema: Field name -> codec: `bytes int float str json ndarray image audio`. A `str` field `key` names samples.
         classes: Names of the values of the `int` field `label`.
@@ -106,7 +106,7 @@ def pack(
         SchemaError: A sample does not fit the schema; the message names sample and field.
         TargetExistsError: `dst` is taken.
         SourceError: There are no samples.
-        StorageError: The storage refused.
+        StorageError: The storage refused a read or a write.
         InterruptedConversionError: A worker process died. The same call goes on from there.
     """
     options = Options(seed, Layout(chunk_size, chunk_bytes), compression, jobs=jobs)
@@ -121,7 +121,10 @@ def pack(
 
 
 def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progress: OnProgress) -> Source:
-    """Lists are read in order and spooled, too: workers that share a large list by fork would copy it bit by bit."""
+    """The source of what `pack` is given.
+
+    Lists are spooled, too: each forked worker that reads items of a large list would copy the list, page by page.
+    """
     refuse_tables(samples)
     sized = hasattr(samples, "__len__")
     if not sized or not hasattr(samples, "__getitem__") or isinstance(samples, list | tuple | Mapping):

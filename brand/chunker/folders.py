@@ -2,8 +2,9 @@
 
 Order and labels are those of torchvision's `ImageFolder`: classes are the folders at the top, sorted; within a class
 the folders by path, within a folder the files by name. Files that lie directly in the folder make an unlabelled (flat)
-set. What is no usable file is a `Problem` with its reason, never silently dropped; hidden files (a leading dot) and the
-leavings of file managers are ignored. Names of one class folder are held in memory at a time.
+set. A file that cannot be used becomes a `Problem` with its reason; it is never dropped in silence. Hidden files (a
+leading dot) and files that file managers leave behind are ignored. Memory holds the names of one class folder at a
+time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Folder:
     problems: list[Problem] = field(default_factory=list)
     empty_folders: list[str] = field(default_factory=list)
     lost_sidecars: list[str] = field(default_factory=list)
-    """Transcripts beside clips that are problems."""
+    """Transcripts beside clips that cannot be used."""
     ignored: int = 0
 
 
@@ -49,12 +50,12 @@ class _Scan:
     problems: list[Problem] = field(default_factory=list)
     empty_folders: list[str] = field(default_factory=list)
     lost_sidecars: list[str] = field(default_factory=list)
-    """Transcripts beside clips that are problems."""
+    """Transcripts beside clips that cannot be used."""
     ignored: int = 0
 
 
 def check_folder(root: Path) -> None:
-    """Raise `UsageError` for a source that is no folder."""
+    """Raise `UsageError` for a source that is not a folder, or is a data set already."""
     if not root.is_dir():
         raise UsageError(f"{root}: there is no such folder" if not root.exists() else f"{root} is a file, not a folder")
     if (root / MANIFEST_NAME).is_file():
@@ -72,9 +73,9 @@ def scan_folder(
     exclude: Path | None = None,
     on_progress: OnProgress,
 ) -> Folder:
-    """List a folder's files into `work`. `exclude` is a file that is no sample (a table of transcripts).
+    """List a folder's files into `work`. `exclude` is a file that is not a sample (a table of transcripts).
 
-    Raises `UsageError` where files lie beside class folders, `SourceError` where there is nothing in it.
+    Raises `UsageError` where files lie beside class folders, `SourceError` where the folder holds no files.
     """
     scan = _Scan(root, sidecars, follow_links, exclude.resolve() if exclude else None)
     tops = [""] if not labels else _class_folders(scan)

@@ -1,8 +1,8 @@
 """The files of a folder as arrays on disk, so that a folder of any size takes little memory.
 
-`names.bin` holds the keys one after the other, `entries.bin` one fixed row a file, `texts.bin` transcripts, each with
-the values of the other columns that a table has for the clip behind it, and `columns.bin` the sizes of those. Rows
-stand in the order of the public index. Workers map the same files.
+`names.bin` holds the keys one after the other. `entries.bin` holds one fixed row for each file, in the order of the
+public index. `texts.bin` holds the transcripts; behind each lie its clip's values in the other columns of the table.
+`columns-of-entries.bin` holds the sizes of these values. Workers map the same files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ENTRY: Final = np.dtype(
 _BLOCK: Final = 1 << 18
 
 SIDECARS: Final = {".txt": 1, ".lab": 2}
-"""Suffixes of transcripts beside a clip, the first found is its text; the bits that `sidecar` has for them."""
+"""Suffix of a transcript beside a clip -> its bit in `sidecar`. The first suffix found gives the clip's text."""
 
 
 class File(NamedTuple):
@@ -49,7 +49,7 @@ class File(NamedTuple):
 
 
 class ListingWriter:
-    """Writes files in index order; `close` makes a `Listing` of them."""
+    """Writes the rows of files, in index order; `close` returns the `Listing`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.count = folder, 0
@@ -74,7 +74,7 @@ class ListingWriter:
         self.count += len(files)
 
     def close(self) -> Listing:
-        """Finish writing."""
+        """Finish writing, and open the listing."""
         self._names.close()
         self._entries.close()
         return Listing(self.folder)
@@ -110,13 +110,13 @@ class Listing:
         return self._texts[at : at + size].tobytes() if size else b""
 
     def values(self, index: int) -> list[bytes]:
-        """What the table has for a file in `columns`, in UTF-8; empty where it does not name the file."""
+        """Values of a file in `columns`, in UTF-8; empty where the table does not name the file."""
         ends = np.cumsum(self.column_sizes[index], dtype=np.int64).tolist()
         at = int(self.entries["text_at"][index]) + int(self.entries["text_size"][index])
         return [self._texts[at + low : at + high].tobytes() for low, high in zip([0, *ends], ends, strict=False)]
 
     def new_columns(self, columns: tuple[str, ...]) -> NDArray[np.uint32]:
-        """Have so many columns from now on: the sizes of their values, to be filled in, shape (len, columns)."""
+        """Replace the columns. Returns the sizes of their values, shape (len, columns), for the caller to fill in."""
         self.columns = columns
         self.__dict__.pop("column_sizes", None)
         if not columns:

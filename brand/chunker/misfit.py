@@ -1,4 +1,4 @@
-"""Is the whole folder of another kind than the conversion? Then it is no use to leave files out one by one."""
+"""Does the whole folder hold another kind of files than the conversion takes? Then leaving files out does not help."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from brand.errors import counted
 from brand.formats.media import HEAD_BYTES, kind_of
 
 _LOOKED_AT: Final = 64
-"""Files whose first bytes are read, all over the folder."""
+"""How many files are looked at, evenly spread over the folder."""
 _VERBS: Final = {"image": "`brand convert images` is for pictures", "audio": "`brand convert audio` is for sound files"}
 
 
 def misfit_hint(source: FolderSource) -> str:
-    """What to do instead where none of the files looked at is of the kind that is converted; else empty."""
+    """What the user can do where no file looked at is of the kind that is converted; else empty."""
     total, kinds = len(source), set[str]()
     looked_at = min(total, _LOOKED_AT)
     for index in np.linspace(0, max(0, total - 1), looked_at, dtype=np.int64).tolist():

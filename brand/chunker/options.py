@@ -1,4 +1,4 @@
-"""What a user may say about a conversion, checked before anything is done."""
+"""What can a user choose about a conversion? All of it is checked before anything is done."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Options:
     compression: Mode = "auto"
     """`auto` (zstandard where it saves 10 %), `zstd` or `none`."""
     labels: bool = True
-    """Top folders are classes."""
+    """Take the folders at the top as classes."""
 
     jobs: int | None = None
     """Processes; None for one a core."""
     skip_errors: bool = False
     """Leave out files that cannot be used, and report them, instead of failing at the first."""
     validate: bool | None = None
-    """Decode every file beforehand; None for "where errors are skipped", since only decoding finds them all."""
+    """Decode every file beforehand. None: only with `skip_errors`, as only decoding finds every bad file."""
     follow_links: bool = False
     """Follow symbolic links that lead out of the source, or to folders."""
     dry_run: bool = False

@@ -17,14 +17,14 @@ from brand.formats.schema import Schema
 USUAL_SAMPLES: Final = 64
 """Samples a chunk, as the paper recommends (section 5.5)."""
 LEAST_BYTES: Final = 4 << 20
-"""Small samples: as many as make the mean chunk at least this large."""
+"""A chunk holds more than the usual samples where they are small, so that the mean chunk has at least this size."""
 _MARGIN: Final = 0.97
-"""Where sizes are estimates, plan this share of them, so that the mean chunk still reaches `LEAST_BYTES`."""
+"""Estimated sizes are multiplied by this, so that the mean chunk still reaches `LEAST_BYTES`."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a user may say about the chunks; at most one of the two."""
+    """The size of chunks that a user asks for: in samples or in bytes, or neither. Raises `UsageError`."""
 
     chunk_size: int | None = None
     """Samples a chunk."""
@@ -49,7 +49,7 @@ class Plan:
     data_set_id: bytes
     packed_header: bytes
     raw_bytes: int
-    """Raw bytes of all records; an estimate where the source could not tell."""
+    """Raw bytes of all records; an estimate where the source does not know them."""
 
     @property
     def stored_bytes(self) -> int:
@@ -72,7 +72,8 @@ def make_plan(
 ) -> Plan:
     """Decide everything.
 
-    `probe` are records of randomly placed samples; `raw_bytes` is None where only the probe can tell.
+    `probe` holds records of randomly placed samples. `raw_bytes` is None where the source does not know it; the probe
+    then gives an estimate.
     """
     probe_bytes = sum(map(len, probe))
     raw = raw_bytes if raw_bytes is not None else round(probe_bytes / len(probe) * samples)
@@ -96,9 +97,9 @@ def make_plan(
 
 
 def chunk_samples(samples: int, stored_bytes: float, layout: Layout) -> int:
-    """Samples a chunk.
+    """Samples in a chunk.
 
-    Chunks come out evenly filled: the last one is never a small rest if others can be a little larger.
+    Chunks are filled evenly: the last one is never a small rest if the others can be a little larger.
     """
     if layout.chunk_size is not None:
         return layout.chunk_size

@@ -1,4 +1,4 @@
-"""What a conversion tells while it runs (`Progress`) and when it is done (`Report`)."""
+"""What does a conversion tell while it runs (`Progress`) and when it is done (`Report`)?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def silent(_: Progress) -> None:
-    """Tell nobody."""
+    """Show no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Problem:
 
     @classmethod
     def of(cls, name: str, reason: str) -> Problem:
-        """The same from a name and a reason that may hold anything."""
+        """A problem from any name and any reason; escapes the name, and puts the reason on one line."""
         return cls(escaped(name), printable(" ".join(reason.split())))
 
 
@@ -78,7 +78,7 @@ class Report:
     seconds: float = 0.0
     """How long it took; an estimate in a dry run."""
     dry_run: bool = False
-    """Nothing was written."""
+    """Whether this was a dry run, which writes nothing."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `--json`."""

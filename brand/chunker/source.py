@@ -1,7 +1,8 @@
 """Three kinds of source behind one interface: a number of samples, and the records of any of them.
 
-Workers ask for records in storage order, that is in random order of the source. A folder reads files; an indexable is
-asked for items; an iterable can do neither and is spooled first (`spool`), which makes it a source as well.
+Workers ask for records in storage order, which is a random order of the source. A folder source reads files. An
+indexable source asks the user's object for items. An iterable has no random order, so `spool` first writes it to disk,
+and the spool is a source.
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ class Source(Protocol):
 
     @property
     def raw_bytes(self) -> int | None:
-        """Size of all records together; None where only reading them can tell."""
+        """Bytes of all records together; None where the source must read them to know."""
 
     def __len__(self) -> int: ...
 
     def sizes(self, indices: Indices) -> NDArray[np.int64] | None:
-        """Raw sizes of these samples' records; None where only reading them can tell."""
+        """Raw sizes of these samples' records in bytes; None where the source must read them to know."""
 
     def records(self, indices: Indices) -> list[bytes]:
-        """Records of these samples. Raises `SourceError` or `SchemaError` that names the one at fault."""
+        """Records of these samples. Raises `SourceError` or `SchemaError`, which names the sample at fault."""
 
     def fingerprint(self, *, times: bool) -> str:
-        """Identity of the contents, as far as known without reading all; with `times` also of the files' dates."""
+        """Identity of the contents, as far as the source knows it unread; with `times` also of the files' dates."""
 
     def release(self) -> None:
-        """Give back memory that only speeds things up, as a worker does between chunks."""
+        """Give back memory that serves only speed. A worker calls this between chunks."""
 
 
 class FolderSource:
@@ -74,7 +75,7 @@ class FolderSource:
 
     @property
     def raw_bytes(self) -> int:
-        """Exact, but for sidecar transcripts, which are small."""
+        """Exact, except that it leaves out sidecar transcripts, which are small."""
         entries, total = self.listing.entries, head_struct(self.schema).size * len(self)
         for at in range(0, len(entries), _ENTRIES_AT_ONCE):
             block = entries[at : at + _ENTRIES_AT_ONCE]
@@ -82,7 +83,7 @@ class FolderSource:
         return total + int(self.listing.column_sizes.sum(dtype=np.int64))
 
     def sizes(self, indices: Indices) -> NDArray[np.int64]:
-        """Exact, but for sidecar transcripts, which are small."""
+        """Exact, except that they leave out sidecar transcripts, which are small."""
         entries = self.listing.entries[indices]
         head = head_struct(self.schema).size
         sizes = entries["size"].astype(np.int64) + entries["name_size"] + entries["text_size"] + head
@@ -90,7 +91,7 @@ class FolderSource:
         return result
 
     def records(self, indices: Indices) -> list[bytes]:
-        """Read the files, a few at a time announced to the kernel together."""
+        """Read the files. Announces a few files at a time to the kernel, which then reads them together."""
         records: list[bytes] = []
         for start in range(0, len(indices), _FILES_AT_ONCE):
             few = [int(i) for i in indices[start : start + _FILES_AT_ONCE]]
@@ -112,7 +113,7 @@ class FolderSource:
             raise SourceError(self.listing.key(index), str(error)) from error
 
     def fingerprint(self, *, times: bool) -> str:
-        """Names, labels, sizes and texts; of the transcripts beside clips, which are read late, their dates."""
+        """Names, labels, sizes and texts. With `times`, also sizes and dates of the transcripts beside clips."""
         digest = xxhash.xxh3_128(self.listing.fingerprint(times=times).encode())
         for name in self.all_sidecars() if times else ():
             facts = (self.root / name).stat()
@@ -229,7 +230,7 @@ class IndexableSource:
 
 
 def _opens(field: str, data: bytes) -> bool:
-    """Whether Pillow or libsndfile reads a kind of file that `kind_of` does not know."""
+    """Whether Pillow or libsndfile decodes a file whose kind `kind_of` does not know."""
     if len(data) < HEAD_BYTES or _looks_like_text(data):
         return False
     try:

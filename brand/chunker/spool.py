@@ -1,8 +1,8 @@
 """An iterable gives each sample once, in its own order: how is it stored in random order with bounded memory?
 
-An external sort. Records collect until `RUN_BYTES`; each such run is written to one file *sorted by the samples'
-shuffle keys*. A chunk is a range of keys, so it lies in each run as one contiguous piece, and reading a chunk takes one
-read a run instead of one a sample.
+An external sort does it. Records collect up to `RUN_BYTES`; such a run is written to the file *sorted by the samples'
+shuffle keys*. A chunk is a range of keys, so each run holds its part of the chunk as one contiguous piece. Reading a
+chunk takes one read for each run instead of one for each sample.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from brand.formats.schema import Schema
 RUN_BYTES: Final = 32 << 20
 SAMPLES_A_STEP: Final = 1024
 _OBJECT_BYTES: Final = 64
-"""What Python needs for each record beside its bytes."""
+"""Bytes that Python needs for each record beside its contents."""
 _SPAN: Final = np.dtype([("offset", "<u8"), ("size", "<u8")])
 
 
@@ -53,7 +53,7 @@ class SpoolSource:
         return sizes
 
     def records(self, indices: Indices) -> list[bytes]:
-        """Read records; those that lie side by side in a run are read together."""
+        """Read records; one read takes all that lie side by side."""
         spans = gather(self._spans, indices)
         order = np.argsort(spans["offset"], kind="stable")
         starts, sizes = spans["offset"][order].astype(np.int64), spans["size"][order].astype(np.int64)
@@ -96,7 +96,7 @@ def spool(
 ) -> SpoolSource:
     """Encode an iterable into `folder`.
 
-    Raises `SchemaError` that names the sample at fault, `SourceError` for an empty one.
+    Raises `SchemaError`, which names the sample at fault, and `SourceError` where the iterable is empty.
     """
     keys, digest = Keys(seed), xxhash.xxh3_128()
     count = written = held = 0
@@ -123,7 +123,7 @@ def spool(
 
 
 def _write_run(records: Sequence[bytes], keys: Keys, data: Any, spans: Any, at: int) -> int:
-    """Write one run sorted by key, and where each record went in source order. Returns its bytes."""
+    """Write the records of one run sorted by key, and their spans in source order. Returns the bytes of the run."""
     if not records:
         return 0
     order = np.argsort(keys.next(len(records)), kind="stable")

@@ -1,4 +1,4 @@
-"""Is what `pack` is given a table or a path, and not samples? Then the message says how samples are made of it."""
+"""Does the user give `pack` a table or a path in place of samples? Then the error says how to make samples of it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ROWS: Final = {
     ("pyarrow", "Table"): "table.to_pylist()",
     ("pyarrow", "RecordBatch"): "table.to_pylist()",
 }
-"""Classes of tables, known by their names so that no library is imported, and what makes dicts of their rows."""
+"""Library and class of a table -> code that makes dicts of its rows. Names suffice, so no library is imported."""
 
 
 def refuse_tables(samples: Any) -> None:
-    """Raises `UsageError` for tables, columns and paths; whatever else is wrong, its first sample will show."""
+    """Raise `UsageError` for tables, columns and paths. The first sample shows any other mistake."""
     for kind in type(samples).__mro__:
         library, _, _ = kind.__module__.partition(".")
         if (library, kind.__name__) in _ROWS:

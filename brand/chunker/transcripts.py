@@ -1,7 +1,8 @@
 """Which text belongs to which clip? A table (TSV or CSV of path and text) is joined to the listing by hashed path.
 
-The table is read once, row by row; texts go to `texts.bin`, their places into the listing's entries. Other columns that
-are wanted lie behind the text of their clip, their sizes in the listing's columns. Memory: 16 bytes a clip.
+The table is read once, row by row. Texts go to `texts.bin`, and their places into the listing's entries. A clip's
+values in the other wanted columns go behind its text, and their sizes into the listing's columns. This takes 16 bytes
+of memory for each clip.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TEXT_NAMES: Final = ("text", "transcript", "transcription", "sentence")
 
 
 RESERVED: Final = ("index", "key", "audio", "label", "text")
-"""Fields that samples have anyway: no column can be called so."""
+"""Fields that every sample has: no column may have such a name."""
 
 
 def join_table(
@@ -35,11 +36,11 @@ def join_table(
 ) -> tuple[int, list[str]]:
     """Give each clip that the table names its text, and its values in `columns`.
 
-    Rows of `unusable` clips (names as `escaped` writes them) are passed over. Returns how many clips got a text, and
-    which columns of the table are left.
+    Rows of `unusable` clips (names as `escaped` writes them) are skipped. Returns how many clips got a text, and the
+    names of the columns that are not taken.
 
-    Raises `UsageError` for a table without the two columns or a wanted one, `SourceError` for a row that names no clip
-    or a clip that is named twice.
+    Raises `UsageError` where the table lacks one of the two columns or a wanted one, `SourceError` for a row that names
+    no clip, or names a clip for the second time.
     """
     find = _Finder(listing)
     entries = listing.writable_entries()
@@ -74,7 +75,7 @@ def join_table(
 
 
 def not_taken(table: Path, left: Sequence[str]) -> str:
-    """What to say of columns that are not in the data set, and how they get there."""
+    """A note that names the columns which are not taken, and the option that takes them."""
     can = ",".join(name for name in left if is_field_name(name) and name not in RESERVED)
     if len(left) == 1:
         what, them = f"The column {left[0]} of {table.name} is not taken", "it"
@@ -103,7 +104,7 @@ class _Rows:
     def __init__(self, table: Path, columns: tuple[str, ...]) -> None:
         self._table, self._columns = table, columns
         self.left: list[str] = []
-        """Names of the columns that are not taken, once the first row was read."""
+        """Names of the columns that are not taken; known once the first row is read."""
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         table = self._table

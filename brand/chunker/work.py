@@ -1,7 +1,7 @@
-"""The work folder of a conversion: who may write, what was planned, what is left to tidy up.
+"""The work folder of a conversion: which process may write, what is planned, what is left to tidy up?
 
-`DST/.brand-work` exists from the first moment of a conversion to its last, so a conversion that was killed is known as
-such, goes on with the same command, and refuses any other. A lock keeps two conversions apart and ends with its
+`DST/.brand-work` exists from the first moment of a conversion to its last, so it marks a conversion that was killed.
+The same command continues that conversion; any other is refused. A lock keeps two conversions apart, and ends with its
 process.
 """
 
@@ -57,19 +57,19 @@ class Work:
         return value["value"] if value["key"] == key else None
 
     def remember(self, name: str, key: str, value: Any) -> None:
-        """Keep a result that is dear to make again, for a run that continues this one."""
+        """Keep a result that takes long to make, for a run that continues this one."""
         publish_bytes(self.folder / f"{name}.json", json.dumps({"key": key, "value": value}).encode())
 
     def tidy(self) -> None:
-        """The conversion is done: remove the work folder."""
+        """Remove the work folder of a finished conversion."""
         shutil.rmtree(self.folder)
 
 
 @contextmanager
 def open_work(target: Path, *, dry_run: bool = False) -> Iterator[Work]:
-    """Make or continue the work folder of `target`; a dry run gets one elsewhere that is gone afterwards.
+    """Make or continue the work folder of `target`; a dry run gets a temporary one elsewhere.
 
-    Raises `TargetExistsError` where the target is taken by anything but an unfinished conversion.
+    Raises `TargetExistsError` where the target holds anything but an unfinished conversion.
     """
     check_target(target)
     if dry_run:
@@ -84,7 +84,7 @@ def open_work(target: Path, *, dry_run: bool = False) -> Iterator[Work]:
     try:
         with storage_errors(folder, "cannot lock"):
             _lock(lock, target)
-        if not folder.exists():  # whom we waited for has finished, or failed
+        if not folder.exists():  # the conversion that held the lock has finished, or failed
             check_target(target)
             raise TargetExistsError(f"{target}: another conversion ended there just now. Run the command again")
         try:
@@ -98,7 +98,7 @@ def open_work(target: Path, *, dry_run: bool = False) -> Iterator[Work]:
 
 
 def _leave_nothing(target: Path, folder: Path) -> None:
-    """Nothing was planned, so nothing is worth keeping: an error in the call shall not take the target."""
+    """Remove what a conversion without a plan has made, so that an error in the call does not take the target."""
     shutil.rmtree(folder, ignore_errors=True)
     for empty in (target / "chunks", target):
         with suppress(OSError):
@@ -106,7 +106,7 @@ def _leave_nothing(target: Path, folder: Path) -> None:
 
 
 def _lock(descriptor: int, target: Path) -> None:
-    """Take the lock. Workers of a run that was killed hold it too, until they notice; that takes a moment."""
+    """Take the lock. Workers of a killed run hold it for a moment, until they notice that their parent is gone."""
     limit = time.monotonic() + LOCK_WAIT_S
     while True:
         try:

@@ -1,7 +1,7 @@
 """Many tasks in a few processes: results as they come, a bound on what is in flight, and a clean stop.
 
 Workers are forked where that is possible (no start-up cost, the context needs no pickling) and spawned elsewhere. They
-ignore Ctrl-C, which is the parent's to handle, and end when the parent is gone, however it ended.
+ignore Ctrl-C, which the parent handles, and end when the parent is gone, even if it was killed.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _IN_FLIGHT: Final = 2
-"""Tasks a worker has waiting or running."""
+"""Tasks of each worker that wait or run."""
 
 _context: Any = None
 
 
 def default_jobs() -> int:
-    """Processes to use where nobody says: the cores this process may run on."""
+    """How many processes are used by default: the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_tasks(
     function: Callable[[Any, Task], Result], context: Any, tasks: Iterable[Task], *, jobs: int
 ) -> Generator[tuple[Task, Result]]:
-    """Yield (task, `function(context, task)`) as they finish; with one job, here and in order.
+    """Yield (task, `function(context, task)`) for each task as it finishes; with one job, in this process and in order.
 
-    An error in a task is raised here after the running tasks have ended. A worker that dies raises
-    `InterruptedConversionError`.
+    Raises the error of a task after the running tasks have ended, and `InterruptedConversionError` where a worker dies.
     """
     if jobs == 1:
         for task in tasks:
@@ -78,10 +77,10 @@ def _feed(
 
 
 def _end(pool: ProcessPoolExecutor) -> None:
-    """End the pool once its running tasks have ended; its workers are not asked, they are killed.
+    """Kill the workers, and close the pool. The running tasks have ended before.
 
-    A worker that waits for a task holds the lock of the queue. If it is killed just then, the others never hear that
-    they should end, and a shutdown that asks them waits for ever.
+    A worker that waits for a task holds the lock of the queue. If it is killed just then, the other workers never
+    receive the request to end, and a shutdown that sends one waits for ever.
     """
     processes = list((pool._processes or {}).values())
     for process in processes:

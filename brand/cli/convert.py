@@ -24,7 +24,7 @@ class Bytes(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse; fails with what is allowed."""
+        """Parse a number of bytes; the error says what is allowed."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", str(value).strip().lower())
         if match is None:
             self.fail(f"{value!r} is no size; write for example 4MiB, 10MB or 65536", param, ctx)
@@ -32,7 +32,7 @@ class Bytes(click.ParamType[int]):
 
 
 def _common(command: Callable[..., Report]) -> Callable[..., None]:
-    """Options of every conversion, handed on as one `Options`."""
+    """Add the options of every conversion. The command gets them as one `Options`."""
 
     @click.argument("src", type=click.Path())
     @click.argument("dst", type=click.Path())

@@ -30,9 +30,9 @@ _TOKEN_BYTES: Final = 32
 @click.option("--namespaces", "apart", is_flag=True, help="With --local: each in a network namespace (needs root).")
 @click.option("--rate", help="With --namespaces: how fast each link is, such as 1gbit.")
 @memory_options
-@click.option("--address", help="Where each listens, unix:@NAME. Default: a name made from the data set and the node.")
+@click.option("--address", help="Where nodes listen, unix:@NAME. Default: a name made from the data set and the node.")
 @tls_options
-@click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="For ssh and more of its options.")
+@click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="The ssh command, with its options.")
 @click.option("--python", metavar="COMMAND", help="Python on the hosts. Default: python3; with --local, this one.")
 def launch(
     dst: str,
@@ -50,7 +50,7 @@ def launch(
     DST is the same path on every host; {node} in it, in --address and in the TLS files stands for 0 to K-1. A training
     on a host attaches with BrandDataset(DST, server=ADDRESS); the addresses are printed when all nodes are there.
 
-    Where one ends all are stopped, and nothing is left behind.
+    If a node ends before all are ready, all are stopped. If one ends later, the others go on.
     """
     check_tls(passed["tls_cert"], passed["tls_key"], passed["tls_ca"])
     options = {f"--{name.replace('_', '-')}": value for name, value in passed.items()}
@@ -83,11 +83,11 @@ def _starts(
     *,
     apart: bool,
 ) -> Iterator[list[Start]]:
-    """How each node is started, for as long as that can be done. Raises `UsageError`."""
+    """Yield how each node is started; its port or namespace is there during the block. Raises `UsageError`."""
     if (nodes is None) == (local is None):
         raise UsageError("on which hosts? Give --nodes FILE, or --local K for K nodes on this machine")
     if (apart and local is None) or (rate is not None and not apart):
-        raise UsageError("--rate goes with --namespaces, and that with --local")
+        raise UsageError("--rate goes with --namespaces, and --namespaces with --local")
     if nodes is not None:
         hosts = parse_hosts(nodes.read(), nodes.name)
         yield over_ssh(serving, hosts, python or "python3", shlex.split(ssh))

@@ -1,4 +1,4 @@
-"""The group `brand`, and what becomes of errors: a message that names the thing and the next step, and an exit code.
+"""The group `brand`. It turns an error into a message, which names the thing and the next step, and an exit code.
 
 0 done    1 something was found wrong    2 wrong use    130 stopped with Ctrl-C
 """
@@ -43,7 +43,7 @@ for _verb in (convert, info, verify, unpack, cat, reindex, partition, profile, s
 def main() -> None:
     """Run the command and leave with its exit code."""
     as_json = "--json" in sys.argv[1:]
-    for stream in (sys.stdout, sys.stderr):  # paths may hold bytes that are no UTF-8
+    for stream in (sys.stdout, sys.stderr):  # paths may hold bytes that are not UTF-8
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -55,7 +55,7 @@ def main() -> None:
     except click.ClickException as error:
         if as_json:
             sys.exit(fail(error.format_message(), "UsageError", error.exit_code, as_json=True))
-        vars(error)["message"] = printable(error.message)  # it quotes what was typed
+        vars(error)["message"] = printable(error.message)  # the message quotes what the user typed
         error.show()
         sys.exit(error.exit_code)
     except BrandError as error:

@@ -19,16 +19,16 @@ BAR_EVERY_S: Final = 0.1
 
 
 Meter = Callable[[str, int, int | None, int, int | None], None]
-"""Shows how far a stage is: its name, samples (or chunks) done, of a total, bytes done, of a total."""
+"""Shows how far a stage is: its name, samples (or chunks) done and in all, bytes done and in all."""
 
 
 def echo(line: str, *, err: bool = False) -> None:
-    """One line for people, whatever the names in it hold: all that a verb prints goes through here, or is JSON."""
+    """Print one line for people, with control characters escaped. Verbs print all lines here, and JSON elsewhere."""
     click.echo(printable(line), err=err)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout. What JSON does not have (NaN, infinity) is null."""
+    """Print one JSON document on stdout. NaN and infinity, which JSON does not have, become null."""
     click.echo(printable_json(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str)))
 
 
@@ -41,7 +41,7 @@ def _finite(value: Any) -> Any:
 
 
 def fail(message: str, kind: str, code: int, *, as_json: bool, notes: Sequence[str] = ()) -> int:
-    """Say what went wrong, with each of the notes on a line of its own; returns the exit code."""
+    """Print what went wrong, and each note on a line of its own. Returns the exit code."""
     if as_json:
         print_json({"error": {"type": kind, "message": "\n".join((message, *notes))}})
     else:

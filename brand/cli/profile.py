@@ -120,7 +120,7 @@ def _table(found: Profile) -> Table:
 
 
 def _curve(found: Profile) -> Table:
-    """A bar a read size, at the best number of reads in flight, across the line to be reached."""
+    """A bar for each read size, at the best number of reads in flight. A line marks the speed to be reached."""
     from rich.table import Table
 
     depth = best_depth(found)
@@ -171,7 +171,7 @@ def _sentences(path: Path, measured: Measurement, samples: _Samples | None) -> l
 
 
 def _figure(plot: Path) -> Any:
-    """An empty figure, before anything is measured: what is missing is told at once."""
+    """An empty figure, made before the measurement, so that a missing package or folder is an error at once."""
     if plot.suffix.lower() not in _PLOTS:
         raise UsageError(f"{plot}: the name of a drawing ends in {', '.join(_PLOTS)}")
     if not plot.absolute().parent.is_dir():

@@ -34,22 +34,22 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class EnvironmentOnly(click.Option):
-    """An option that is no option: the command line, which everybody sees, does not take it."""
+    """A secret that comes from an environment variable only, because other users can read the command line."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Have only its environment variable looked at."""
+        """Add nothing, so that the command line does not take the option."""
 
 
 def memory_options(command: _F) -> _F:
-    """How much memory a node takes, and for whom."""
+    """Add the options for the memory of a node."""
     own = "Memory for samples: 2GB, or a share of the data such as 0.25. Default: a quarter of what is free."
-    others = "How much of that other nodes may fill: 200MB, or a share of it. Default: 0.1."
+    others = "How much of --memory other nodes may fill: 200MB, or a share of it. Default: 0.1."
     wanted = click.option("--memory", help=own, callback=_check_memory)
     return wanted(click.option("--remote-memory", help=others, callback=_check_memory)(command))
 
 
 def _check_memory(_: click.Context, option: click.Parameter, memory: str | None) -> str | None:
-    """What was given, as soon as it is known to be an amount. Raises `UsageError`."""
+    """The text, checked to be an amount of memory. Raises `UsageError`."""
     try:
         memory_bytes(_share(memory), 1 << 62)
     except UsageError as error:
@@ -58,10 +58,10 @@ def _check_memory(_: click.Context, option: click.Parameter, memory: str | None)
 
 
 def tls_options(command: _F) -> _F:
-    """Certificates: all three or none."""
+    """Add the options for certificates, of which a user gives all three or none."""
     for name, meaning in (
-        ("ca", "Who may sign the other nodes' certificates. All three, or the nodes speak unencrypted."),
-        ("key", "Its private key."),
+        ("ca", "The CA that signs the other nodes' certificates. Without all three files, nodes speak unencrypted."),
+        ("key", "The private key for --tls-cert."),
         ("cert", "This node's certificate, in PEM form."),
     ):
         command = click.option(f"--tls-{name}", metavar="FILE", help=meaning)(command)
@@ -73,23 +73,25 @@ def tls_options(command: _F) -> _F:
 @memory_options
 @click.option("--address", help="Where to listen, unix:@NAME. Default: a name made from the data set and the node.")
 @click.option("--node", type=click.IntRange(0), metavar="K", help="Which of several nodes this is, from 0.")
-@click.option("--peers", metavar="HOST:PORT,...", help="Where all of them listen for each other, in order.")
-@click.option("--bind", metavar="HOST:PORT", help="Where this one listens, if not at its entry in --peers.")
+@click.option("--peers", metavar="HOST:PORT,...", help="Where all nodes listen for each other, in order.")
+@click.option("--bind", metavar="HOST:PORT", help="Where this node listens, if not at its entry in --peers.")
 @click.option(
     "--token-file",
     type=click.File(),
     metavar="FILE",
-    help="What all nodes know and nobody else; - is the first line of standard input. Else BRAND_TOKEN says it.",
+    help="File with the token of all nodes; - is the first line of standard input. Default: the variable BRAND_TOKEN.",
 )
 @click.option("--token", cls=EnvironmentOnly, envvar="BRAND_TOKEN", hidden=True)
 @tls_options
-@click.option("--until-eof", is_flag=True, help="End when standard input ends, as with the program that started it.")
+@click.option(
+    "--until-eof", is_flag=True, help="End when standard input ends, and so with the program that started this one."
+)
 def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool, **cluster: Any) -> None:
     """Run the node server of the data set DST until Ctrl-C, for several processes of this user.
 
     They attach with BrandDataset(DST, server=ADDRESS). Without this verb a training starts its own server.
 
-    With --node and --peers it is one of several nodes, which serve each other; `brand launch` starts them all.
+    With --node and --peers the server is one of several nodes, which serve each other; `brand launch` starts them all.
     """
     member, peers = _member(**cluster)
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
@@ -101,7 +103,7 @@ def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool
             raise UsageError(why) from None
         if error.errno != errno.EADDRINUSE or isinstance(error, StorageError):
             raise
-        raise UsageError(f"somebody listens at {where} already: attach to it, or give another --address") from None
+        raise UsageError(f"a program listens at {where} already: attach to it, or give another --address") from None
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: server.stop())
     say(f"serving {dst} with {size(server.memory)} for samples, process {os.getpid()}")
@@ -116,7 +118,7 @@ def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool
 def _server(member: Member | None, dst: Path, where: str, memory: Memory) -> NodeServer:
     if member is None:
         return NodeServer(dst, where, memory=memory)
-    from brand.cluster.member import server_of  # here, as gRPC takes longer to load than other verbs need
+    from brand.cluster.member import server_of  # only here: gRPC takes longer to load than other verbs need
 
     return server_of(member, dst, where, memory=memory)
 
@@ -144,7 +146,7 @@ def _member(  # one option each
     tls_key: str | None,
     tls_ca: str | None,
 ) -> tuple[Member | None, list[str]]:
-    """Which of several nodes this is, and where all of them are; None and nobody where it is alone."""
+    """Which of several nodes this is, and the addresses of all; None and no address for a single server."""
     if peers is None:
         given = {"--node": node, "--bind": bind, "--remote-memory": remote_memory, "--token-file": token_file}
         given |= {"--tls-cert": tls_cert, "--tls-key": tls_key, "--tls-ca": tls_ca}
@@ -165,13 +167,13 @@ def _member(  # one option each
 
 
 def check_tls(*files: str | None) -> None:
-    """Raises `UsageError` where some of the three files are given and some are not."""
+    """Raise `UsageError` where some of the three files are given and some are not."""
     if None in files and any(files):
         raise UsageError("--tls-cert, --tls-key and --tls-ca go together: give all three, or none")
 
 
 def _share(memory: str | None) -> str | float | None:
-    """A number without a unit that is at most 1 is a share of the data."""
+    """A share of the data for a number without a unit that is at most 1; else the text itself."""
     try:
         share = float(memory or "")
     except ValueError:
@@ -180,5 +182,5 @@ def _share(memory: str | None) -> str | float | None:
 
 
 def say(line: str) -> None:
-    """A line for people, on standard error."""
+    """Print a line for people, on standard error."""
     echo(line, err=True)

@@ -32,7 +32,7 @@ _KINDS: Final = {"kept": "green", "samples of this epoch": "cyan", "being copied
 def top(address: str | None, interval: float, once: bool, as_json: bool) -> None:  # noqa: FBT001 - click's way
     """Watch a running node server: rates, reads, memory, and where clients wait.
 
-    Without ADDRESS, the only server of this user that runs.
+    Without ADDRESS, watch the one server of this user that runs.
     """
     where = address or _only_server()
     facts = look_at(where)
@@ -60,7 +60,7 @@ def top(address: str | None, interval: float, once: bool, as_json: bool) -> None
 
 
 def _only_server() -> str:
-    """The address of the server of this user; those that end meanwhile, or do not answer, are passed over."""
+    """The address of the one server of this user. Skips servers that do not answer. Raises `UsageError`."""
     there: dict[str, str] = {}
     for name in own_addresses():
         with suppress(ServerError):
@@ -77,7 +77,7 @@ def _only_server() -> str:
 
 
 def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float) -> RenderableType:
-    """All there is to see; rates since `before`, or since the server started."""
+    """All that a user sees, with rates since `before`, or since the server started."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -117,7 +117,7 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
 
 
 def _nodes(cluster: dict[str, Any]) -> str:
-    """This node, and which of the others it can ask."""
+    """This node, and which of the other nodes it cannot reach."""
     missing = sorted(set(range(cluster["nodes"])) - {cluster["node"], *cluster["reachable"]})
     others = f"not reachable: {', '.join(map(str, missing))}" if missing else "all others reachable"
     return f"node {cluster['node']} of {cluster['nodes']}, {others}"

@@ -1,4 +1,4 @@
-"""Where does a node listen? `host:port`, `[host]:port` for IPv6; nothing else that gRPC would take for an address."""
+"""Where does a node listen? At `host:port`, or `[host]:port` for IPv6. Other forms that gRPC accepts are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def check_free(address: str) -> None:
-    """Raises `ServerError` where one cannot listen there; gRPC would only say that it failed."""
+    """Raise `ServerError`, with the reason, where this process cannot listen at `address`. gRPC gives no reason."""
     host, port = split_address(address)
     try:
         for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):

@@ -1,7 +1,8 @@
-"""Where does the memory of messages come from? From what was freed before, not anew from the kernel each time.
+"""Where does the memory of messages come from? From memory that was freed before, not each time from the kernel.
 
-By default glibc gives blocks of such sizes back to the kernel as soon as they are freed. The kernel clears each page of
-the next one again, and half of a node's time goes there: with this, streams move about twice as many bytes a second.
+By default glibc gives blocks of a message's size back to the kernel as soon as they are freed. The kernel then clears
+each page of the next block, which takes half of a node's time. Where the process keeps freed memory, streams move about
+twice as many bytes a second.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _KEPT: Final = 64 << 20
 
 
 def keep_freed_memory() -> None:
-    """For the whole process: keep up to 64 MiB of freed memory. Does nothing where the C library is not glibc."""
+    """Have the whole process keep up to 64 MiB of freed memory. Does nothing where the C library is not glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LARGEST)

@@ -1,7 +1,7 @@
-"""Who may ask this node? The gRPC server: it lets in those who know the token and belong to the cluster, one each.
+"""Which nodes may ask this node? Its gRPC server lets in nodes that know the token and belong to the cluster.
 
-Nothing is read from a stranger but two short values of metadata. A stream that was let in has two threads of the
-server's bounded number: one sends, one receives.
+Each node gets one stream. From a stranger the server reads only two short values of metadata. A stream that was let in
+takes two of the server's bounded number of threads: one sends, one receives.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from brand.node.network import Stream
 from brand.node.tls import Tls
 
 STRANGER: Final = "not let in"
-"""All that a peer hears which does not know the token."""
+"""The only answer to a peer that does not know the token."""
 _SPARE: Final = 16
-"""Calls at a time beside two for each node (its stream, and one that replaces it): they greet, and turn away."""
+"""Calls at a time beside two for each node (its stream, and one that replaces it), for greetings and refusals."""
 _STOP_S: Final = 2.0
 
 log = logging.getLogger("brand.cluster")
 
 
 class Answering:
-    """A server at `bind`, whose streams are put into `streams`.
+    """A server at `bind`, which puts the streams that it lets in into `streams`.
 
-    Raises `UsageError` (no address, or a file of `tls` is gone), `ServerError` (one cannot listen there).
+    Raises `UsageError` (`bind` is no address, or a file of `tls` is missing), `ServerError` (it cannot listen there).
     """
 
     def __init__(self, greeting: Greeting, token: Token, bind: str, tls: Tls | None, streams: Streams) -> None:
@@ -63,16 +63,16 @@ class Answering:
         self._server.start()
 
     def close(self) -> None:
-        """End the server and its threads. The streams are closed by then."""
+        """End the server and its threads. The caller has closed the streams before."""
         stopped = self._server.stop(0).wait(_STOP_S)
-        self._pool.shutdown(wait=stopped)  # with its calls cancelled no thread has anything to wait for
+        self._pool.shutdown(wait=stopped)  # once all calls are cancelled, no thread waits any more
 
     def greet(self, _requests: Iterator[bytes], _context: grpc.ServicerContext) -> bytes:
-        """A nonce, for anybody. What is sent here is not read, so that nobody can have a thread wait for it."""
+        """A nonce, for any caller. It reads nothing from the caller, so no caller can make a thread wait."""
         return self._nonces.make()
 
     def exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """A stream from its first byte to its last."""
+        """Serve a stream from its first byte to its last."""
         said: dict[str, Any] = dict(context.invocation_metadata())
         hello = said.get(HELLO, b"")
         if not compare_digest(self._token.of_asking(hello), said.get(PROOF, b"")):
@@ -86,13 +86,13 @@ class Answering:
             yield from link.outgoing()
 
     def _admit(self, data: bytes, context: grpc.ServicerContext) -> int:
-        """The number of the node that says this hello; it knows the token. Raises where it is turned away."""
+        """The number of the node that sent this hello and knows the token. Raises where the node is turned away."""
         me = self._greeting.node
         try:
             hello = Hello.from_bytes(data)
             if not self._nonces.use(hello.nonce):
                 self._turn_away(
-                    context, grpc.StatusCode.ABORTED, "the greeting took too long, or is not the first like it"
+                    context, grpc.StatusCode.ABORTED, "the greeting took too long, or was sent a second time"
                 )
             theirs = Greeting.from_json(hello.greeting)
         except BrandError as error:
@@ -108,23 +108,23 @@ class Answering:
         reason = f"node {link.stream.node} has ended it"
         try:
             self._streams.follow(link, requests)
-        except grpc.RpcError:  # it says no more
+        except grpc.RpcError:  # on this side, gRPC gives no reason
             reason = f"node {link.stream.node} has ended it, has died, or cannot be reached any more"
         finally:
             self._streams.end(link, reason)
 
     def _turn_away(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:
-        """End a call. Raises."""
+        """End a call, and log the reason. Raises."""
         host, _, _ = context.peer().rpartition(":")
         line = f"{said(host)} is turned away: {said(reason)}"
-        if line != self._turned_away:  # it tries again and again
+        if line != self._turned_away:  # the same peer tries again and again
             self._turned_away = line
             log.warning("%s", line)
         context.abort(code, said(reason))
 
 
 class _Methods(grpc.GenericRpcHandler):
-    """The two methods, with bytes as they are."""
+    """The two methods of the gRPC server; their messages are plain bytes."""
 
     def __init__(self, answering: Answering) -> None:
         self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {

@@ -1,7 +1,7 @@
-"""How does this node reach another one, and what when it cannot? One thread for each other node.
+"""How does this node reach another one, and what does it do when that fails? It has one thread for each other node.
 
-It greets, opens the stream, and receives until the stream ends; then again, after a while that doubles as long as
-nothing comes of it. Each attempt has a channel of its own, so that nothing is left of the one before.
+The thread greets, opens the stream, and receives until the stream ends. Then it tries again, after a pause that doubles
+while attempts fail. Each attempt has a channel of its own, so that nothing is left of the attempt before.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from brand.node.tls import Tls
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
-"""Between two attempts. A node that refuses is asked again, too, though seldom: it may be started anew, set right."""
+"""Pauses between two attempts. After a refusal the pause is the longest: the other node may restart, set right."""
 _TLS_TROUBLE: Final = "handshake|certificate|socket closed"
 
 
 class Asking:
-    """A stream to a node, opened again and again until closed. Raises `UsageError` (no address)."""
+    """A stream to a node, which is opened again whenever it ends, until `close`. Raises `UsageError` (no address)."""
 
     def __init__(
         self, node: int, address: str, greeting: Greeting, token: Token, tls: Tls | None, streams: Streams
@@ -50,7 +50,7 @@ class Asking:
         self._thread.start()
 
     def close(self) -> None:
-        """End the stream and try no more; `join` waits for it."""
+        """End the stream, and stop trying. Does not wait for the thread; `join` does."""
         with self._lock:
             self._ended.set()
             if self._channel is not None:
@@ -78,7 +78,7 @@ class Asking:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _attempt(self) -> Closed | None:
-        """Open the stream and receive until it ends; or why it could not be opened."""
+        """Open the stream and receive until it ends. Returns why it could not be opened; None where it was."""
         with self._lock:
             if self._ended.is_set():
                 return None
@@ -101,7 +101,7 @@ class Asking:
         return None
 
     def _exchange(self, channel: grpc.Channel) -> None:
-        """Greet, and receive. Raises `grpc.RpcError` or `BrandError` where it does not come to that."""
+        """Greet, then receive. Raises `grpc.RpcError` or `BrandError` where the stream does not open."""
         greet: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(GREET)
         nonce = greet(b"", timeout=ANSWER_LIMIT_S)
         if len(nonce) != NONCE:
@@ -120,7 +120,7 @@ class Asking:
             link.end()
 
     def _check(self, call: Any, hello: bytes) -> None:
-        """Whether the other side knows the token, too, and is the node that is meant. Raises as `_exchange` does."""
+        """Check that the other side knows the token, too, and is the right node. Raises as `_exchange` does."""
         watchdog = threading.Timer(ANSWER_LIMIT_S, call.cancel)  # gRPC waits for metadata without a limit
         watchdog.start()
         try:
@@ -151,7 +151,7 @@ class Asking:
             self._streams.end(link, reason)
 
     def _failure(self, error: grpc.RpcError) -> Closed:
-        """What a failure means here."""
+        """What a failed call means: the event that tells the server why the stream is not open."""
         details = said(error.details())
         who = f"node {self._stream.node} at {self._address}"
         match error.code():

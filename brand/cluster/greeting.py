@@ -1,6 +1,6 @@
-"""Do two nodes belong together? What a node says of itself, and what must be the same on both sides.
+"""Do two nodes belong together? What a node tells about itself, and what must be the same on both sides.
 
-A greeting is a small JSON object. Whoever reads one distrusts it: sizes first, then every field.
+A greeting is a small JSON object. Its reader distrusts it, and checks the size first, then every field.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brand.node.memory import Memory, parse_size
 from brand.node.messages import ProtocolError
 
 PROTOCOL: Final = 1
-"""Version of what nodes say to each other."""
+"""Version of the protocol between nodes."""
 MAX_GREETING: Final = 1024
 """Longest greeting in bytes."""
 MAX_NODES: Final = 1024
@@ -32,22 +32,22 @@ _LIMITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a node says of itself to another one."""
+    """What a node tells another node about itself."""
 
     data_set: str
     """Id of the data set."""
     node: int
-    """Its number, from 0."""
+    """The number of this node, from 0."""
     nodes: int
     """How many nodes there are."""
     page: int
-    """Size of its arena's pages in bytes."""
+    """Size of a page of the node's arena in bytes."""
     shares: int | None
-    """Where each node holds a share of the data: chunks of a group. None where all see one folder."""
+    """Chunks in a group, where each node holds a share of the data; None where all nodes see one folder."""
     brand: str
     """Version of Brand; it may differ."""
     memory: str | None = None
-    """The memory that it was given, as `memory_text` has it; None: it does not say, as versions before this did."""
+    """The node's memory setting, as `memory_text` writes it; None: an older version of Brand, which does not tell."""
     protocol: int = PROTOCOL
 
     def to_json(self) -> bytes:
@@ -56,7 +56,7 @@ class Greeting:
 
     @classmethod
     def from_json(cls, text: bytes) -> Greeting:
-        """Inverse of `to_json`. Raises `ProtocolError`, also where it is of another version of the protocol."""
+        """Inverse of `to_json`. Raises `ProtocolError`, also for another version of the protocol."""
         value = _object(text)
         node, protocol = _number(value, "node"), _number(value, "protocol")
         if protocol != PROTOCOL:  # the rest may be other fields
@@ -92,7 +92,7 @@ def disagreement(mine: Greeting, theirs: Greeting) -> str:
 
 
 def memory_text(memory: Memory) -> str:
-    """The memory of a node, as it was given: the same text for the same memory. Raises `UsageError`."""
+    """A node's memory setting in words; the same text for the same memory. Raises `UsageError`."""
     if memory is None:
         return "no memory named, so a part of what is free"
     if isinstance(memory, str):
@@ -101,7 +101,7 @@ def memory_text(memory: Memory) -> str:
 
 
 def _facts(greeting: Greeting) -> list[tuple[str, str]]:
-    """What must be the same, as a verb and its object."""
+    """Facts that must be the same on all nodes, each as a verb and its object."""
     shares = "all chunks" if greeting.shares is None else f"a share in groups of {counted(greeting.shares, 'chunk')}"
     return [
         ("serves", f"data set {greeting.data_set}"),

@@ -1,8 +1,8 @@
 """Which commands start the nodes of a cluster, and where? On the hosts of a list, over ssh, or all on this machine.
 
-Here everything is decided; `brand.cluster.supervisor` runs the commands. Each is `brand serve`, which gets the token on
-its standard input and ends when that ends. So a node lives no longer than what launched it, and the token is in no
-command line, no file and no environment.
+This module decides, and `brand.cluster.supervisor` runs the commands. Each command is `brand serve`. It gets the token
+on its standard input, and ends when that input ends. So a node lives no longer than its launcher, and the token is in
+no command line, no file and no environment.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from brand.cluster.namespaces import Namespace
 from brand.errors import UsageError, counted
 
 PORT: Final = 7070
-"""Where the nodes listen for each other, unless it is said."""
+"""The port on which nodes listen for each other by default."""
 NODE: Final = "{node}"
-"""Stands for the number of the node in what is passed on."""
+"""Stands for the node's number in the arguments that each node gets."""
 CONNECT_S: Final = 10
 SSH_OPTIONS: Final = (
-    *("-o", "BatchMode=yes"),  # nobody is there to type a password
+    *("-o", "BatchMode=yes"),  # no user can type a password
     *("-o", f"ConnectTimeout={CONNECT_S}"),
-    *("-o", "ServerAliveInterval=5"),  # a host that is gone is noticed within 15 s
+    *("-o", "ServerAliveInterval=5"),  # ssh notices a lost host within 15 s
 )
 _HOST: Final = re.compile(r"(?:([\w.-]+)@)?(\[[^\]]*\]|[^:\[\]]*)(?::(\d+))?", re.ASCII)
 
@@ -38,9 +38,9 @@ class Host:
     """Where a node runs."""
 
     login: str
-    """What ssh is given: `host` or `user@host`."""
+    """The host as ssh takes it: `host` or `user@host`."""
     address: str
-    """Where its node listens for the others, `host:port`."""
+    """Where the node on this host listens for the others, `host:port`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +48,25 @@ class Start:
     """How a node is started."""
 
     where: str
-    """For people: where it runs."""
+    """Where the node runs, for people."""
     command: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What every node is told. `{node}` in it stands for the node's number."""
+    """The arguments of every node. `{node}` in them stands for the node's number."""
 
     dst: str
     """Folder of the data set, or of the node's share."""
     options: Mapping[str, str | None]
-    """Options of `brand serve` that are passed on, by name; None: not given."""
+    """Name of an option of `brand serve` -> its value; None: not given."""
 
     def folder(self, node: int) -> str:
         """Folder of the data set on this node."""
         return self.dst.replace(NODE, str(node))
 
     def command(self, python: str, node: int, peers: Sequence[str]) -> list[str]:
-        """The command that serves as this node, the token on its standard input."""
+        """The command that serves as this node; it takes the token on its standard input."""
         given = [word for name, value in self.options.items() if value is not None for word in (name, value)]
         return [
             *(python, "-m", "brand", "serve", self.folder(node)),
@@ -104,13 +104,13 @@ def over_ssh(serving: Serving, hosts: Sequence[Host], python: str, ssh: Sequence
 
 
 def on_ports(serving: Serving, ports: Sequence[int], python: str) -> list[Start]:
-    """How they are started on this machine, each on a port of loopback."""
+    """How the nodes are started on this machine, each on a port of loopback."""
     peers = [f"127.0.0.1:{port}" for port in ports]
     return [Start(peer, serving.command(python, node, peers)) for node, peer in enumerate(peers)]
 
 
 def in_namespaces(serving: Serving, spaces: Sequence[Namespace], python: str) -> list[Start]:
-    """How they are started on this machine, each in a network namespace."""
+    """How the nodes are started on this machine, each in a network namespace."""
     peers = [f"{space.address}:{PORT}" for space in spaces]
     return [
         Start(f"{peers[node]} in {space.name}", space.command(serving.command(python, node, peers)))
@@ -120,7 +120,7 @@ def in_namespaces(serving: Serving, spaces: Sequence[Namespace], python: str) ->
 
 @contextmanager
 def free_ports(count: int) -> Iterator[list[int]]:
-    """Ports of loopback that nobody else is given for the length of the block; one can listen there."""
+    """Ports of loopback that the system gives to no other process during the block. A node can listen there."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for found in sockets:
@@ -142,6 +142,6 @@ def _parse_host(entry: str) -> Host | None:
         bare, number = split_address(address)
     except UsageError:
         return None
-    if number == 0 or entry.startswith("-") or bare.startswith("-"):  # ssh would take it for an option
+    if number == 0 or entry.startswith("-") or bare.startswith("-"):  # ssh would take such a host for an option
         return None
     return Host(f"{user}@{bare}" if user else bare, address)

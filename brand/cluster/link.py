@@ -1,7 +1,7 @@
 """What is on its way to another node? The sending half of one open stream.
 
-The loop puts messages in and never waits; the thread of gRPC that sends takes them out, the next when the one before
-has passed flow control. So what is counted here as unsent is what the other side has not taken.
+The loop puts messages in and never waits. gRPC's sending thread takes a message out when the one before has passed flow
+control. So the bytes counted here as unsent are those that the other side has not taken.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from brand.cluster.parcel import pack
 from brand.node.network import MAX_UNSENT, Stream
 
 LIMIT_UNSENT: Final = 4 * MAX_UNSENT
-"""A stream that is given more than this is ended: who sends does not look at `unsent`."""
+"""Most unsent bytes of a stream. A stream with more is ended, because its sender does not look at `unsent`."""
 WAIT_S: Final = 1.0
-"""How long a thread waits before it looks again whether there is still something to wait for."""
+"""How long a thread waits before it checks again whether it must still wait."""
 
 
 class Link:
@@ -39,7 +39,7 @@ class Link:
         return self._unsent
 
     def put(self, message: bytes) -> bool:
-        """Have a message sent; False where there is more than `LIMIT_UNSENT`."""
+        """Queue a message; False where more than `LIMIT_UNSENT` bytes would then be unsent."""
         with self._changed:
             if self._unsent + len(message) > LIMIT_UNSENT:
                 return False
@@ -50,7 +50,7 @@ class Link:
             return True
 
     def outgoing(self) -> Iterator[bytes]:
-        """What to send, for the thread that sends; waits for messages until the stream is ended."""
+        """Yield what gRPC's sending thread sends. Waits for messages until the stream is ended."""
         while (parcel := self._next()) is not None:
             data, size = parcel
             yield from data

@@ -1,4 +1,4 @@
-"""How does a node server become one of several? It gets a network, and greets the others as what it is."""
+"""How does a node server become one of several? It gets a network, and a greeting that tells the others what it is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def server_of(
     depth: int | None = None,
     storage: Callable[[], Storage] | None = None,
 ) -> NodeServer:
-    """The node server of a member; the other arguments as for `NodeServer`, which says what is raised."""
+    """The node server of a member. The other arguments, and what it raises, are those of `NodeServer`."""
 
     def network(data: StoredDataSet, page: int) -> Peers:
         shares = None if data.share is None else data.share.group_chunks

@@ -3,9 +3,9 @@
     with namespaces(3, rate="1gbit") as spaces:
         subprocess.run(spaces[1].command(["ping", "-c", "1", spaces[2].address]))
 
-The namespaces are `brand-PROCESS-0`, `brand-PROCESS-1`, ...; the bridge has one of its own, `brand-PROCESS-bridge`, so
-that the machine's network and its firewall have nothing to do with any of this. All are removed with the block; those
-that a killed process has left are removed by the next one that makes some. Needs root, and `ip` and `tc`.
+The namespaces are `brand-PROCESS-0`, `brand-PROCESS-1`, ... The bridge has a namespace of its own,
+`brand-PROCESS-bridge`, so neither the machine's network nor its firewall is involved. All are removed at the end of the
+block. What a killed process leaves, the next process that makes namespaces removes. Needs root, and `ip` and `tc`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ class Namespace:
 
 @contextmanager
 def namespaces(count: int, rate: str | None = None) -> Iterator[list[Namespace]]:
-    """So many namespaces for the length of the block, each link limited to `rate` (as tc writes it: 1gbit) both ways.
+    """`count` namespaces for the length of the block. `rate` limits each link both ways (as tc writes it: 1gbit).
 
-    Raises `UsageError` (not root, no `ip` or `tc`, no rate), `ServerError` (a command failed; it names it).
+    Raises `UsageError` (not root, no `ip` or `tc`, a wrong rate), `ServerError` (a command failed; the message names
+    the command).
     """
     _check(count, rate)
     _remove_stale()
@@ -69,7 +70,7 @@ def namespaces(count: int, rate: str | None = None) -> Iterator[list[Namespace]]
 
 
 def commands(spaces: Sequence[Namespace], bridge: str, rate: str | None) -> list[list[str]]:
-    """What joins namespaces that are there, in order; `bridge` is the name of the one between them."""
+    """The commands that join existing namespaces, in order. `bridge` is the name of the bridge's namespace."""
     lines = [f"ip -n {bridge} link add name bridge type bridge", f"ip -n {bridge} link set bridge up"]
     for number, space in enumerate(spaces):
         port = f"port{number}"
@@ -100,7 +101,7 @@ def _check(count: int, rate: str | None) -> None:
 
 
 def _remove_stale() -> None:
-    """Remove what processes have left that are not there any more."""
+    """Remove namespaces whose process has ended."""
     for path in sorted(_NAMES.iterdir()) if _NAMES.is_dir() else []:
         match = _OURS.fullmatch(path.name)
         if match and not Path(f"/proc/{match[1]}").exists():
@@ -108,12 +109,12 @@ def _remove_stale() -> None:
 
 
 def _remove(name: str) -> None:
-    """Remove a namespace, and with it its ends of links; it may be gone already."""
+    """Remove a namespace and its ends of links. It may be gone already."""
     _call(["ip", "netns", "delete", name])
 
 
 def _run(command: list[str]) -> None:
-    """Raises `ServerError`."""
+    """Run a command. Raises `ServerError` where it fails."""
     done = _call(command)
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
@@ -121,7 +122,7 @@ def _run(command: list[str]) -> None:
 
 
 def _call(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """In a session of its own, so that Ctrl-C does not end it half-way."""
+    """Run a command in a session of its own, so that Ctrl-C does not end it half-way."""
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, start_new_session=True
     )

@@ -1,4 +1,4 @@
-"""How is gRPC set up? Names of the two methods, limits, and what makes a dead peer or a lost link known in seconds."""
+"""How is gRPC set up? Names of the two methods, limits, and options that reveal a dead peer or lost link in seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROOF: Final = "brand-proof-bin"
 ANSWER_LIMIT_S: Final = 3.0
 """How long the other side may take for a step of the greeting."""
 MAX_REASON: Final = 500
-"""Most characters that are taken from a reason which another node gives."""
+"""Most characters of a reason that another node gives."""
 
 Options = list[tuple[str, int]]
 
@@ -29,10 +29,10 @@ _BOTH: Final[Options] = [
     ("grpc.max_send_message_length", MAX_MESSAGE),
     ("grpc.max_metadata_size", 8 << 10),
     ("grpc.absolute_max_metadata_size", 8 << 10),
-    # A peer that says nothing for 2 s is asked whether it lives, and has 3 s to answer.
+    # gRPC asks a peer that is silent for 2 s whether it lives; the peer has 3 s to answer.
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 3000),
-    ("grpc.http2.ping_timeout_ms", 3000),  # the limit above does not hold where this one, a minute, is larger
+    ("grpc.http2.ping_timeout_ms", 3000),  # its default, a minute, would override the limit above
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.max_ping_strikes", 0),
@@ -50,11 +50,11 @@ ASKING: Final[Options] = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
-    ("grpc.use_local_subchannel_pool", 1),  # each attempt connects anew, whatever became of the one before
+    ("grpc.use_local_subchannel_pool", 1),  # each attempt makes a new connection
     ("grpc.min_reconnect_backoff_ms", int(ANSWER_LIMIT_S * 1000)),  # the limit for one attempt to connect
 ]
 
 
 def said(text: str | None) -> str:
-    """What another side says of itself, as it may stand in a message or a log."""
+    """Text from another node, made fit for a message or a log."""
     return printable((text or "")[:MAX_REASON])[:MAX_REASON]

@@ -1,12 +1,11 @@
 """How do many small messages travel? Together: what a message costs gRPC hardly depends on its size.
 
-What is sent to gRPC at a time is a message as it is where it has more than `PARCEL` bytes; else a parcel of whole
-messages, those that wait anyway, in order:
+A message of more than `PARCEL` bytes is sent by itself. Smaller messages that wait are sent as one parcel, in order:
 
     u32 count | u32 size of each | the messages
 
-A parcel of none says that the next one is a message as it is, whatever its size; it goes before those few that are too
-large for a parcel and too small to be told from one.
+A message that is just small enough to look like a parcel, yet too large to fit into one, is sent by itself after an
+empty parcel (count 0). The empty parcel says that the next piece is one message.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _ALONE: Final = _COUNT.pack(0)
 
 
 def pack(waiting: deque[bytes]) -> tuple[list[bytes], int]:
-    """Take the first of the waiting messages, and those that fit with it: what to send, and the messages' bytes."""
+    """Take the first waiting message and those that fit with it. Returns what to send, and the messages' bytes."""
     first = waiting.popleft()
     size = len(first)
     if size > PARCEL:
@@ -48,13 +47,13 @@ def pack(waiting: deque[bytes]) -> tuple[list[bytes], int]:
 
 
 class Unpacking:
-    """Messages out of what comes from one node. Each size is checked before a byte is taken."""
+    """Takes the messages out of what one node sends. Checks each size before it takes a byte."""
 
     def __init__(self) -> None:
         self._alone = False
 
     def messages(self, data: bytes) -> list[bytes]:
-        """The messages that are in this. Raises `ProtocolError`."""
+        """The messages in one piece. Raises `ProtocolError`."""
         if self._alone or len(data) > PARCEL:
             self._alone = False
             return [data]

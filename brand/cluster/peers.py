@@ -7,7 +7,7 @@ A node answers on the streams that others open to its server, and asks on those 
     streams   which streams are open; one bounded queue of events from all those threads to the loop
     link      what is on its way to one node
 
-All state is behind the locks of `Streams` and `Link`. The loop's calls never wait but `close`.
+All state is behind the locks of `Streams` and `Link`. The loop's calls never wait, except `close`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ CLOSE_S: Final = 2.0
 class Peers:
     """Streams to and from the other nodes. It listens at `bind` (`host:port`, port 0 for any) at once.
 
-    Without `tls` nothing is encrypted: for one machine, or a network where nobody listens.
-    Raises `UsageError` (no address, a short token, a file of `tls`), `ServerError` (one cannot listen there).
+    Without `tls` nothing is encrypted, which is right on one machine, or on a network that no stranger can read.
+
+    Raises `UsageError` (`bind` is no address, the token is short, a file of `tls` is missing), `ServerError` (it cannot
+    listen there).
     """
 
     def __init__(self, greeting: Greeting, token: str, bind: str, tls: Tls | None = None) -> None:
@@ -61,7 +63,7 @@ class Peers:
         return self._streams.wake
 
     def connect(self, addresses: dict[int, str]) -> None:
-        """Open a stream to each of these nodes, again and again if it ends. Raises `UsageError`."""
+        """Open a stream to each of these nodes, and open it again whenever it ends. Raises `UsageError`."""
         me = self._greeting
         for node, address in addresses.items():
             if node == me.node or not 0 <= node < me.nodes:
@@ -75,7 +77,7 @@ class Peers:
         return self._streams.take()
 
     def send(self, stream: Stream, message: bytes) -> None:
-        """Have a message of at most `MAX_MESSAGE` bytes sent; nothing happens where the stream is not open.
+        """Send a message of at most `MAX_MESSAGE` bytes; nothing happens where the stream is not open.
 
         A stream with more than four times `MAX_UNSENT` to send is ended. Raises `UsageError` (too large).
         """
@@ -83,7 +85,7 @@ class Peers:
             raise UsageError(f"a message of {len(message):,} bytes; the limit between nodes is {MAX_MESSAGE:,}")
         link = self._streams.find(stream)
         if link is not None and not link.put(message):
-            self._streams.end(link, f"node {stream.node} does not take what it is sent")
+            self._streams.end(link, f"node {stream.node} does not take the messages sent to it")
 
     def unsent(self, stream: Stream) -> int:
         """Bytes that the other side has not taken yet; 0 where the stream is not open."""
@@ -97,7 +99,7 @@ class Peers:
             self._streams.end(link, reason)
 
     def close(self) -> None:
-        """End all streams, and let go of threads and descriptors."""
+        """End all streams and threads, and close all descriptors."""
         self._streams.close()
         for asking in self._asking:
             asking.close()

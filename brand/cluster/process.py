@@ -1,4 +1,4 @@
-"""The process of a node server, one of several, that a training process started."""
+"""The process of one of several node servers, where a training process started it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brand.node.server import NodeServer
 
 
 def main() -> None:
-    """Serve what standard input says, until the owners have ended."""
+    """Read from standard input what to serve, and serve it until the owner processes have ended."""
     serve(_make)
 
 

@@ -6,9 +6,10 @@
         Exchange: hello, HMAC(hello)     ->                checks the HMAC before it looks at anything else
         checks the HMAC                  <-                welcome, HMAC(hello, welcome)
 
-The hello holds the answering node's nonce, which is good once and for a few seconds, so that a hello that somebody has
-recorded opens nothing; and a nonce of the asking node, so that a recorded welcome does not pass either. Nonces are not
-remembered: they bear a mark that only their maker can make. So nobody without the token can fill a table.
+The hello holds two nonces. The answering node's nonce is good once and for a few seconds, so a recorded hello opens
+nothing. The asking node's nonce is new each time, so a recorded welcome does not pass either. A node does not remember
+the nonces that it makes: each bears a mark that only this node can make. So a stranger without the token cannot fill a
+table.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NONCE: Final = 64
 MIN_TOKEN: Final = 16
 """Shortest token in characters."""
 MAX_USED: Final = 4096
-"""Most nonces that are used within half of `LIFE_S`; only who has the token can use any."""
+"""Most nonces that can be used within half of `LIFE_S`; only a node with the token can use one."""
 _RANDOM: Final = 32
 _HELLO: Final = struct.Struct(f"<I{_RANDOM}s{NONCE}s")
 _ASKS: Final = b"brand: node asks\0"
@@ -46,10 +47,10 @@ class Hello:
     to: int
     """The node that it means to reach."""
     nonce: bytes
-    """The answering node's."""
+    """The nonce of the answering node."""
     greeting: bytes
     own: bytes = field(default_factory=lambda: os.urandom(_RANDOM))
-    """Its own nonce."""
+    """The nonce of the asking node."""
 
     def to_bytes(self) -> bytes:
         """As it is sent."""
@@ -66,7 +67,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Token:
-    """What all nodes of a cluster know and nobody else. Raises `UsageError` where it is short."""
+    """The secret of a cluster, which only its nodes know. Raises `UsageError` where it is short."""
 
     text: str = field(repr=False)
 
@@ -75,11 +76,11 @@ class Token:
             raise UsageError(f"a token has at least {MIN_TOKEN} characters; make one with secrets.token_hex()")
 
     def of_asking(self, hello: bytes) -> bytes:
-        """Proof that whoever said this hello knows the token."""
+        """Proof that the node that sent this hello knows the token."""
         return self._digest(_ASKS, hello)
 
     def of_answering(self, hello: bytes, welcome: bytes) -> bytes:
-        """Proof that whoever answered this hello with this welcome knows the token."""
+        """Proof that the node that answered this hello with this welcome knows the token."""
         return self._digest(_ANSWERS, hello, welcome)
 
     def _digest(self, role: bytes, *parts: bytes) -> bytes:
@@ -88,7 +89,7 @@ class Token:
 
 
 class Nonces:
-    """Makes nonces, and knows its own again: each is good once, and for `LIFE_S` at the most. For any thread."""
+    """Makes nonces, and recognises its own. Each is good once, for at most `LIFE_S`. Any thread may use this."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -100,7 +101,7 @@ class Nonces:
             return self._current()[0].make()
 
     def use(self, nonce: bytes) -> bool:
-        """Whether the nonce is good; it is not any more after this."""
+        """Use a nonce up. Returns whether it was good."""
         with self._lock:
             return any(period.use(nonce) for period in self._current())
 

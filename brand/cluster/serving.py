@@ -1,8 +1,8 @@
-"""How does a node server that was started by hand say whether the others are there, and when does it give up?
+"""How does a node server that a user started tell whether the other nodes are there, and when does it give up?
 
-The server's loop tells of streams; `Attendance` decides what is to be said of them. Until all nodes have met, nodes
-that disagree are a mistake of whoever started them, and the server ends at once. After that it goes on with those that
-are there: a node that comes back wrong is its own trouble, and the log's.
+The server's loop reports streams, and `Attendance` decides what to tell the user. Before all nodes have met, a
+disagreement between nodes is the user's mistake, and the server ends at once. Afterwards the server goes on with the
+nodes that are there: a node that comes back with a wrong greeting is refused, and stands in the log.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from brand.node.network import Closed, Opened
 from brand.node.server import NodeServer
 
 REMIND_S: Final = 5.0
-"""How often it says who is missing."""
+"""How often the server names the missing nodes."""
 _MOST_NAMED: Final = 8
 _CHUNK: Final = 1 << 12
 
 Say = Callable[[str], None]
-"""Shows a line to whoever started the server."""
+"""Shows a line to the user who started the server."""
 
 
 def everybody(nodes: int) -> str:
@@ -34,7 +34,7 @@ def everybody(nodes: int) -> str:
 
 
 def check_peers(peers: Sequence[str], node: int) -> None:
-    """Whether these can be the addresses of all nodes, in order. Raises `UsageError`."""
+    """Check that these can be the addresses of all nodes, in order. Raises `UsageError`."""
     if not 0 <= node < len(peers):
         raise UsageError(f"node {node} of {len(peers)}: --peers lists all nodes in order, and the first is node 0")
     for number, address in enumerate(peers):
@@ -46,7 +46,7 @@ def check_peers(peers: Sequence[str], node: int) -> None:
 
 
 def only_here(bind: str, peers: Sequence[str]) -> str:
-    """What to say where nobody else can reach a node: on some systems the name of a host means loopback on itself."""
+    """A warning where no other host can reach this node, else empty: a host's own name may mean loopback."""
     host, port = split_address(bind)
     if host == "localhost" or {split_address(peer)[0] for peer in peers} <= {host}:
         return ""
@@ -61,22 +61,22 @@ def only_here(bind: str, peers: Sequence[str]) -> str:
 
 
 class Attendance:
-    """Which other nodes can be reached, from what the server tells. For any thread."""
+    """Which other nodes can be reached? The server's events tell. Any thread may use this."""
 
     def __init__(self, peers: Sequence[str], node: int) -> None:
         self._peers, self._lock = peers, threading.Lock()
         self._missing = {other: "" for other in range(len(peers)) if other != node}
-        """Nodes that cannot be reached, and why as far as it is known."""
+        """Node that cannot be reached -> the reason; empty where it is not known."""
         self._met = not self._missing
         self._refusal: str | None = None
 
     @property
     def refusal(self) -> str | None:
-        """Why there is no use in going on."""
+        """Why the server must give up; None while it need not."""
         return self._refusal
 
     def take(self, event: Opened | Closed) -> str:
-        """What is to be said of this; empty where it is nothing."""
+        """Take in an event. Returns what to tell the user; empty where there is nothing to tell."""
         if not event.stream.asks:
             return ""
         node = event.stream.node
@@ -94,7 +94,7 @@ class Attendance:
             return f"node {node} is back" if self._met else ""
 
     def missing(self) -> str:
-        """Whom it waits for; empty where all are there."""
+        """Which nodes the server waits for; empty where all are there."""
         with self._lock:
             missing = dict(self._missing)
         if not missing:
@@ -136,7 +136,7 @@ def serve(server: NodeServer, peers: Sequence[str], node: int, say: Say) -> None
 
 
 def stop_at_end_of(descriptor: int, stop: Callable[[], None]) -> None:
-    """Call `stop` when a pipe ends: whoever held its other side has ended, however that came about."""
+    """Call `stop` when a pipe ends: the process at the other end has then ended, even if it was killed."""
 
     def wait() -> None:
         try:

@@ -1,7 +1,7 @@
 """Which streams are open, and what has happened on them? One queue between the threads that receive and the loop.
 
-The queue has a bound in bytes. While the loop takes nothing, the threads that receive wait, gRPC's flow control stops
-the other side, and its messages wait over there. An eventfd wakes the loop.
+The queue has a bound in bytes. While the loop takes nothing, the threads that receive wait. gRPC's flow control then
+stops the other side, and messages wait there. An eventfd wakes the loop.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from brand.node.network import Closed, Event, Opened, Received, Stream
 MAX_HELD: Final = 4 << 20
 """Most bytes in the queue."""
 _EVENT: Final = 256
-"""What an event counts beside its message, so that empty ones have a bound, too."""
+"""Bytes that an event counts beside its message, so that events with empty messages have a bound, too."""
 
 
 class Streams:
-    """Open streams and their events. For any thread; the loop's calls never wait."""
+    """Open streams and their events. Any thread may use this; the loop's calls never wait."""
 
     def __init__(self, limit: int = MAX_HELD) -> None:
         self._limit = limit
@@ -36,7 +36,7 @@ class Streams:
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable when there are events, or a full stream has room again."""
 
-    # -- the loop's --------------------------------------------------------------------------------------------------
+    # -- called by the loop ------------------------------------------------------------------------------------------
 
     def take(self) -> list[Event]:
         """All events since the last call."""
@@ -49,12 +49,15 @@ class Streams:
             return events
 
     def find(self, stream: Stream) -> Link | None:
-        """The open stream."""
+        """The link of an open stream; None where the stream is not open."""
         with self._changed:
             return self._links.get(stream)
 
     def end(self, link: Link, reason: str) -> None:
-        """End an open stream; nothing happens where it has ended. Does not wait: each `Closed` has its `Opened`."""
+        """End an open stream; nothing happens where it has ended.
+
+        Does not wait for room in the queue, because each stream adds at most one `Closed`.
+        """
         with self._changed:
             if self._links.get(link.stream) is link:
                 del self._links[link.stream]
@@ -62,10 +65,13 @@ class Streams:
                 self._changed.notify_all()
         link.end()
 
-    # -- of the threads that receive ---------------------------------------------------------------------------------
+    # -- called by the threads that receive --------------------------------------------------------------------------
 
     def open(self, link: Link) -> bool:
-        """A stream is open; one that is open to the same node ends. False where all is closed."""
+        """Add a stream that is open now, and end an older one to the same node. Waits for room.
+
+        False where `close` was called.
+        """
         with self._changed:
             while not self._closed and not self._has_room(_EVENT):
                 self._changed.wait(WAIT_S)
@@ -82,17 +88,17 @@ class Streams:
         return True
 
     def follow(self, link: Link, incoming: Iterator[bytes]) -> None:
-        """Receive until the stream ends, here or there; what `incoming` raises is the caller's."""
+        """Receive until either side ends the stream. Raises what `incoming` raises."""
         unpacking = Unpacking()
         try:
             for data in incoming:
                 if not self._receive(link, unpacking.messages(data)):
                     return
         except ProtocolError as error:
-            self.end(link, f"node {link.stream.node} says what no node says: {error}")
+            self.end(link, f"node {link.stream.node} broke the protocol: {error}")
 
     def fail(self, event: Closed) -> None:
-        """A stream could not be opened; waits for room."""
+        """Add the event that a stream could not be opened. Waits for room."""
         with self._changed:
             while not self._closed and not self._has_room(_EVENT):
                 self._changed.wait(WAIT_S)
@@ -118,7 +124,7 @@ class Streams:
             link.end()
 
     def _receive(self, link: Link, messages: list[bytes]) -> bool:
-        """Messages have come together; waits for room. False where the stream has ended."""
+        """Add messages that came together. Waits for room. False where the stream has ended."""
         size = sum(map(len, messages))
         with self._changed:
             while self._links.get(link.stream) is link:

@@ -1,9 +1,9 @@
 """How do the processes of a cluster's nodes live and end together? One loop watches all of them.
 
-It hands each its token, shows what it writes, a line at a time, and waits until every node says that all are there.
-When one ends before all are there, or the time is over, all the others are stopped. One that ends later is told of, and
-the others go on: they read what it does not send them. A node is stopped by the end of its standard input, which also
-comes when this process is killed; a node that does not follow within a while is killed.
+The loop hands each process the token, shows its output line by line, and waits until every node says that all nodes are
+there. When a process ends before that, or the time is over, the loop stops all others. When a process ends later, the
+loop tells the user, and the other nodes go on: they read what the lost node does not send. A node stops at the end of
+its standard input, which also comes when this process is killed. The loop kills a node that does not stop in time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from brand.node.connection import PREFIX
 from brand.node.launch import ServerError
 
 READY_LIMIT_S: Final = 60.0
-"""How long all nodes together may take to be there."""
+"""How long all nodes together may take until they are there."""
 END_LIMIT_S: Final = 15.0
-"""How long they may take to end."""
+"""How long all nodes together may take to end."""
 KILL_LIMIT_S: Final = 5.0
 _LAST_WORDS: Final = 100
 _MAX_LINE: Final = 1 << 16
@@ -36,13 +36,13 @@ _CHUNK: Final = 1 << 16
 
 
 class Lines:
-    """Whole lines out of pieces; a line without an end has a limit."""
+    """Makes whole lines of pieces; a line without an end has a limit."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def take(self, data: bytes) -> list[str]:
-        """The lines that end in this piece; an empty one is the end of all."""
+        """The lines that end in this piece; an empty piece is the end of the output."""
         whole = self._rest + (data or b"\n" * bool(self._rest))
         *lines, self._rest = whole.split(b"\n")
         if len(self._rest) > _MAX_LINE:
@@ -56,11 +56,11 @@ class Child:
     def __init__(self, node: int, start: Start, token: str) -> None:
         self.node, self.where = node, start.where
         self.address: str | None = None
-        """Where a training attaches to it, once it is said."""
+        """Where a training attaches to this node; None until the node has written it."""
         self.met = False
-        """Whether it says that all nodes are there."""
+        """Whether this node has written that all nodes are there."""
         self.last_words: deque[str] = deque(maxlen=_LAST_WORDS)
-        """What it has written while all are being stopped."""
+        """What this node has written while the supervisor stops all nodes."""
         try:
             # A session of its own: Ctrl-C is for the launcher, which then stops all.
             self._process = subprocess.Popen(
@@ -75,13 +75,13 @@ class Child:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self.pipes = {self._process.stdout.fileno(): Lines(), self._process.stderr.fileno(): Lines()}
-        """What it has written, by descriptor: as far as it is no line yet."""
+        """Descriptor of its output -> what it has written that is not a whole line yet."""
         self.out = self._process.stdout.fileno()
         self.life = os.pidfd_open(self._process.pid)
-        """Readable when it has ended."""
+        """Readable when the process has ended."""
         for descriptor in self.pipes:
             os.set_blocking(descriptor, False)
-        with suppress(BrokenPipeError):  # it ends, and says why
+        with suppress(BrokenPipeError):  # the process has ended, and its output says why
             assert self._process.stdin is not None
             self._process.stdin.write(f"{token}\n".encode())
             self._process.stdin.flush()
@@ -91,12 +91,12 @@ class Child:
 
     @property
     def code(self) -> int:
-        """Its exit code, or the signal that ended it as a negative number. It has ended."""
+        """Its exit code, or the signal that ended it as a negative number. The process has ended."""
         return self._process.wait(KILL_LIMIT_S)
 
     @property
     def fate(self) -> str:
-        """The same for people."""
+        """How the process ended, for people."""
         return f"ended with exit code {self.code}" if self.code >= 0 else f"was ended by signal {-self.code}"
 
     def read(self, descriptor: int) -> tuple[list[str], bool]:
@@ -110,18 +110,18 @@ class Child:
         return lines + self.pipes[descriptor].take(b""), False
 
     def end(self) -> None:
-        """Have it end: nobody speaks to it any more."""
+        """Close the process's standard input, which stops the node."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def signal(self, how: signal.Signals) -> None:
-        """Send a signal to it and to all that it has started."""
+        """Send a signal to the process and to all processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, how)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Wait for the process, and close its pipes and descriptors."""
         self.end()
         with suppress(subprocess.TimeoutExpired):  # not even SIGKILL ends a process that waits for a lost file system
             self._process.wait(KILL_LIMIT_S)
@@ -134,8 +134,8 @@ class Child:
 class Supervisor:
     """All nodes of a cluster, from their start to their end.
 
-    `say` is given what they write, and what becomes of them; `ready` the addresses at which a training attaches, by
-    node, when all are there.
+    `say` gets each line that a node writes, and how each node ends. When all nodes are there, `ready` gets the
+    addresses at which a training attaches, by node.
     """
 
     def __init__(self, token: str, say: Say, ready: Callable[[list[str]], None]) -> None:
@@ -147,14 +147,14 @@ class Supervisor:
         self._ready = self._stopped = False
         self._failure: str | None = None
         self._lost: list[str] = []
-        """What became of nodes without which the others have gone on."""
+        """How nodes ended while the other nodes went on."""
         self._stop_end, self._stop_start = socket.socketpair()
         self._selector.register(self._stop_end, selectors.EVENT_READ, self._take_stop)
 
     def run(self, starts: Sequence[Start]) -> None:
         """Run the nodes until stopped, or until none is left.
 
-        Raises `ServerError` where not all get ready, or a node has ended by itself.
+        Raises `ServerError` where a node does not get ready, or ends by itself.
         """
         self._nodes = len(starts)
         try:
@@ -172,7 +172,7 @@ class Supervisor:
             self._stop_start.send(b"x")
 
     def close(self) -> None:
-        """Let go of all; nothing runs any more."""
+        """Close all pipes and descriptors. No node runs any more."""
         for child in self._children:
             child.close()
         self._selector.close()
@@ -233,7 +233,7 @@ class Supervisor:
                 self._tell_ready([child.address for child in self._children if child.address])
 
     def _ended(self, child: Child) -> None:
-        """A process is gone: first what it still said."""
+        """Note that a process has ended, after its last output is read."""
         for descriptor in list(child.pipes):
             self._read(child, descriptor)
         self._selector.unregister(child.life)
@@ -262,12 +262,12 @@ class Supervisor:
         missing = [f"{c} does not listen" for c in self._children if c.address is None]
         missing += [f"{c} does not reach all others" for c in self._children if c.address is not None and not c.met]
         return (
-            f"after {READY_LIMIT_S:.0f} s {counted(self._nodes, 'node')} are not all there, and were stopped: "
+            f"after {READY_LIMIT_S:.0f} s not all of {counted(self._nodes, 'node')} are there, so all were stopped: "
             + "; ".join(missing)
         )
 
     def _end_all(self) -> None:
-        """Stop all that run, all at a time. That others go away is no news then: only who fails has the last word."""
+        """Stop all running nodes at once. Only a node that fails then has its last words shown."""
         self._stopped = True
         if self._running:
             self._say(f"stopping {counted(len(self._running), 'node')}")

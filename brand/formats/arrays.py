@@ -1,10 +1,10 @@
-"""One array in a file: how are its elements read so that nothing that becomes of the file can end the process?
+"""One array in a file: how are its elements read so that damage to the file never ends the process?
 
-Whoever touches a page of a mapped file that is gone (the file was cut short, the device reports an error) is killed by
-SIGBUS, and no check beforehand closes the gap between the check and the touch. So this process never touches the
-mapping: `take` lets the kernel copy the elements out of it (pwritev(2) into a small file in memory, thousands of
-elements a call), and the kernel answers a page that is gone with an error. The elements are then read one by one from
-the descriptor, which tells what is wrong. `run` reads neighbours from the descriptor in the first place.
+A process that touches a missing page of a mapped file gets SIGBUS, which kills it. A page is missing when the file was
+cut short or the device reports an error, and a check before the touch always leaves a gap. So this process never
+touches the mapping. `take` lets the kernel copy the elements out of it: one call of pwritev(2) copies up to a thousand
+elements into a small file in memory, and for a missing page it returns an error. `take` then reads the elements one by
+one from the descriptor, which tells what is wrong. `run` reads neighbouring elements from the descriptor at once.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from brand.errors import TruncatedError, UnreadableError
 _PIECES: Final = 1024
 """IOV_MAX of Linux."""
 _IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
-"""A piece of memory, as pwritev(2) has it."""
+"""A piece of memory, as pwritev(2) takes it."""
 
 
 class ArrayFile:
-    """An array of `length` elements from byte `start` of an open file on; `hint` says what to do about a damaged one.
+    """An array of `length` elements that begins at byte `start` of an open file.
 
-    Read-only, for any number of threads at once. The descriptor is duplicated, `path` is for messages. Raises OSError
-    or ValueError where the file cannot be mapped.
+    It is read-only, and any number of threads may use it at once. It duplicates the descriptor. Errors name `path`, and
+    tell with `hint` what to do about a damaged file. Raises OSError or ValueError where the file cannot be mapped.
     """
 
     def __init__(self, file: int, path: Path, dtype: np.dtype[Any], start: int, length: int, hint: str = "") -> None:
         self.path, self.dtype, self._start, self._length, self._hint = path, dtype, start, length, hint
-        self._file = -1  # where the next line fails
+        self._file = -1  # for `__del__`, where the next line fails
         self._file = os.dup(file)
         self._mapping = mmap.mmap(self._file, start + length * dtype.itemsize, prot=mmap.PROT_READ)
         self._address = np.frombuffer(self._mapping, np.uint8).ctypes.data + start
@@ -64,11 +64,11 @@ class ArrayFile:
     def take(self, numbers: NDArray[np.integer[Any]]) -> NDArray[Any]:
         """The elements with these numbers, in that order. Raises `FormatError`, IndexError.
 
-        Where a file was cut short, its last page is filled up with zeros: elements prove nothing by being there.
+        The kernel fills the last page of a shortened file with zeros, so an element that can be read may be wrong.
         """
-        wanted = numbers.astype(np.uint64)  # what is negative becomes too large
+        wanted = numbers.astype(np.uint64)  # a negative number becomes too large
         if len(wanted) and int(wanted.max()) >= self._length:
-            raise IndexError(f"{self.path} has {self._length:,} elements, and another one was asked for")
+            raise IndexError(f"{self.path} has {self._length:,} elements: a number is out of range")
         found = np.empty(len(wanted), self.dtype)
         memory, size = found.view(np.uint8), self.dtype.itemsize
         landing = _landing() if hasattr(os, "memfd_create") else None
@@ -81,7 +81,7 @@ class ArrayFile:
         return found
 
     def _fill(self, memory: NDArray[np.uint8], first: int) -> None:
-        """Read elements that lie side by side, from element `first` on. Raises `FormatError`."""
+        """Fill `memory` with neighbouring elements, from element `first` on. Raises `FormatError`."""
         done, at = 0, self._start + first * self.dtype.itemsize
         while done < len(memory):
             try:
@@ -102,7 +102,7 @@ class ArrayFile:
 
 
 class _Landing:
-    """Memory of one thread that the kernel copies elements into: a file without a name, as pwritev(2) needs one."""
+    """The memory of one thread into which the kernel copies elements: a file without a name, for pwritev(2)."""
 
     _file = -1
 
@@ -112,11 +112,11 @@ class _Landing:
         self._vector = np.empty(_PIECES, _IOVEC)
 
     def __del__(self) -> None:
-        if self._file >= 0:  # no descriptor may have been left for it
+        if self._file >= 0:  # -1 where the process had no descriptor left
             os.close(self._file)
 
     def copy(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:
-        """Copy elements of `size` bytes of the array at `address`; False where a page of it is gone."""
+        """Copy elements of `size` bytes of the array at `address`; returns False where one of its pages is missing."""
         if len(self._memory) < len(out):
             os.ftruncate(self._file, _PIECES * size)
             self._memory = np.frombuffer(mmap.mmap(self._file, _PIECES * size), np.uint8)
@@ -142,7 +142,7 @@ _local = threading.local()
 
 
 def _landing() -> _Landing:
-    """This thread's."""
+    """The landing of this thread."""
     found: _Landing | None = getattr(_local, "landing", None)
     if found is None:
         found = _local.landing = _Landing()

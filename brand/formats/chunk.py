@@ -3,8 +3,8 @@
     0               64            64+H          64+H+D        64+H+D+32n                            F
     | preamble (64) | header (H)  | dictionary  | table (32n) | sample 0 | sample 1 |...| sample n-1|
 
-`pack_front` makes it, `read_front` reads and checks it: after that every row of the table lies inside the file, in
-order, without gaps, and the numbers in it may be relied on.
+`pack_front` makes it. `read_front` reads and checks it: afterwards every row of the table lies inside the file, in
+order and without gaps.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Preamble:
 
 @dataclass(frozen=True)
 class Front:
-    """Everything of a chunk file but its samples, checked."""
+    """All parts of a chunk file except the samples, checked."""
 
     preamble: Preamble
     header: Header

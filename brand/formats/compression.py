@@ -1,9 +1,9 @@
 """Is compression worth it for these samples, and how is one record stored?
 
-`choose` looks at a probe (records of randomly placed samples): half of it trains a dictionary where samples are small,
-the other half measures what zstandard saves without and with it. Below 10 % a data set is stored as it is. Where it is
-worth it, each sample is still kept raw if it saves less than 10 % by itself: JPEG beside captions costs nothing to
-read.
+`choose` looks at a probe, which holds records of randomly placed samples. Where samples are small, half of the probe
+trains a dictionary. The other half measures what zstandard saves with and without the dictionary. A data set is stored
+raw where compression saves less than 10 %. In a compressed data set, a sample that saves less than 10 % is stored raw,
+too: JPEG files beside captions cost nothing to read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MODES: Final[tuple[Mode, ...]] = ("auto", "none", "zstd")
 LEVEL: Final = 3
 DICTIONARY_BYTES: Final = 16 << 10
 SMALL_SAMPLE_BYTES: Final = 16 << 10
-"""Samples with a smaller mean profit from a dictionary: they are too short to learn from themselves."""
+"""Samples with a smaller mean size get a dictionary: each is too short to compress well by itself."""
 _TRUSTED_BYTES: Final = 1 << 20
 _TRUSTED_RATIO: Final = 256
 _BULK: Final = "multi_decompress_to_buffer" in zstandard.backend_features
-"""Whether many frames can be unpacked in one call: not where zstandard was built for the system's zstd."""
+"""Whether zstandard can unpack many frames in one call. It cannot where it was built for the system's zstd."""
 
 WORTH: Final = 0.9
 """Compression is kept where the result is at most this share of the raw bytes."""
@@ -50,7 +50,7 @@ class Compression:
 
 
 class Compressor:
-    """Packs records. Not thread-safe: one a worker."""
+    """Packs records. Not thread-safe: each worker has its own."""
 
     def __init__(self, compression: Compression) -> None:
         self._worth = compression.worth
@@ -66,7 +66,10 @@ class Compressor:
 
 
 class Decompressor:
-    """Unpacks stored bytes. Not thread-safe: one a thread. Raises ValueError for a dictionary that is none."""
+    """Unpacks stored bytes. Not thread-safe: each thread has its own.
+
+    Raises ValueError where `dictionary` is not a zstd dictionary.
+    """
 
     def __init__(self, dictionary: bytes = b"") -> None:
         try:
@@ -78,7 +81,7 @@ class Decompressor:
     def unpack(self, stored: Buffer, raw_size: int) -> Buffer:
         """The record.
 
-        Raises ValueError where the frame is not one, or is not of `raw_size`; allocates nothing before that is known.
+        Raises ValueError where `stored` is not a zstd frame of `raw_size` bytes. Checks that before it allocates.
         """
         if len(stored) == raw_size:
             return stored
@@ -98,10 +101,10 @@ class Decompressor:
         sizes: NDArray[np.int64],
         raw_sizes: NDArray[np.int64],
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """The records of samples whose stored bytes lie in one memory: the memory they lie in, and where each begins.
+        """Unpack samples whose stored bytes lie in one memory. Returns the records' memory, and where each begins.
 
-        Simple frames are unpacked in one call, other frames one by one. Raises ValueError as `unpack` does; it does not
-        say which sample is at fault.
+        One call unpacks all simple frames; other frames are unpacked one by one. Raises ValueError as `unpack` does,
+        but the message does not name the sample at fault.
         """
         packed = sizes != raw_sizes
         if not packed.any():
@@ -119,7 +122,7 @@ class Decompressor:
         order = np.concatenate([together, alone])
         unpacked_at = np.empty(len(starts), np.int64)
         unpacked_at[order] = np.cumsum(raw_sizes[order]) - raw_sizes[order]
-        if len(stored):  # they move as they lie, with what lies between them
+        if len(stored):  # raw records are copied in one piece, with the bytes between them
             first, end = int(starts[stored].min()), int((starts + sizes)[stored].max())
             unpacked_at[stored] = int(raw_sizes[order].sum()) + starts[stored] - first
             pieces.append(memory.data[first:end])
@@ -133,7 +136,7 @@ class Decompressor:
         sizes: NDArray[np.int64],
         raw_sizes: NDArray[np.int64],
     ) -> Any:
-        """The records of simple frames, one after the other: the interpreter's lock is let go once, not for each."""
+        """The records of simple frames, one after the other. The interpreter's lock is released once for all frames."""
         if not len(starts):  # zstandard divides by their number
             return ()
         frames = zstandard.BufferWithSegments(memory.data, np.stack([starts, sizes], axis=1).astype("=u8").tobytes())
@@ -143,7 +146,7 @@ class Decompressor:
             raise ValueError(f"not zstd frames of this data set: {error}") from error
 
     def _unpack_in_steps(self, stored: Buffer, raw_size: int) -> bytes:
-        """A claim that is hard to believe: memory is taken as the bytes come, not as they are announced."""
+        """Unpack a frame that announces an implausible size: memory grows with the bytes that really come."""
         pieces, size = [], 0
         with self._zstd.stream_reader(stored) as reader:
             while piece := reader.read(1 << 20):

@@ -40,8 +40,9 @@ def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES) -> list[tup
 
 
 def read_records(file: BinaryIO, front: Front, path: Path) -> Iterator[tuple[np.void, Buffer | FormatError]]:
-    """(row, record) of each sample in storage order; in the place of a damaged record stands the error that says what
-    is wrong.
+    """Yield (row, record) for each sample in storage order. For a damaged record, yield the error in its place.
+
+    Raises `LayoutError` where the chunk's dictionary is damaged.
     """
     rows, number = front.rows, front.preamble.number
     try:
@@ -59,7 +60,10 @@ def read_records(file: BinaryIO, front: Front, path: Path) -> Iterator[tuple[np.
 
 
 def read_fixed(file: BinaryIO, front: Front, path: Path) -> NDArray[np.void]:
-    """The fixed fields of all samples of a chunk, one structured row each. Raises the first damaged one's error."""
+    """The fixed fields of all samples of a chunk, one structured row each.
+
+    Raises the `FormatError` of the first damaged sample.
+    """
     size = fixed_dtype(front.header.schema).itemsize
     heads = []
     for row, record in read_records(file, front, path):

@@ -1,4 +1,7 @@
-"""How far may `extras.zip` unpack? The manifest tells its size, and its size bounds what comes out (docs/format.md)."""
+"""How large may the contents of `extras.zip` be?
+
+The manifest tells the size of the archive, and that size bounds the contents (docs/format.md).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import zipfile
 from typing import Final
 
 EXTRAS_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""How files are packed in it."""
+"""The ways in which the archive may pack its files."""
 _FREE_BYTES: Final = 1 << 20
 _RATIO: Final = 64
-"""Texts reach a tenth of this; what is above is nothing but repetition."""
+"""Texts reach a tenth of this ratio; only repetition exceeds it."""
 
 
 def most_unpacked(size: int) -> int:

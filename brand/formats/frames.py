@@ -35,9 +35,9 @@ _HEADER_BYTES: Final = np.array([_header_bytes(descriptor) for descriptor in ran
 
 
 def simple_frames(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the stored bytes that lie in one memory are simple frames, if they are frames at all.
+    """Whether the stored bytes of each sample, if they are a frame at all, are a simple one. Shape (len(starts),).
 
-    Shape (len(starts),). The bytes may be any; the magic and the content are left to zstd.
+    The bytes may be anything: zstd checks the magic and the content.
     """
     if not memory.size:
         return np.zeros(len(starts), np.bool_)

@@ -41,7 +41,7 @@ class Header:
         return min(self.chunk_size, self.samples - number * self.chunk_size)
 
     def to_json(self) -> dict[str, Any]:
-        """The object that is written."""
+        """The JSON object that is written."""
         return {
             "samples": self.samples,
             "chunk_size": self.chunk_size,
@@ -54,7 +54,7 @@ class Header:
 
     @classmethod
     def from_json(cls, value: Any, path: Path) -> Header:
-        """Check and take over an object that was read from `path`. Raises `LayoutError`, `OversizedError`."""
+        """The checked header from an object that was read from `path`. Raises `LayoutError`, `OversizedError`."""
         try:
             classes = value["classes"]
             header = cls(

@@ -1,9 +1,9 @@
-"""The index: what follows from the chunks' tables, as arrays in files (docs/format.md, section 4).
+"""The index: arrays in files that follow from the chunks' tables (docs/format.md, section 4).
 
-`IndexBuilder` makes the files while chunks come in, in any order, in memory-mapped files of a work folder, so its
-memory does not grow with the data set; `seal` checks it, moves it into place and writes the manifest last. `open_array`
-opens one file and distrusts it. The chunker and `brand reindex` use the same two, which is why their results are equal
-byte for byte.
+`IndexBuilder` takes chunks in any order and fills memory-mapped files of a work folder, so its memory does not grow
+with the data set. `seal` checks these files, moves them into place and writes the manifest last. The chunker and
+`brand reindex` both use these two, so their results are equal byte for byte. `open_array` opens one file and distrusts
+it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def array_dtypes(header: Header) -> dict[str, tuple[np.dtype[Any], int]]:
 class IndexBuilder:
     """Collects the tables of all chunks.
 
-    Owned by one process; `folder` is a work folder on the file system of the data set, `target`.
+    One process owns it. `folder` is a work folder on the same file system as the data set at `target`.
     """
 
     def __init__(self, folder: Path, header: Header, target: Path) -> None:
@@ -72,7 +72,10 @@ class IndexBuilder:
         self._arrays[PLACE_NAME][:] = self._unknown
 
     def add(self, number: int, rows: NDArray[np.void], checksum: int, columns: NDArray[np.void]) -> None:
-        """Take over one chunk's table and its fixed fields (one structured row a sample, in storage order)."""
+        """Add one chunk's table and its fixed fields (one structured row a sample, in storage order).
+
+        Raises `LayoutError` where a sample stands in two places.
+        """
         first = number * self.header.chunk_size
         places = np.arange(first, first + len(rows))
         indices = rows["index"]
@@ -96,7 +99,7 @@ class IndexBuilder:
         release(*self._arrays.values())
 
     def finish(self) -> None:
-        """Check that every sample has its place, and flush."""
+        """Check that every sample has its place, and flush. Raises `LayoutError`."""
         if self.samples != self.header.samples:
             missing = self.header.samples - self.samples
             raise LayoutError(f"{missing:,} samples of {self.header.samples:,} are in no chunk", path=self.target)
@@ -150,8 +153,8 @@ def seal(folder: Path, builder: IndexBuilder, *, data_set_id: bytes, dictionary_
 def open_array(folder: Path, name: str, header: Header) -> ArrayFile:
     """Open one file of the index; reads no element.
 
-    Raises `MissingFileError`, `UnreadableError`, `TruncatedError`, `OversizedError` or `LayoutError`. What the head
-    must say is known, so it is compared and not parsed.
+    Raises `MissingFileError`, `UnreadableError`, `TruncatedError`, `OversizedError` or `LayoutError`. The right head is
+    known beforehand, so the head is compared and not parsed.
     """
     path = folder / name
     dtype, length = array_dtypes(header)[name]

@@ -1,4 +1,4 @@
-"""A value does not fit its codec: what did its writer mean, and what is to be written instead?
+"""A value does not fit its codec: what did the user mean, and what should the user write instead?
 
 Libraries are known by the names of their classes, so that none is imported. Pure.
 """
@@ -21,11 +21,11 @@ def instead(codec: str, value: Any) -> str:
 def _guesses(codec: str, value: Any) -> Iterator[str]:
     missing = value is None or (isinstance(value, float) and value != value)
     if missing and codec == "str":
-        yield "where there is no text give ''"
+        yield "for a missing text give ''"
     if missing and codec == "int":
-        yield "where there is no number give one that stands for it, such as -1"
+        yield "for a missing number give a placeholder, such as -1"
     if value is None and codec == "float":
-        yield "where there is no number give float('nan')"
+        yield "for a missing number give float('nan')"
     if codec == "str":
         yield "a 'bytes' field holds bytes" if isinstance(value, bytes) else "give str(value) if that is meant"
     if codec in _FILES and isinstance(value, str | os.PathLike):

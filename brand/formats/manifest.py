@@ -52,7 +52,7 @@ class Manifest:
 
     @property
     def mean_bytes(self) -> float:
-        """Mean size of a stored sample; 1 at least, as sizes are divided by it."""
+        """Mean size of a stored sample in bytes; at least 1, because callers divide by it."""
         return max(1.0, self.stored_bytes / max(1, self.header.samples))
 
 
@@ -107,7 +107,7 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
         if natural(value["chunks"], "chunks") != manifest.header.chunks:
             raise ValueError(f"{value['chunks']} chunks, and the header makes {manifest.header.chunks}")
         if not set(index_names(manifest.header)) <= set(manifest.files):
-            raise ValueError("files lack some that its header asks for")
+            raise ValueError("an index file that the header needs is not listed")
         strange = [n for n in manifest.files if not _FILE.fullmatch(n)]
         strange += [n for n in manifest.companions if not _COMPANION.fullmatch(n)]
         if strange:

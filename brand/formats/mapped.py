@@ -1,8 +1,8 @@
-"""Arrays in files, mapped into memory and let go of again.
+"""Arrays in mapped files: how does a process use a large one and still show little memory?
 
-A process that touches all of a large mapped array is seen to use all of it, though the kernel may take the pages back
-at any time. `gather` and `scatter` touch a window at a time and `release` it, so that memory stays bounded as seen from
-outside, too.
+The system counts every mapped page that a process touches as the process's memory, although the kernel may take the
+page back at any time. `gather` and `scatter` touch one window of the array at a time and `release` it, so the counted
+memory stays bounded, too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def map_array(
 def reserve(path: Path, size: int) -> None:
     """Make a file `size` bytes long, with its blocks on the device.
 
-    A full disk must be an error here: met when a mapped page is written, it is a bus error that kills the process.
+    A full disk raises OSError here. Without the blocks, a write to a mapped page would meet the full disk, and a bus
+    error would kill the process.
     """
     with path.open("rb+") as file:
         file.truncate(size)
@@ -73,7 +74,7 @@ def scatter(array: NDArray[Any], indices: Indices, values: NDArray[Any]) -> None
 
 
 def release(*arrays: NDArray[Any]) -> None:
-    """Give resident pages of mapped arrays back to the page cache; nothing is lost, they come again when touched."""
+    """Give resident pages of mapped arrays back to the page cache. Nothing is lost: the next touch maps them again."""
     for array in arrays:
         mapping = _mapping_of(array)
         if mapping is not None and _DONTNEED is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 HEAD_BYTES: Final = 64
-"""How many first bytes `kind_of` wants to see."""
+"""How many bytes of a file's start `kind_of` looks at."""
 
 _SIGNATURES: Final[tuple[tuple[int, bytes, str], ...]] = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -78,7 +78,7 @@ def kind_of(head: Buffer) -> str | None:
 def decode_image(data: Buffer) -> Image.Image:
     """The first frame as an RGB Pillow image, loaded, as torchvision's `ImageFolder` gives it.
 
-    Raises ValueError where Pillow can't.
+    Raises ValueError where Pillow cannot decode it.
     """
     with _pillow_errors(), _open_image(data) as image:
         if image.mode == "P" and "transparency" in image.info:
@@ -89,7 +89,7 @@ def decode_image(data: Buffer) -> Image.Image:
 def check_image(data: Buffer) -> None:
     """Decode the first frame and drop it: what `decode_image` does, with less memory.
 
-    Raises ValueError where Pillow can't.
+    Raises ValueError where Pillow cannot decode it.
     """
     with _pillow_errors(), _open_image(data) as image:
         image.load()
@@ -98,7 +98,7 @@ def check_image(data: Buffer) -> None:
 def decode_audio(data: Buffer) -> Waveform:
     """All frames as float32.
 
-    Raises ValueError where libsndfile can't, `MissingExtraError` where it is not installed.
+    Raises ValueError where libsndfile cannot decode it, `MissingExtraError` where soundfile is not installed.
     """
     soundfile = _soundfile()
     try:
@@ -116,12 +116,12 @@ def _open_image(data: Buffer) -> Image.Image:
 
 @contextmanager
 def _pillow_errors() -> Iterator[None]:
-    """All that Pillow raises over bad input, as ValueError."""
+    """Turn every error that Pillow raises over bad input into a ValueError."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         yield
-    except UnidentifiedImageError as error:  # its text holds a memory address
+    except UnidentifiedImageError as error:  # the error's own text holds a memory address
         raise ValueError("Pillow cannot decode it: no kind of image it knows") from error
     except (Image.DecompressionBombError, MemoryError) as error:
         raise ValueError(f"Pillow refuses it: {error}") from error

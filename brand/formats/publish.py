@@ -1,6 +1,6 @@
 """How does a file appear whole or not at all?
 
-Temporary name, fsync, rename; and what the storage's refusals are called.
+It gets a temporary name, an fsync and a rename. `storage_errors` says in words what the storage refuses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def storage_errors(path: Path, what: str) -> Iterator[None]:
     """Turn an OSError into a `StorageError` that says what was done, where, and what to do."""
     try:
         yield
-    except BrandError:  # some of ours are OSErrors too
+    except BrandError:  # some of Brand's errors are OSErrors, too
         raise
     except OSError as error:
         reason = _REASONS.get(error.errno or 0, error.strerror or str(error))

@@ -25,7 +25,7 @@ from brand.formats.values import DECODERS, Buffer, decode_str, encode_column
 from brand.printable import printable
 
 SMALL: Final = 4096
-"""Pieces below this mean size are copied once more, together: slices of bytes are made faster than those of a view."""
+"""Pieces below this mean size are first copied together into bytes: slicing bytes is faster than slicing a view."""
 
 
 @lru_cache(maxsize=64)
@@ -66,15 +66,15 @@ def _heads(schema: Schema, fixed: Sequence[Any], lengths: Sequence[NDArray[np.in
 
 
 def encode_record(schema: Schema, fixed: Sequence[int | float], payloads: Sequence[bytes]) -> bytes:
-    """The record of one sample whose payloads are made already, in the schema's order."""
+    """The record of one sample, from its fixed fields and its finished payloads, both in the schema's order."""
     return b"".join((head_struct(schema).pack(*fixed, *map(len, payloads)), *payloads))
 
 
 class RecordDecoder:
     """Record -> values of its fields, images and audio as bytes.
 
-    Made once for a schema and the names wanted (None: all). With `views`, `columns` gives images and audio as views of
-    the memory that the records lie in (uint8 arrays), without a copy.
+    One decoder serves one schema and one choice of fields (`names`; None: all). With `views`, `columns` gives images
+    and audio without a copy: as views of the records' memory (uint8 arrays).
     """
 
     def __init__(self, schema: Schema, names: Sequence[str] | None = None, *, views: bool = False) -> None:
@@ -113,10 +113,10 @@ class RecordDecoder:
     def columns(
         self, memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> list[NDArray[Any] | list[Any]]:
-        """The same for records that lie in one memory, field by field in the order asked for.
+        """Decode records that lie in one memory: one column for each field, in the order asked for.
 
-        `int` and `float` fields as arrays, others as lists. Raises ValueError as for one record; it does not say which
-        record is at fault.
+        `int` and `float` fields are arrays, other fields are lists. Raises ValueError as for one record, but the
+        message does not name the record at fault.
         """
         size = self._head.size
         if len(sizes) and int(sizes.min()) < size:
@@ -144,7 +144,7 @@ class RecordDecoder:
 
 
 def _decoded(decode: Callable[[Buffer], Any], pieces: list[Buffer]) -> list[Any]:
-    """`decode` of each piece; without a Python call for each where that can be."""
+    """`decode` of each piece, where possible without a Python call for each."""
     if decode is decode_str:
         return list(map(str, pieces, repeat("utf-8")))
     if decode is bytes and pieces and isinstance(pieces[0], bytes):
@@ -153,7 +153,7 @@ def _decoded(decode: Callable[[Buffer], Any], pieces: list[Buffer]) -> list[Any]
 
 
 def slices(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[Buffer]:
-    """Pieces of one memory."""
+    """Pieces of one memory: `sizes[i]` bytes from `starts[i]` on."""
     data: Any = memory.data
     if len(sizes) and int(sizes.mean()) < SMALL:
         first = int(starts.min())

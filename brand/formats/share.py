@@ -1,8 +1,9 @@
 """share.json: which chunks of a data set are in this folder, and which node has the others (docs/format.md,
 section 10)?
 
-A data set that is divided over the disks of several nodes is one folder for each, its share, with all of the index and
-a run of the chunks. `cuts` says where the runs of all nodes begin, so no reader has to know how they were chosen.
+When a data set is divided over the disks of several nodes, each node has one folder: its share. A share holds the whole
+index and one run of consecutive chunks. `cuts` says where the runs of all nodes begin, so a reader need not know how
+they were chosen.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class Share:
 
     data_set_id: bytes
     node: int
-    """Whose share this is."""
+    """The node whose share this is."""
     group_chunks: int
-    """Only between groups of so many chunks a run may end."""
+    """Chunks in a group. A run ends only between two groups."""
     cuts: tuple[int, ...]
-    """Node `k` has chunks `cuts[k]` to `cuts[k + 1] - 1`; rises from 0 to the number of chunks."""
+    """Node `k` has chunks `cuts[k]` to `cuts[k + 1] - 1`. The cuts rise from 0 to the number of chunks."""
 
     @property
     def nodes(self) -> int:
@@ -43,11 +44,11 @@ class Share:
 
     @property
     def chunks(self) -> range:
-        """Numbers of the chunks that are here."""
+        """Numbers of the chunks in this share."""
         return range(self.cuts[self.node], self.cuts[self.node + 1])
 
     def samples(self, header: Header) -> int:
-        """How many samples are here."""
+        """How many samples are in this share."""
         return min(header.samples, self.chunks.stop * header.chunk_size) - self.chunks.start * header.chunk_size
 
     def here(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
@@ -72,7 +73,7 @@ def pack_share(share: Share) -> bytes:
 
 
 def read_share(folder: Path, manifest: Manifest) -> Share | None:
-    """What part of its data set a folder holds; None where it is the whole. Raises a `FormatError`."""
+    """The part of its data set that a folder holds; None where it holds all of it. Raises a `FormatError`."""
     path = folder / SHARE_NAME
     try:
         with path.open("rb") as file:
@@ -115,7 +116,7 @@ def parse_share(data: bytes, path: Path) -> Share:
 
 
 def _fault(share: Share) -> str | None:
-    """What contradicts itself in a share, or None."""
+    """How a share contradicts itself; None where it does not."""
     if share.node >= share.nodes:
         return f"node {share.node}, and there are {max(0, share.nodes)} nodes"
     if share.group_chunks < 1:

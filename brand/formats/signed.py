@@ -1,6 +1,7 @@
 """A small JSON document with a version and a checksum: the frame that `brand.json` and `share.json` have in common.
 
-People can read it, an edit by hand is noticed, and a newer major version is refused before anything else is looked at.
+People can read it, and the checksum reveals an edit by hand. A reader refuses a newer major version before it looks at
+anything else.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from brand.formats.header import canonical_json
 
 
 def pack_signed(marker: str, facts: Mapping[str, Any]) -> bytes:
-    """The document's bytes, indented for people, its checksum over the compact form; `marker` says what kind it is."""
+    """The document's bytes, indented for people. `marker` says its kind; the checksum is over the compact form."""
     value = {"format": marker, "version": [VERSION_MAJOR, VERSION_MINOR], **facts}
     value["checksum"] = xxhash.xxh3_64_hexdigest(canonical_json(value))
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
 def parse_signed(data: bytes, path: Path, *, marker: str, name: str, hint: str) -> dict[str, Any]:
-    """The document, with its kind, version and checksum checked, and nothing else.
+    """The document. Only its kind, version and checksum are checked.
 
-    `name` and `hint` are for messages: what it is called, and what to do. Raises `LayoutError`, `VersionError`,
+    Messages call the document `name`, and tell with `hint` what to do. Raises `LayoutError`, `VersionError`,
     `ChecksumError`.
     """
     try:
@@ -68,7 +69,7 @@ def identity(text: str) -> bytes:
 
 
 def natural(number: Any, name: str) -> int:
-    """A whole number from 0 on. Raises ValueError: floats, which may be infinite, and booleans are none."""
+    """`number`, if it is a whole number from 0 on. Raises ValueError, also for booleans and floats."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ValueError(f"{name} is {number!r}, not a whole number")
     return number

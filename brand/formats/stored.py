@@ -1,4 +1,4 @@
-"""Stored bytes of many samples in one memory: are they right, and what do they hold? All of them at a time."""
+"""Stored bytes of many samples in one memory: are they right, and what do they hold? A call handles all of them."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ class Stored:
     starts: NDArray[np.int64]
     """Where each sample begins in `memory`."""
     rows: NDArray[np.void]
-    """Their rows of the index, of dtype `ROW`: size, raw size, checksum, index."""
+    """The samples' rows of the index, of dtype `ROW`: size, raw size, checksum, index."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def part(self, which: NDArray[Any]) -> Stored:
-        """Some of them, as positions or as a mask."""
+        """Some of the samples; `which` holds their positions, or is a mask."""
         return Stored(self.memory, self.starts[which], self.rows[which])
 
     def right(self) -> NDArray[np.bool_]:
-        """Whose checksum is as recorded."""
+        """Whether each sample has the recorded checksum, shape (samples,)."""
         digest = xxhash.xxh3_64_intdigest
         found = [digest(view) for view in slices(self.memory, self.starts, self.rows["size"].astype(np.int64))]
         right: NDArray[np.bool_] = np.array(found, np.uint64) == self.rows["checksum"]
         return right
 
     def view(self, number: int) -> memoryview:
-        """The stored bytes of one."""
+        """The stored bytes of one sample."""
         start = int(self.starts[number])
         return self.memory.data[start : start + int(self.rows["size"][number])]
 
     def columns(self, decode: RecordDecoder, decompressor: Decompressor) -> list[NDArray[Any] | list[Any]]:
         """The fields that `decode` makes: numbers as arrays, others as lists.
 
-        Raises ValueError or RecursionError where one of them does not unpack or decode.
+        Raises ValueError or RecursionError where a sample does not unpack or decode.
         """
         sizes, raw_sizes = self.rows["size"].astype(np.int64), self.rows["raw_size"].astype(np.int64)
         return decode.columns(*decompressor.unpack_all(self.memory, self.starts, sizes, raw_sizes), raw_sizes)

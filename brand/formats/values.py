@@ -36,7 +36,7 @@ def encode_bytes(value: Any) -> bytes:
 
 
 def encode_json(value: Any) -> bytes:
-    """Compact JSON; NaN and infinity, which JSON does not have, are refused."""
+    """Compact JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -110,7 +110,7 @@ def encode_column(name: str, codec: str, values: Sequence[Any], indices: Sequenc
     """Payloads of one field of the samples with these indices. Raises `SchemaError` that names the sample at fault."""
     encode = ENCODERS[codec]
     try:
-        # str.encode itself refuses what is no str, and is three times as fast as asking first.
+        # str.encode itself refuses other types, and is three times as fast as a check beforehand.
         return list(map(str.encode if codec == "str" else encode, values))
     except (TypeError, ValueError, RecursionError):
         for position, value in enumerate(values):

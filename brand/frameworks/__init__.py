@@ -1,8 +1,8 @@
-"""What training frameworks need to use Brand's loaders: one module for each framework, which imports it.
+"""What training frameworks need to use Brand's loaders: each module imports one framework.
 
 accelerate     prepare: a loader under Accelerate, with a state that goes on anywhere
 lightning      BrandDataModule: loaders for a Lightning Trainer
 transformers   BrandTrainerMixin: draws for the Hugging Face Trainer
 
-What works without them, and what is refused, stands in `docs/frameworks.md`.
+`docs/frameworks.md` says what works without these modules, and what is refused.
 """

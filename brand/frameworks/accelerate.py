@@ -30,8 +30,8 @@ _END = object()
 def prepare(accelerator: Accelerator, loader: DataLoader[Any]) -> PreparedLoader:
     """A loader for the training loop: batches on the accelerator's device, and a state that Accelerate saves.
 
-    In place of `accelerator.prepare(loader)`. `loader` is a `BrandLoader`, or a `DataLoader` with a `BrandSampler` as
-    its sampler. Raises `UsageError` for another one: `accelerator.prepare` is right for that.
+    Call it in place of `accelerator.prepare(loader)`. `loader` is a `BrandLoader`, or a `DataLoader` with a
+    `BrandSampler` as its sampler. Raises `UsageError` for any other loader, for which `accelerator.prepare` is right.
     """
     prepared = PreparedLoader(loader, accelerator)
     accelerator.register_for_checkpointing(prepared)
@@ -41,8 +41,8 @@ def prepare(accelerator: Accelerator, loader: DataLoader[Any]) -> PreparedLoader
 class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     """Iterates over a loader as a prepared loader of Accelerate does, one batch ahead; each process has its own part.
 
-    The repeated samples of a last global batch that the processes do not divide are not known to
-    `accelerator.gather_for_metrics`, which therefore keeps them.
+    Where the processes do not divide the last global batch evenly, some of its samples are repeated.
+    `accelerator.gather_for_metrics` does not know of these repeats, so it keeps them.
     """
 
     def __init__(self, loader: DataLoader[Any], accelerator: Accelerator) -> None:
@@ -58,9 +58,9 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         self.total_batch_size = loader.batch_size * accelerator.num_processes
         self.gradient_state = GradientState()
         self._device = accelerator.device if accelerator.device_placement else None
-        self._drop_last = True  # which means: no samples to take away from the last global batch
+        self._drop_last = True  # so Accelerate takes no samples away from the last global batch
         self._handed_out: int | None = None
-        """Batches of the present iteration; None: the next one has not begun."""
+        """Batches handed out in the present iteration; None: the next iteration has not begun."""
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -82,11 +82,11 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             self.end()
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next iteration is."""
+        """Set the epoch of the next iteration."""
         self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where a run goes on: behind the last batch that was handed out; after the last one, in the next epoch."""
+        """Where a run goes on: after the last batch handed out; after an epoch's last batch, in the next epoch."""
         if self._handed_out is None or self.sampler.announced:
             return self.sampler.state_dict()
         if self.end_of_dataloader:
@@ -94,6 +94,6 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         return self.sampler.state_dict(batches=self._handed_out, batch_size=self.batch_size)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says, with the next iteration."""
+        """Have the next iteration begin where a state says."""
         self.sampler.load_state_dict(state)
         self._handed_out = None

@@ -1,8 +1,8 @@
 """How does the Hugging Face Trainer draw, and go on from a checkpoint?
 
 The Trainer counts optimizer steps, and skips batches to resume. The mixin gives it a loader that divides the positions
-itself, writes that loader's state into each checkpoint, and goes on from it. What the Trainer counts fits the same
-number of processes and samples a step only, so another one is refused.
+itself. It writes the loader's state into each checkpoint, and goes on from that state. The Trainer's count of steps
+holds only for the same number of processes and of samples a step, so the mixin refuses any other number.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ except ImportError as error:
     raise MissingExtraError("brand.frameworks.transformers needs Transformers: pip install transformers") from error
 
 STATE_FILE: Final = "brand.json"
-"""In each checkpoint: the loader's state, and what the Trainer's steps consist of."""
+"""File in each checkpoint: the loader's state, and what one step of the Trainer consists of."""
 
 
 class BrandTrainerMixin:
-    """Put before `Trainer`: `class MyTrainer(BrandTrainerMixin, Trainer)`; its `train_dataset` is a `BrandDataset`.
+    """A base class before `Trainer`: `class MyTrainer(BrandTrainerMixin, Trainer)`. It trains on a `BrandDataset`.
 
-    With `dataloader_num_workers=0` a `BrandLoader` makes the batches, else a `DataLoader` with so many workers.
+    With `dataloader_num_workers=0` a `BrandLoader` makes the batches; otherwise a `DataLoader` with that many workers.
     """
 
     _resumed: dict[str, Any] | None = None
@@ -54,7 +54,7 @@ class BrandTrainerMixin:
         return loader
 
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **more: Any) -> Any:
-        """As the Trainer's; raises `UsageError` where a checkpoint's steps are not of the same samples."""
+        """Train as the Trainer does. Raises `UsageError` where the checkpoint's steps consist of other samples."""
         folder = resume_from_checkpoint or None
         if folder is True:
             folder = get_last_checkpoint(self.args.output_dir)
@@ -78,7 +78,7 @@ class _KeepState(TrainerCallback):  # type: ignore[misc]
         self._loader, self._step = loader, step
 
     def on_save(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-        """The checkpoint's folder is there."""
+        """Write the state; the Trainer has made the checkpoint's folder."""
         if state.is_world_process_zero:
             file = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE_FILE
             file.write_text(json.dumps({"step": self._step, "loader": self._loader.state_dict()}), encoding="utf-8")

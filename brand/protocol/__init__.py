@@ -5,9 +5,9 @@ mapping     samples, chunks, groups, abstract memory (paper, section 3.2)
 plan        the tables that every protocol makes, and what follows from them: memory over time, kept samples
 stripes     the default protocol
 slots       the paper's protocol (section 3.3)
-prefetch    the same across nodes: what is asked for, and what is sent ahead (section 3.4)
+prefetch    the paper's protocol across nodes: what nodes ask for, and what is sent ahead (section 3.4)
 owners      which node owns which chunk
-split       who draws which position where ranks take what their own node owns first
+split       which rank draws which position, so that ranks first take what their own node owns
 order       what fixes the order of every epoch; makes plans
 tickets     epoch and position as one int
 """

@@ -52,6 +52,6 @@ class Mapping:
 
 
 def chunks_per_group(samples: int, chunk_size: int, abstract_memory: float) -> int:
-    """`n`, for an abstract memory of so many samples: from 1 to all chunks."""
+    """`n` for an abstract memory of `abstract_memory` samples: from 1 to the number of chunks."""
     wanted = -(-samples // max(1, int(abstract_memory)))
     return int(min(max(1, wanted), -(-samples // chunk_size)))

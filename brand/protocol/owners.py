@@ -1,7 +1,7 @@
 """Which node owns which chunk, and which node draws at which position?
 
 Groups are formed over the whole data set first and then given to nodes in contiguous runs, so that one plan serves any
-number of nodes. A node reads the chunks of its own groups, and nobody else reads them.
+number of nodes. A node reads the chunks of its own groups, and no other node reads them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ MAX_NODES: Final = 1024
 
 
 def owner_of_group(groups: int, nodes: int) -> NDArray[np.int32]:
-    """The node that owns each group, ascending, shape (groups,): shares differ by one group at the most.
+    """The node that owns each group, ascending, shape (groups,). Shares of nodes differ by at most one group.
 
-    Nodes without a group are among them where there are fewer groups than nodes. Raises ValueError.
+    Where there are fewer groups than nodes, some nodes own none. Raises ValueError.
     """
     if groups < 1:
         raise ValueError(f"{groups} groups have no owners: give 1 or more")
@@ -27,7 +27,7 @@ def owner_of_group(groups: int, nodes: int) -> NDArray[np.int32]:
 
 
 def owner_of_chunk(chunks: int, group_chunks: int, nodes: int) -> NDArray[np.int32]:
-    """The node that owns each chunk, which is that of its group of `group_chunks` chunks, shape (chunks,).
+    """The node that owns each chunk, shape (chunks,): the owner of its group of `group_chunks` chunks.
 
     Raises ValueError.
     """
@@ -39,6 +39,6 @@ def owner_of_chunk(chunks: int, group_chunks: int, nodes: int) -> NDArray[np.int
 def drawer_of(positions: NDArray[np.integer[Any]], nodes: int, ranks: int) -> NDArray[Any]:
     """The node that draws at each position, where ranks draw in turn and lie on nodes in contiguous blocks.
 
-    That is how launchers lay them out: ranks 0 to `ranks // nodes - 1` are on node 0, and so on. Same shape and type.
+    Launchers lay ranks out so: ranks 0 to `ranks // nodes - 1` are on node 0, and so on. Same shape and type.
     """
     return positions % ranks * nodes // ranks

@@ -2,10 +2,10 @@
 
 A plan is two tables: which sample is drawn at each position, and which reads must be finished before which position.
 The executor knows no protocol; it does the reads in the plan's order. Memory over time follows from the tables, so it
-is known before anything is read: `peak`, and from it which samples can be kept in memory for good: `choose_kept`.
+is known before anything is read. `peak` is its maximum, and `choose_kept` chooses samples that stay in memory for good.
 
-A protocol in which nodes ask each other adds a third table: who is asked at which position, and what is sent ahead with
-the answer. Each node computes the same one, so a request needs to say no more than its position.
+Where nodes ask each other, the protocol adds a third table: at which positions a node asks, and what the owner sends
+ahead with its answer. Each node computes the same table, so a request says no more than its position.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ READ = np.dtype([("deadline", "<i8"), ("chunk", "<i4"), ("first", "<i4"), ("coun
 class Requests:
     """The third table: what nodes ask each other for. Protocol `slots` makes it where there are several nodes.
 
-    A request is a draw of a sample that another node owns and has not sent ahead: its position is asked on demand. The
-    owner answers it first, then sends the samples of some of the asking node's next draws, which it has in memory.
-    Every position that is neither asked nor sent ahead is drawn by the node that owns its sample.
+    A request is a draw of a sample that another node owns and has not sent ahead: the drawing node asks on demand. The
+    owner first answers it. Then the owner sends samples of the asking node's next draws, as far as its memory holds
+    them. Where a position is neither asked for nor sent ahead, the node that draws it owns its sample.
     """
 
     positions: NDArray[Any]
-    """Positions that are asked on demand, ascending, shape (requests,)."""
+    """Positions of the requests, ascending, shape (requests,)."""
     prefetched: NDArray[Any]
-    """Positions whose samples are sent ahead, one request after the other, in the order of sending."""
+    """Positions whose samples are sent ahead, request by request, in the order of sending."""
     ends: NDArray[np.int64]
-    """Where those of each request end in `prefetched`, shape (requests,)."""
+    """Where the positions of each request end in `prefetched`, shape (requests,)."""
 
     def sent_with(self, number: int) -> NDArray[Any]:
         """Positions whose samples are sent after the answer to a request, ascending."""
@@ -55,14 +55,14 @@ class Plan:
     reads: NDArray[np.void]
     """Of dtype `READ`, by deadline."""
     held: NDArray[Any] | None = None
-    """Places that the reads hold in memory, one read after the other, shape (samples,); None: each read holds all."""
+    """Places that the reads hold in memory, read by read, shape (samples,); None: each read holds all that it reads."""
     held_ends: NDArray[np.integer[Any]] | None = None
     """Where the places of each read end in `held`, shape (reads,)."""
     requests: Requests | None = None
-    """What nodes ask each other for; None: nothing is asked for on demand."""
+    """What nodes ask each other for; None: no node asks another one."""
 
     def places_read(self, number: int) -> tuple[int, int]:
-        """First place and end of what a read reads."""
+        """The first place that a read reads, and the place after the last."""
         read = self.reads[number]
         first = int(read["chunk"]) * self.mapping.chunk_size + int(read["first"])
         return first, first + int(read["count"])
@@ -105,7 +105,7 @@ def memory_over_time(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | 
 
 
 def peak(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> int:
-    """The most that is ever held (see `memory_over_time`)."""
+    """The largest size held in memory at any position (see `memory_over_time`)."""
     return int(memory_over_time(plan, size_of, read_of).max())
 
 
@@ -114,8 +114,8 @@ def choose_kept(
 ) -> NDArray[np.bool_]:
     """Which places are never released, so that they and the rest of the epoch fit into `room`. Shape (samples,).
 
-    Whole stripes in a random order, as many as fit. The more is kept, the less must be held for a while: with a share
-    `k` kept, `k * all + (1 - k) * peak` is needed.
+    Keeps whole stripes in a random order, as many as fit. The more is kept, the less comes and goes: with a share `k`
+    kept, `k * all + (1 - k) * peak` is needed.
     """
     mapping, total = plan.mapping, int(size_of.sum(dtype=np.int64))
     if total <= room:

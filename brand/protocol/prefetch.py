@@ -1,19 +1,19 @@
 """Protocol `slots` across nodes: who answers each draw, and what is sent ahead with the answer? (Paper, section 3.4.)
 
-A draw that looks at a location of the drawing node's own goes as on one node (`slots`). A draw elsewhere is a request
-to the owner, who answers it in the same way, reading where nothing lies there, and then goes through the next `window`
-draws of the asking node. Each of these that looks at one of the owner's locations is checked: does something lie there,
-has the asking node nothing for that location that it has not used yet, and has it room? Then that sample is sent
-ahead. It is gone at the owner, belongs to that draw, and takes room of the asking node's remote abstract memory until
-that draw uses it. Nothing is ever read in order to be sent ahead.
+A draw that looks at one of the drawing node's own locations goes as on one node (`slots`). Any other draw is a request
+to the owner node. The owner answers it in the same way, and reads a chunk where the location is empty. Then the owner
+goes through the next `window` draws of the asking node and checks each one that looks at a location of the owner. Does
+a sample lie there, has the asking node used what it was sent for that location before, and has it room? Then the owner
+sends the sample ahead. The sample leaves the owner, belongs to that draw, and takes room in the asking node's remote
+abstract memory until that draw uses it. The owner never reads in order to send ahead.
 
-The paper lets messages decide. Here the global order of positions is the time, so all of this is a plan, which every
-node computes for itself before the epoch begins, and which a lost message or a restarted node cannot change.
+The paper lets messages decide. Here the global order of positions is the time, so all of this is a plan. Every node
+computes it for itself before the epoch begins, and no lost message or restarted node can change it.
 
-Without anything sent ahead a location does not care who asks, and the plan is that of one node. With it nodes depend on
-each other through the room that they have, so the epoch is played draw by draw. A draw of what was sent ahead costs one
-look-up; the check list of a request is a few operations on arrays. What makes it short: of the draws of a location by
-one node, only the first that is still to come can be sent ahead, as later ones wait for it to be used.
+Where nothing is sent ahead, it does not matter which node draws, and the plan is that of one node. Otherwise nodes
+depend on each other's free room, so the epoch is played draw by draw. A draw of a sample that was sent ahead costs one
+look-up. The check list of a request costs a few operations on arrays; it stays short, because only a node's next draw
+of a location can be sent ahead.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def plan_requests(
 ) -> Plan:
     """The plan for a given access sequence: a permutation of all places.
 
-    `ranks` draw in turn and lie on `nodes` in contiguous blocks of one size. `window` is how many of a node's next
-    draws are checked with each of its requests, `remote` the limit of a node's remote abstract memory in samples; with
-    either 0, nothing is sent ahead. With one node the plan is that of `plan_access`. Raises ValueError.
+    `ranks` draw in turn and lie on `nodes` in contiguous blocks of one size. With each request of a node, the owner
+    checks the node's next `window` draws. `remote` is the limit of a node's remote abstract memory in samples. Where
+    either is 0, nothing is sent ahead. With one node the plan is that of `plan_access`. Raises ValueError.
     """
     if ranks < 1 or nodes < 1 or ranks % nodes:
         raise ValueError(f"{ranks} ranks on {nodes} nodes: give every node as many ranks, 1 or more")
@@ -80,7 +80,7 @@ def plan_requests(
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """Which positions does each node draw? As `drawer_of` says; this counts the draws of one node."""
+    """Which positions does each node draw? The same as `drawer_of` says; this also counts the draws of one node."""
 
     nodes: int
     ranks: int
@@ -97,7 +97,7 @@ class _Turns:
         return positions[positions < samples]
 
     def later(self, position: int, draws: int) -> int:
-        """Position of the draw that is so many draws of the same node after this one."""
+        """Position of the same node's draw that comes `draws` draws after the one at `position`."""
         first_rank = position % self.ranks // self.each * self.each
         turn = position // self.ranks * self.each + position % self.each + draws
         return turn // self.each * self.ranks + first_rank + turn % self.each
@@ -105,20 +105,20 @@ class _Turns:
 
 @dataclass(frozen=True, slots=True)
 class _RemoteDraws:
-    """The draws of what another node owns, numbered by the node that draws, the owner, and the position."""
+    """The draws of samples that another node owns, numbered in the order of drawing node, owner and position."""
 
     number_at: NDArray[Any]
     """Number of the draw at each position, shape (samples,); -1 where a node draws what it owns."""
     position: NDArray[Any]
     location: NDArray[Any]
     before: NDArray[Any]
-    """Number of the same node's last draw of the same location before this one; -1: there is none."""
+    """Number of the same node's previous draw of the same location; -1: there is none."""
     ends: NDArray[np.int64]
-    """Where the draws by each node of what each owner owns end, shape (nodes, nodes)."""
+    """Where the numbers of a node's draws from an owner end, by node and owner, shape (nodes, nodes)."""
 
 
 def _remote_draws(mapping: Mapping, location: NDArray[Any], turns: _Turns, owner: NDArray[np.int32]) -> _RemoteDraws:
-    """Find them in an access sequence, node by node."""
+    """Find the remote draws of an access sequence, node by node."""
     samples, kind = mapping.samples, index_dtype(mapping.samples)
     number_at = np.full(samples, -1, kind)
     position, before = np.empty(samples, kind), np.empty(samples, kind)
@@ -140,7 +140,7 @@ def _remote_draws(mapping: Mapping, location: NDArray[Any], turns: _Turns, owner
 
 
 def _last_before(location: NDArray[Any], first: int) -> NDArray[Any]:
-    """For each of some draws, numbered from `first` on, the last one before it of the same location, or -1."""
+    """For each draw, the number of the previous draw of the same location, or -1. Numbers begin at `first`."""
     order = group_positions(location)
     again = np.diff(location[order], prepend=-1) == 0
     before = np.full(len(location), -1, order.dtype)
@@ -149,14 +149,14 @@ def _last_before(location: NDArray[Any], first: int) -> NDArray[Any]:
 
 
 class _Dice:
-    """The numbers that decide between equals, each made when the first group needs it and kept until the last does."""
+    """Random numbers that decide between equals, made when the first group needs them and kept until the last does."""
 
     def __init__(self, mapping: Mapping, seed: int, epoch: int) -> None:
         self._mapping, self._stream = mapping, (seed, epoch)
         self._thrown = np.zeros(mapping.groups, np.int32)
         self._steps: list[NDArray[np.int64]] = []
         self._left: list[int] = []
-        """Groups that have still to use each step."""
+        """How many groups have still to use each step."""
 
     def throw(self, group: int) -> NDArray[np.int64]:
         """The priorities of a group's chunks at its next refill, shape (group_chunks,)."""
@@ -202,7 +202,7 @@ class _Cluster:
         self._asked, self._sent_ends = array("q"), array("q")
 
     def play(self, location: NDArray[Any], refill: Refill, dice: _Dice) -> None:
-        """All draws of the epoch, in the order of positions. `location` is where each looks, shape (samples,)."""
+        """Play all draws of the epoch, in order of position. `location` is where each draw looks, shape (samples,)."""
         lies, sample_of, waiting = self._lies.data, self._sample_of.data, self._waiting.data  # faster, one by one
         room, ranks, each = self._room, self._turns.ranks, self._turns.each
         for part in blocks(len(location)):
@@ -244,7 +244,7 @@ class _Cluster:
         self._held_ends.append(end)
 
     def _send_ahead(self, position: int, number: int) -> None:
-        """Go through the check list of a request that was answered just now: remote draw `number`."""
+        """Go through the check list of a request that the owner has just answered: remote draw `number`."""
         draws, node = self._draws, position % self._turns.ranks // self._turns.each
         self._asked.append(position)
         if self._room[node]:
@@ -252,7 +252,7 @@ class _Cluster:
             last = self._turns.later(position, self._window)
             end = bisect_right(self._position, last, number + 1, int(draws.ends[node, owner]))
             sent = np.flatnonzero(self._waiting[number + 1 : end]) + (number + 1)
-            sent = sent[draws.before[sent] <= number]  # the node has nothing for that location that it has not used
+            sent = sent[draws.before[sent] <= number]  # the node has used what it was sent for that location before
             sent = sent[self._lies[draws.location[sent]] >= 0][: self._room[node]]
             where, positions = draws.location[sent], draws.position[sent]
             self._sample_of[positions] = self._lies[where]

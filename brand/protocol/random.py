@@ -1,8 +1,8 @@
 """Where do random numbers come from, so that a seed gives the same order on every machine and in every version?
 
-From the raw output of the counter-based generator Philox, whose stream numpy promises to keep, and from sorting; never
-from numpy's distributions, which may change. A stream is named by its seed and three small numbers; each of its words
-can be had without making those before it.
+They come from sorting and from the raw output of the counter-based generator Philox, whose stream numpy promises to
+keep. They never come from numpy's distributions, which may change. A seed and three small numbers name a stream. Any of
+its words can be made without the words before it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Protocol `slots`: the paper's, to the letter (section 3.3).
 
-The sample at place `i` is slot `i % C` of chunk `i // C`. A draw looks at one location, (group, slot). What lies there
-is delivered and gone. Where nothing lies, one of the group's chunks whose file for that slot is not filled yet this
-epoch is read whole, that with the highest fill rate, and fills every empty location whose file is not filled yet.
-Nothing is ever evicted.
+The sample at place `i` is slot `i % C` of chunk `i // C`. A draw looks at one location: (group, slot). A sample that
+lies there is delivered and leaves the memory. Where the location is empty, the candidates are those of the group's
+chunks whose file for that slot is not filled yet this epoch. The candidate with the highest fill rate is read whole,
+and fills every empty location for which its file is not filled yet. Nothing is ever evicted.
 
-All groups go through their refills together: between two refills of a group every draw hits, so the next miss of a
-location is its next draw, or the one after that where something lies there. A step of the loop is one refill of every
+All groups go through their refills together. Between two refills of a group every draw hits, so the next miss of a
+location is its next draw, or the draw after that where a sample lies there. A step of the loop is one refill of every
 group, not one sample.
 """
 
@@ -57,7 +57,7 @@ def priorities(mapping: Mapping, seed: int, epoch: int, step: int) -> NDArray[np
 
 
 def unfilled_files(mapping: Mapping) -> NDArray[np.bool_]:
-    """Which files were not filled yet when an epoch begins: all that there are, shape (groups, n, chunk size)."""
+    """Which files are not filled yet when an epoch begins: all that exist, shape (groups, n, chunk size)."""
     there = np.arange(mapping.chunk_size) < mapping.chunk_samples()[:, None]
     return there.reshape(mapping.groups, mapping.group_chunks, mapping.chunk_size)
 
@@ -71,7 +71,7 @@ def whole_reads(mapping: Mapping, deadlines: NDArray[Any], chunks: NDArray[Any])
 
 
 class _Groups:
-    """The state of all groups: what lies at each location, which files are filled, how far the draws are."""
+    """The state of all groups: which sample lies at each location, which files are filled, how far the draws are."""
 
     def __init__(self, mapping: Mapping, access: NDArray[np.integer[Any]]) -> None:
         groups, n, slots = mapping.groups, mapping.group_chunks, mapping.chunk_size
@@ -98,7 +98,7 @@ class _Groups:
         self._missing = np.zeros(groups, np.int64)
 
     def draw_until_miss(self) -> NDArray[np.bool_]:
-        """Deliver all that is drawn before each group's next miss; which groups have one, shape (groups,)."""
+        """Deliver all draws before each group's next miss. Returns which groups have a miss, shape (groups,)."""
         lies = self._chunk >= 0
         next_draw = np.take_along_axis(self._draw, self._drawn[:, :, None], axis=2)[:, :, 0]
         in_vain = np.take_along_axis(self._draw, (self._drawn + lies)[:, :, None], axis=2)[:, :, 0]
@@ -134,7 +134,7 @@ class _Groups:
         self._refills.append((self._next[group], chunk.astype(np.int32), held, counts))
 
     def plan(self) -> Plan:
-        """The finished plan. The groups are of no use after it."""
+        """The finished plan. This object is of no use afterwards."""
         del self._draw, self._unfilled, self._chunk
         deadline, chunk, counts = (np.concatenate([step[k] for step in self._refills]) for k in (0, 1, 3))
         order = np.argsort(deadline).astype(np.int32)  # a position is one draw, so no two are equal
@@ -148,6 +148,6 @@ class _Groups:
             goes_to = starts[first : first + len(count)]
             in_order[np.repeat(goes_to - (np.cumsum(count) - count), count) + np.arange(len(held))] = held
             first += len(count)
-            self._refills[step] = ()  # together they are as large as what is made of them
+            self._refills[step] = ()  # all refills together are as large as the arrays that are made of them
         reads = whole_reads(self.mapping, deadline[order], chunk[order])
         return Plan(self.mapping, self._sample_of, reads, in_order, sorted_ends)

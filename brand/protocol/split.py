@@ -1,8 +1,8 @@
 """Which rank draws which position of a global batch, so that few samples cross the network?
 
-By default ranks draw in turn, wherever a sample lies. Here a rank takes what its own node owns first. A global batch is
-the same set of positions either way, and every rank takes equally many of it; only what a node owns beyond its ranks'
-share of a batch crosses to other nodes.
+By default ranks draw in turn, wherever a sample lies. Here a rank first takes samples that its own node owns. A global
+batch is the same set of positions either way, and every rank takes equally many of them. Samples cross to other nodes
+only where a node owns more of a batch than its ranks take.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ def split_near(
 ) -> NDArray[np.int16] | NDArray[np.int32]:
     """The rank that draws each position, shape (positions,).
 
-    `owner_at` is the node that owns the sample of each position from the start of the iteration on, shape (positions,);
-    `node_of_rank` the node of each rank, shape (ranks,); `batch` what a rank takes of each global batch, in samples. Of
-    a whole global batch each rank gets exactly `batch` positions: a node keeps the first of its own that its ranks have
-    room for, what is over goes to the nodes that lack some, lowest node first, and a node's ranks take its positions
-    in turn. The positions of the last, incomplete global batch go to the ranks in turn. Raises ValueError.
+    `owner_at` is the node that owns the sample of each position from the start of the iteration on, shape (positions,).
+    `node_of_rank` is the node of each rank, shape (ranks,). `batch` is the number of samples that a rank takes of each
+    global batch.
+
+    Each rank gets exactly `batch` positions of a whole global batch. A node keeps the first positions that it owns, as
+    many as its ranks take. Its surplus goes to the nodes that lack positions, lowest node first. The ranks of a node
+    take its positions in turn. All ranks take the positions of a last, incomplete global batch in turn. Raises
+    ValueError.
     """
     ranks = len(node_of_rank)
     if ranks < 1 or batch < 1:
@@ -52,7 +55,7 @@ def _split_whole(owner: NDArray[np.int16], node_of_rank: NDArray[np.int16], batc
     """Fill in the ranks of whole global batches, a row each."""
     nodes = 1 + max(int(node_of_rank.max()), int(owner.max()))
     room = batch * np.bincount(node_of_rank, minlength=nodes)
-    # By the node that draws and then by position, every row has the same ranks: those of each node in turn.
+    # Sorted by drawing node and then by position, every row has the same ranks: those of each node in turn.
     in_turn = np.concatenate([np.tile(np.flatnonzero(node_of_rank == node), batch) for node in np.unique(node_of_rank)])
     rows = max(1, BLOCK // max(owner.shape[1], nodes))
     for first in range(0, len(owner), rows):
@@ -66,13 +69,13 @@ def _drawers(owner: NDArray[np.int16], room: NDArray[np.intp]) -> NDArray[np.int
     rows, size = owner.shape
     nodes = len(room)
     own = np.bincount((np.arange(rows)[:, None] * nodes + owner).ravel(), minlength=rows * nodes).reshape(rows, nodes)
-    # In order of owner and then of position, each owner's positions from the `room`-th on are over.
+    # Sorted by owner and then by position, each owner's positions from the `room`-th on are surplus.
     order = np.argsort(owner, axis=1, kind="stable")
     over_from = np.cumsum(own, axis=1) - own + room
     over = np.empty((rows, size), np.bool_)
     in_order = np.arange(size) >= np.repeat(over_from.ravel(), own.ravel()).reshape(rows, size)
     np.put_along_axis(over, order, in_order, axis=1)
-    # A row has as many positions over as its nodes lack.
+    # A row has as many surplus positions as its nodes lack.
     lacks = np.maximum(room - own, 0)
     drawer = owner.copy()
     drawer[over] = np.repeat(np.tile(np.arange(nodes, dtype=np.int16), rows), lacks.ravel())

@@ -1,12 +1,12 @@
 """Protocol `stripes`, the default: each stripe is read exactly once an epoch, at a random time of its group's tape.
 
-Each epoch every group puts the stripes of its chunks in random order. The group's tape is a sort by keys: the samples
-of a stripe before which `s` samples were put get the keys `s + W * (p + u) / r`, with `p` a random permutation of
-0 .. r-1, `u` uniform in [0, 1), and `W = 2 * chunk_size - r`. The stratified `p` keeps stripe mates apart, so that they
-hardly ever meet in a batch; `W` bounds how long a sample waits, so that about `chunk_size` samples of a group are in
-memory at a time. The tape depends on (seed, epoch, group) and on nothing else.
+Each epoch every group puts the stripes of its chunks in random order. The group's tape is a sort by keys. Where `s`
+samples come before a stripe in that order, the samples of the stripe get the keys `s + W * (p + u) / r`, with `p` a
+random permutation of 0 .. r-1, `u` uniform in [0, 1), and `W = 2 * chunk_size - r`. The stratified `p` keeps stripe
+mates apart, so that they hardly ever meet in a batch. `W` bounds how long a sample waits, so that about `chunk_size`
+samples of a group are in memory at a time. The tape depends on (seed, epoch, group) and on nothing else.
 
-Groups are planned together as rows of arrays, in blocks that bound the memory it takes.
+Groups are planned together as rows of arrays, a block of groups at a time, so that planning takes little memory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _plan_block(
     chunk += row * n
     sample_of[draws] = (chunk + groups[0] * n) * mapping.chunk_size + offset
 
-    # A stripe is due when the first of its samples is drawn, and not after one that comes later in its group's order.
+    # A stripe is due when the first of its samples is drawn, but no later than the stripes behind it in group order.
     first_draw = np.full(length.size, np.iinfo(np.int64).max)
     owner = row * (n * per_chunk) + within // stripe
     first_draw[owner[::-1]] = draws[::-1]  # the last assignment stands: the first draw
@@ -81,7 +81,7 @@ def _plan_block(
 def _stripe_order(
     length: NDArray[np.int64], stream: tuple[int, int], first_group: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Stripes of each group in the order of reading, empty ones among them; and samples read before each stripe."""
+    """Stripes of each group in the order of reading, with empty ones, and the number of samples before each stripe."""
     rows, width = length.shape
     mask = low_mask(width)
     keys = _rows_of_bits(rows, width, stream, Stream.STRIPE_ORDER, first_group)
@@ -122,7 +122,7 @@ def _keys(
 
 
 def _tape(sample: NDArray[np.uint64], key: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Samples in key order, row by row. Keys are not negative, so their bits order as they do."""
+    """Samples in key order, row by row. Keys are not negative, so their bits sort as the keys do."""
     mask = low_mask(sample.shape[1])
     keys = key.view(np.uint64)
     keys &= ~mask

@@ -5,8 +5,8 @@
     bits 32-47  epoch
     bits 0-31   position
 
-So a ticket is an ordinary int, fits int64, costs nothing to pickle, and is far out of range for everything that takes
-indices: used by mistake as one it fails loudly.
+So a ticket is an ordinary int, fits int64 and costs nothing to pickle. It is far out of range as an index, so a ticket
+that is used as an index by mistake fails loudly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TICKET: Final = 1 << 62
 TAGS: Final = (1 << 14) - 1
 MAX_POSITIONS: Final = 1 << 32
 TICKETS_END: Final = TICKET + (TAGS << 48)
-"""No ticket is as large; what is, is an index out of range."""
+"""Every ticket is smaller. A larger number, or this one, is an index out of range."""
 _TAG_AT: Final = 48
 _EPOCH_AT: Final = 32
 _EPOCH_MASK: Final = (1 << (_TAG_AT - _EPOCH_AT)) - 1

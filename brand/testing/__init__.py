@@ -1,7 +1,7 @@
-"""Tools for tests of Brand and of what is built on it: they break data sets on purpose, and nothing else uses them.
+"""Tools for tests of Brand and of what is built on it: they break data sets on purpose, and only tests use them.
 
 damage    what storage does to files: flipped bits, files cut short, sectors in a wrong place; to all of a data set
 trials    one damage: what do verify, reads and draws make of it?
-integrity thousands of them, and a table (python -m brand.testing.integrity)
+integrity thousands of damages, and a table (python -m brand.testing.integrity)
 forge     what a hostile writer does: any change, with all checksums made right again
 """

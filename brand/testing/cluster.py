@@ -36,9 +36,9 @@ class RunningCluster:
     path: str
     token: str
     servers: dict[int, RunningServer] = field(default_factory=dict)
-    """By node; one that was killed is missing."""
+    """Node -> its server; a killed node is missing."""
     links: dict[tuple[int, int], Link] = field(default_factory=dict)
-    """By the node that asks and the one that answers."""
+    """(asking node, answering node) -> the link between them."""
     _start: Callable[[int], RunningServer] | None = None
     _stacks: dict[int, ExitStack] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class RunningCluster:
         return self.servers[node].facts()
 
     def kill(self, node: int) -> None:
-        """End a node at once; the others find out by themselves."""
+        """End a node at once; the other nodes find out by themselves."""
         del self.servers[node]
         self._stacks.pop(node).close()
 
@@ -62,7 +62,7 @@ class RunningCluster:
             self.kill(node)
 
     def restart(self, node: int) -> None:
-        """Start a node again, which has forgotten everything, where the others look for it."""
+        """Start a killed node again, with empty memory, at the address where the other nodes look for it."""
         assert self._start is not None
         self.servers[node] = self._start(node)
 
@@ -82,12 +82,12 @@ def running_cluster(
 
     Args:
         path: Folder of the data set that all nodes see, or the folders of their shares (`brand partition`).
-        nodes: How many.
-        memory: How much each may hold, as `BrandDataset(memory=...)`.
+        nodes: How many nodes there are.
+        memory: How much memory each node may hold, as `BrandDataset(memory=...)`.
         remote_memory: How much of it other nodes may fill.
-        depth: Reads in flight of each.
-        storage: What single nodes read from, by node.
-        tls: Certificates, for all nodes the same.
+        depth: Reads in flight of each node.
+        storage: Node -> its storage; a node that is not listed reads local files.
+        tls: Certificates, the same for all nodes.
     """
     paths = [os.fspath(path)] * nodes if isinstance(path, str | os.PathLike) else [os.fspath(p) for p in path]
     token, where = secrets.token_hex(16), [random_address() for _ in range(nodes)]

@@ -1,9 +1,9 @@
 """What storage does to files: a bit flips, the end is missing, a sector lies elsewhere. Checksums stay as they were.
 
-flip_bit, overwrite, truncate, extend    one file, as told
-any_damage                               anything of that to a whole data set, drawn with a seed (`Damage`)
+flip_bit, overwrite, truncate, extend    one file, as the caller says
+any_damage                               any such damage to a whole data set, drawn with a seed (`Damage`)
 
-`python -m brand.testing.integrity` finds out what reads, draws and `verify` make of thousands of them.
+`python -m brand.testing.integrity` finds out what reads, draws and `verify` make of thousands of damages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 SECTORS: Final = (64, 512, 4096)
-"""Sizes of what devices and file systems move as a whole, and one that small files have several of."""
+"""Bytes that devices and file systems move as a whole; with 64, small files have several sectors, too."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Damage:
     story: str
     """What happened, for people."""
     files: Mapping[str, bytes]
-    """The files that change, by path below the folder, with what they hold afterwards."""
+    """Path below the folder -> what the file holds afterwards, for the files that change."""
 
     def apply(self, folder: Path, *, in_place: bool = False) -> None:
-        """Put new files in the place of those of a folder, or `in_place`, for those who have them open, too."""
+        """Replace files of a folder by new ones. With `in_place`, change the old files, which may be open."""
         write_files(folder, self.files, in_place=in_place)
 
 
@@ -56,10 +56,10 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, in_place: bool = Fa
 
 
 def any_damage(files: Mapping[str, bytes], rng: random.Random, kind: str | None = None) -> Damage:
-    """One thing that goes wrong with these files, by path; `kind` is one of `KINDS`, or any.
+    """One damage to `files` (path -> contents). `kind` is one of `KINDS`; None: any.
 
-    Something always changes that has a meaning: white space between the tokens of a JSON document has none. Every file
-    has the same chance, whatever its size. Pure.
+    The damage always changes what a file means, which white space between the tokens of a JSON document does not. Every
+    file has the same chance, whatever its size. Pure.
     """
     while True:
         chosen = kind or rng.choice(KINDS)
@@ -109,7 +109,7 @@ def _swap(files: Mapping[str, bytes], rng: random.Random) -> Damage | None:
 
 
 def _misdirect(files: Mapping[str, bytes], rng: random.Random) -> Damage | None:
-    """A sector was written elsewhere: it is there, and where it belongs is what was there before (zeros, often)."""
+    """A sector was written to a wrong place; its right place holds what was there before (often zeros)."""
     one = _any_file(files, rng)
     other = one if rng.random() < 0.5 else _any_file(files, rng)
     place = _two_sectors(files, one, other, rng)
@@ -145,7 +145,7 @@ _MAKERS: Final[dict[str, Callable[[Mapping[str, bytes], random.Random], Damage |
     "misdirect": _misdirect,
 }
 KINDS: Final = tuple(_MAKERS)
-"""What `any_damage` knows."""
+"""The kinds of damage that `any_damage` makes."""
 
 
 def flip_bit(path: Path, bit: int) -> None:

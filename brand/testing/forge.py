@@ -1,6 +1,6 @@
 """What a hostile writer does: any change, with the checksums made right again, so that only layout checks can tell.
 
-take_apart -> Parts -> put_together     a chunk file that is right in itself, whatever its parts say
+take_apart -> Parts -> put_together     a chunk file with right sums, whatever its parts say
 set_preamble, set_row                   one number of a front changed, the front signed again
 edit_manifest                           brand.json changed and signed again
 sign_index                              samples.npy, chunks.npy and the manifest made to agree with the chunks
@@ -70,7 +70,7 @@ class Parts:
 
 
 def take_apart(path: Path) -> Parts:
-    """The parts of a chunk file that is whole; nothing is checked."""
+    """The parts of a whole chunk file; checks nothing."""
     data = path.read_bytes()
     header_end = PREAMBLE_SIZE + preamble(path, "header_size")
     rows = table(path)
@@ -107,7 +107,7 @@ def table(path: Path) -> NDArray[np.void]:
 
 
 def set_preamble(path: Path, **fields: Any) -> None:
-    """Change fields of a chunk's preamble and sign its front again, as far as the file holds one."""
+    """Change fields of a chunk's preamble, and sign as much of its front as the file holds again."""
     data = bytearray(path.read_bytes())
     for name, value in fields.items():
         letter, offset = _PREAMBLE[name]

@@ -2,9 +2,9 @@
 
     python -m brand.testing.integrity [--trials 20000] [--seed N] [--first N] [--jobs 2] [--work FOLDER]
 
-Processes of their own run the trials (`brand.testing.trials`), so one that dies, or does not come back, is counted and
-replaced. Prints a table by kind of damage, and each trial that went wrong with the numbers that repeat it
-(`--seed S --first N --trials 1`). Exit code 1 if any did.
+Child processes run the trials (`brand.testing.trials`), so a child that dies or hangs is counted and replaced. Prints
+a table by kind of damage, and for each trial that went wrong the options that repeat it (`--seed S --first N --trials
+1`). The exit code is 1 if any trial went wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from brand.testing.damage import KINDS
 from brand.testing.trials import make_sets, open_subjects, run_trial
 
 STUCK_S: Final = 120.0
-"""A process that says nothing for so long does not come back."""
+"""A process that writes nothing for so long counts as hung."""
 LARGEST_BYTES: Final = 500_000_000
 """Memory that no process may exceed."""
 
@@ -58,11 +58,11 @@ def run(work: Path, seed: int, first: int, trials: int, jobs: int) -> Iterator[R
                         selector.register(child.start(), selectors.EVENT_READ, child)
             for child in children:
                 if not child.ended and time.monotonic() - child.heard_s > STUCK_S:
-                    child.process.kill()  # it is then found to have died
+                    child.process.kill()  # the loop then sees that it died
 
 
 class _Child:
-    """A process that runs trials, started anew where it dies."""
+    """A process that runs trials. The parent starts it again when it dies."""
 
     def __init__(self, work: Path, seed: int, left: list[int]) -> None:
         self._work, self._seed, self.left = work, seed, left
@@ -89,7 +89,7 @@ class _Child:
         return self.process.stdout.fileno()
 
     def results(self) -> Iterator[Result]:
-        """What it has said since."""
+        """The results that it has written since the last call."""
         assert self.process.stdout is not None
         data = os.read(self.process.stdout.fileno(), 1 << 16)
         self.heard_s, self.ended = time.monotonic(), not data
@@ -100,7 +100,7 @@ class _Child:
             yield result
 
     def lost(self, how: str) -> Iterator[Result]:
-        """The trial with which it died, if it did."""
+        """The trial in which the process died, if it did."""
         code = self.process.wait()
         if code and self.left:
             yield {

@@ -19,7 +19,7 @@ class Link:
         self._target = (host.strip("[]"), int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        """Where it can be reached."""
+        """Where the link can be reached."""
         self.bytes_per_s: float | None = None
         """How fast it is each way; None: as fast as it can."""
         self.relayed = 0
@@ -42,19 +42,19 @@ class Link:
         self._open = True
 
     def hold(self) -> None:
-        """Relay nothing more, and end nothing: as where a cable is pulled. Until `release`."""
+        """Relay nothing and end nothing until `release`, as if a cable were pulled."""
         self._flowing.clear()
 
     def release(self) -> None:
-        """Relay again, also what has come meanwhile."""
+        """Relay again, first what has come meanwhile."""
         self._flowing.set()
 
     def flip(self) -> None:
-        """Change a bit of the next bytes that it relays, unnoticed by TCP."""
+        """Change a bit of the next bytes that the link relays. TCP does not notice."""
         self._flips += 1
 
     def close(self) -> None:
-        """End it for good."""
+        """End the link for good."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

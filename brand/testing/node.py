@@ -5,8 +5,8 @@
         ...
         assert server.facts()["failed_reads"] == 1
 
-It is the server that training uses, with real sockets and shared pages; only its process is this one, so that a test
-sees inside, is quick and leaves nothing behind. `brand.testing.storage` has storage to give it. Linux only.
+It is the server that training uses, with real sockets and shared pages. It runs in this process, so a test is quick,
+sees inside and leaves nothing behind. `brand.testing.storage` has storage that breaks. Linux only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _END_LIMIT_S: Final = 30.0
 
 
 def random_address() -> str:
-    """An address where nobody listens."""
+    """An address at which no server listens."""
     return f"unix:@brand-testing-{secrets.token_hex(8)}"
 
 
@@ -79,11 +79,11 @@ def running_server(
         path: Folder of the data set.
         memory: How much the server may hold, as `BrandDataset(memory=...)`.
         depth: Reads in flight.
-        storage: What it reads from.
-        owners: Processes with the last of which it ends by itself.
-        address: Where it listens; None: anywhere.
+        storage: What the server reads from.
+        owners: Processes; the server ends by itself when the last of them has ended.
+        address: Where the server listens; None: anywhere.
 
-    Raises what ended the server, if anything but this block did, at the end of the block.
+    At the end of the block, raises the error that ended the server, if there was one.
     """
     server = NodeServer(path, address or random_address(), memory=memory, owners=owners, depth=depth, storage=storage)
     with running(os.fspath(path), server) as found:
@@ -92,7 +92,7 @@ def running_server(
 
 @contextmanager
 def running(path: str, server: NodeServer) -> Iterator[RunningServer]:
-    """Run a server in a thread for the length of the block; raises what ended it, if anything but this block did."""
+    """Run a server in a thread for the length of the block. Raises the error that ended it, if there was one."""
     faults: list[BaseException] = []
 
     def serve() -> None:

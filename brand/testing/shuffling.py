@@ -1,9 +1,9 @@
 """How well does a loader shuffle? Three figures of one epoch and a test of several, for any loader, from ids alone.
 
-A **place** is where a sample lies in storage: `place + 1` lies beside it, and its chunk is `place // chunk_size`. A
-loader that is given places as ids delivers what is measured here; where its ids are something else (source indices),
-`place_of[id]` says where each sample lies. A sequence is one whole epoch, in the order of training: with several ranks,
-global batch after global batch.
+A **place** is where a sample lies in storage: `place + 1` lies beside it, and its chunk is `place // chunk_size`. The
+functions take ids as places; where a loader's ids are something else (source indices), `place_of[id]` says where each
+sample lies. A sequence is one whole epoch, in the order of training: with several ranks, global batch after global
+batch.
 
     measure(sequence)      one epoch: are samples that are stored together also delivered together?
         pairs              in batches: what a step of training sees
@@ -40,7 +40,7 @@ Places = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Shuffling:
-    """How one epoch was mixed. A value is nan where nothing is there to be measured."""
+    """How one epoch was mixed. A value is nan where there is nothing to measure."""
 
     samples: int
     """Length of the epoch."""
@@ -127,8 +127,8 @@ def measure(sequence: ArrayLike, *, chunk_size: int, batch: int, place_of: Array
         chunk as stored. batch: samples of a (global) batch. place_of: place of each id, shape (N,); without it, ids are
         places.
 
-    Exact: all pairs count, none is sampled. 13 million ids take about 2 s. Raises `UsageError`, which names the id that
-    is missing or too many.
+    The figures are exact: all pairs count. 13 million ids take about 2 s. Raises `UsageError`, which names an id that
+    is missing or comes too often.
     """
     _at_least(1, chunk_size=chunk_size, batch=batch)
     places = _places(sequence, place_of, None, "sequence")
@@ -161,16 +161,16 @@ def uniformity(
 
     The test. Take two samples s and s' (for `repeats` the same one, for `drift` two of one block) and two epochs. If
     epochs are independent, and each sample is equally likely to be at every position, then s in the one and s' in the
-    other epoch are in the same bin with the probability that two random positions are. So the number of such
-    coincidences, over all pairs of epochs, over what is expected, has the mean 1 in each block. A t-test over the
-    blocks asks whether it has.
+    other epoch are in the same bin with the probability that two random positions are. So in each block, the number of
+    such coincidences over all pairs of epochs, divided by the expected number, has the mean 1. A t-test over the blocks
+    asks whether it has.
 
-    It judges the data set as a whole: a bias of a few samples among many is lost in the mean.
+    The test judges the data set as a whole: a bias of a few samples among many is lost in the mean.
 
-    The usual chi-square test of a table places x bins takes the samples of an epoch for independent, and so calls every
-    loader biased in which samples that are stored together travel together, wherever they go. Here the standard error
-    comes from the blocks, and such companions, as long as they are many fewer than a block, do not upset it: they are
-    what `measure` measures.
+    The usual chi-square test of a table of places x bins assumes that the samples of an epoch are independent. So it
+    calls a loader biased where samples that are stored together travel together, wherever they go. Here the standard
+    error comes from the blocks. Such companions do not upset it, as long as they are many fewer than a block; `measure`
+    measures them.
 
     Needs two epochs and 8 x `bins` samples (small sets get fewer blocks); with less, values are nan. Needs scipy.
     Raises `MissingExtraError` without it, `UsageError` for sequences that are not whole epochs.
@@ -191,8 +191,8 @@ def uniformity(
         _coincidences(np.stack([epoch[start:end] for epoch in binned]), bins, luck) for start, end in pairwise(cuts)
     ]
     repeats, drift = np.array(ratios).T
-    # The blocks share the bins of an epoch, so that what one has more of the others have less of; and two blocks'
-    # counts, each correlated by -1 / (blocks - 1), make the variance of the mean of `drift` larger by 1 / (blocks - 1).
+    # The blocks share the bins of an epoch: where one block has more, the others have less. The counts of two blocks,
+    # correlated by -1 / (blocks - 1), make the variance of the mean of `drift` larger by 1 / (blocks - 1).
     return Uniformity(len(binned), samples, bins, _finding(repeats, blocks, tail), _finding(drift, blocks - 1, tail))
 
 
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _load(path: Path) -> NDArray[Any]:
-    """Ids from a file: a saved array, or a text with one a line."""
+    """Ids from a file: a saved array, or a text with one id a line."""
     try:
         return np.asarray(np.load(path)) if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=1)
     except (ValueError, EOFError) as error:
@@ -240,7 +240,7 @@ def _places(ids: ArrayLike, place_of: ArrayLike | None, total: int | None, what:
 
 
 def _whole(ids: ArrayLike, total: int | None, what: str) -> Places:
-    """`ids` as an array, checked to hold each of 0 to `total` - 1 once; `total` is their number if not given."""
+    """`ids` as an array, checked to hold each of 0 to `total` - 1 once. None for `total`: the number of ids."""
     array = np.asarray(ids)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
         raise UsageError(f"{what}: expected integers in one dimension, found {array.dtype} of shape {array.shape}")
@@ -259,7 +259,7 @@ def _whole(ids: ArrayLike, total: int | None, what: str) -> Places:
 
 
 def _rows(array: Places, width: int) -> list[Places]:
-    """The array cut into rows: those of full `width` as one table, and the short last one."""
+    """The array cut into rows: the rows of full `width` as one table, and the short last row."""
     width = min(width, max(len(array), 1))
     full = len(array) // width * width
     return [part for part in (array[:full].reshape(-1, width), array[full:].reshape(1, -1)) if part.size]

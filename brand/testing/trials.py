@@ -3,9 +3,9 @@
     make_sets -> Subject (a folder, its files and samples as they should be) -> run_trial(subject, seed) -> Trial
 
 The sets hold what a data set may hold: pictures, records packed with a dictionary, all codecs, clips with transcripts
-in `extras.zip` and a list of skipped files, and a share. A trial opens the data set, or has it open already while the
-damage is done; reads all samples exactly, and draws two epochs from a node server in a thread, with `on_error="raise"`
-and `"skip"`, each with other `fields`.
+in `extras.zip` and a list of skipped files, and a share. A trial opens the data set before or after the damage. It
+reads all samples exactly, and draws two epochs from a node server in a thread: one with `on_error="raise"`, one with
+`"skip"`, each with other `fields`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Sample = dict[str, Any]
 
 @dataclass
 class Trial:
-    """What came of one damage."""
+    """What one damage led to."""
 
     number: int
     kind: str = ""
@@ -55,15 +55,15 @@ class Trial:
     live: bool = False
     """Whether the data set was open when it was damaged."""
     told: int = 0
-    """Errors that `verify` told."""
+    """Errors that `verify` found."""
     read: int = 0
     """Samples that were read or drawn, and right."""
     refused: int = 0
     """Reads and draws that ended in an error of Brand's."""
     replaced: int = 0
-    """Samples that were replaced by others, and are listed."""
+    """Samples that others replaced, as the statistics list them."""
     wrong: list[str] = field(default_factory=list)
-    """Samples that were given and are not right."""
+    """Samples that were delivered, but are wrong."""
     crashed: str = ""
     """Any error that is not Brand's."""
 
@@ -87,12 +87,12 @@ class Subject:
         self.samples = {i: {"key": str(i)} | data.sample(i) | {"index": i} for i in self.here}
 
     def mend(self, names: Sequence[str]) -> None:
-        """Files as they were, new ones in the place of those that may be mapped still."""
+        """Restore files as they were. Each is a new file, because the old one may still be mapped."""
         write_files(self.folder, {name: self.files[name] for name in names})
 
 
 def make_sets(folder: Path) -> None:
-    """Write the sets, a folder each."""
+    """Write the sets, each into a folder of its own."""
     source = folder / "source"
     for number in range(37):
         path = source / "pictures" / f"class {number % 3}" / f"{number}.png"
@@ -150,7 +150,7 @@ def run_trial(subjects: Sequence[Subject], seed: int, number: int) -> Trial:
             _look(subject, trial, rng, lambda: None)
     except BrandError:  # the data set does not open
         trial.refused += 1
-    except Exception as error:  # noqa: BLE001 - what is not Brand's is what this looks for
+    except Exception as error:  # noqa: BLE001 - the trial looks for errors that are not Brand's
         trial.crashed = f"{type(error).__name__}: {error}"
     finally:
         subject.mend(list(damage.files))
@@ -213,7 +213,7 @@ def _compare(
 
 
 def _draw(subject: Subject, trial: Trial, data_set: BrandDataset, seed: int, strike: Callable[[], object]) -> None:
-    """Draw an epoch. In the place of a sample that is not right another one may stand, if it is listed."""
+    """Draw an epoch. Another sample may replace a damaged one, if the statistics list it."""
     sampler = BrandSampler(data_set, seed=seed)
     planned = [subject.index_at[place] for place in sampler.order.plan(0).sample_of.tolist()]
     tickets, others, count = list(sampler), 0, 0
@@ -243,7 +243,7 @@ def _draw(subject: Subject, trial: Trial, data_set: BrandDataset, seed: int, str
 
 
 def _is_any(subject: Subject, fields: tuple[str, ...] | None, sample: Any) -> bool:
-    """Whether it is one of the samples, under its own index if it has one."""
+    """Whether `sample` is one of the data set's samples, under its own index if it has one."""
     if fields is None or "index" in fields:
         index = sample["index"] if fields is None else sample[fields.index("index")]
         there = subject.samples.get(index)
@@ -252,7 +252,7 @@ def _is_any(subject: Subject, fields: tuple[str, ...] | None, sample: Any) -> bo
 
 
 def _any_fields(subject: Subject, rng: random.Random) -> tuple[str, ...] | None:
-    """All, none that is stored, or some in any order."""
+    """A choice of fields: all, only fields that are not stored, or some in any order."""
     if rng.random() < 0.3:
         return None
     if rng.random() < 0.3:

@@ -236,7 +236,7 @@ def wrong(*args: object) -> Outcome:
         (["--nodes", "nowhere.txt"], "'nowhere.txt': No such file"),
         (["--nodes", "HOSTS"], "hosts.txt, line 2: 'two words' is no host"),
         (["--local", "2", "--rate", "1gbit"], "--rate goes with --namespaces"),
-        (["--nodes", "HOSTS", "--namespaces"], "--namespaces, and that with --local"),
+        (["--nodes", "HOSTS", "--namespaces"], "--namespaces with --local"),
         (["--local", "2", "--namespaces", "--rate", "fast"], "'fast' is no rate"),
         (["--local", "2", "--tls-ca", "ca.pem"], "--tls-cert, --tls-key and --tls-ca go together"),
         (["--local", "2", "--address", "unix:@x"], "nodes on one machine need one each, such as unix:@x-{node}"),

@@ -301,7 +301,7 @@ def test_an_address_that_is_taken_is_named(photos_set: Path, peers: list[str], s
     again = started.enter_context(serving(photos_set, "--node", 0, "--peers", ",".join(peers)))
     assert again.ends() == 2
     assert again.said == [
-        f"brand: somebody listens at {nodes[0].address} already: attach to it, or give another --address"
+        f"brand: a program listens at {nodes[0].address} already: attach to it, or give another --address"
     ]
     third = started.enter_context(
         serving(photos_set, "--node", 0, "--peers", ",".join(peers), "--address", f"{nodes[0].address}-2")

@@ -92,7 +92,7 @@ def test_the_address_follows_from_the_data_set(photos_set: Path, tmp_path: Path)
         assert where in own_addresses()
         again = brand("serve", photos_set)
         assert again.code == 2
-        assert again.err == f"brand: somebody listens at {where} already: attach to it, or give another --address\n"
+        assert again.err == f"brand: a program listens at {where} already: attach to it, or give another --address\n"
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ def test_a_stream_that_is_given_too_much_is_ended(pair: Pair) -> None:
     message = bytes(MAX_MESSAGE)
     for _ in range(2 * LIMIT_UNSENT // MAX_MESSAGE):
         answerer.peers.send(ANSWERS, message)
-    assert answerer.closed(ANSWERS).reason == "node 0 does not take what it is sent"
+    assert answerer.closed(ANSWERS).reason == "node 0 does not take the messages sent to it"
     answerer.opened(0, asks=False)
     assert answerer.peers.unsent(ANSWERS) == 0
 

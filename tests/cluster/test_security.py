@@ -174,7 +174,7 @@ def test_a_recorded_greeting_opens_nothing(stranger: Stranger, answerer: Node) -
     for _ in range(2):
         code, details = stranger.refused(recorded)
         assert code == grpc.StatusCode.ABORTED
-        assert "not the first like it" in details
+        assert "sent a second time" in details
         call.cancel()
     answerer.closed(ANSWERS)
     assert answerer.take() == []
@@ -225,7 +225,7 @@ def test_a_message_that_no_node_sends(stranger: Stranger, answerer: Node) -> Non
     """Ends the stream, with the reason."""
     call = stranger.exchange(hello(stranger.nonce()), iter([b"no parcel"]))
     answerer.opened(0, asks=False)
-    assert answerer.closed(ANSWERS).reason.startswith("node 0 says what no node says: a parcel")
+    assert answerer.closed(ANSWERS).reason.startswith("node 0 broke the protocol: a parcel")
     with suppress(grpc.RpcError):  # cancelled, or ended in good order before that
         assert list(call) == []
 

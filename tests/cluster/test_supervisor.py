@@ -154,7 +154,7 @@ def test_who_is_late_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ServerError) as caught:
         watched.run(LISTENS + MEETS + STAYS, STAYS, LISTENS + STAYS)
     assert str(caught.value) == (
-        "after 2 s 3 nodes are not all there, and were stopped: node 1 at place 1 does not listen; "
+        "after 2 s not all of 3 nodes are there, so all were stopped: node 1 at place 1 does not listen; "
         "node 0 at place 0 does not reach all others; node 2 at place 2 does not reach all others"
     )
 

@@ -17,11 +17,11 @@ from brand.formats.schema import Schema
 @pytest.mark.parametrize(
     ("codec", "value", "says"),
     [
-        ("str", float("nan"), "expected str, found float; where there is no text give ''"),
-        ("str", None, "where there is no text give ''"),
+        ("str", float("nan"), "expected str, found float; for a missing text give ''"),
+        ("str", None, "for a missing text give ''"),
         ("str", b"x", "a 'bytes' field holds bytes"),
         ("str", 5, r"give str\(value\) if that is meant"),
-        ("int", float("nan"), "expected int, found float .nan.; where there is no number give one that stands for it"),
+        ("int", float("nan"), "expected int, found float .nan.; for a missing number give a placeholder"),
         ("int", None, "such as -1"),
         ("float", None, r"give float\('nan'\)"),
         ("image", Image.new("RGB", (2, 2)), r"a Pillow image is pixels.*image.save\(buffer, \"PNG\"\).*getvalue"),
