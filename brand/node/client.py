@@ -16,12 +16,13 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import EndedError, ServerError
 from brand.node import messages
 from brand.node.fetches import unpack_samples
-from brand.node.launch import ServerError, Spec, start_server
+from brand.node.launch import Spec, start_server
 from brand.node.memory import Memory
 from brand.node.messages import MAX_DRAW, Kind
-from brand.node.session import Drawn, EndedError, ServerFacts, Session
+from brand.node.session import Drawn, ServerFacts, Session
 from brand.protocol.order import Order
 
 ATTEMPTS: Final = 3

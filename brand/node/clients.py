@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from brand.errors import BrandError, UsageError
+from brand.errors import BrandError, ProtocolError, UsageError
 from brand.node import messages
 from brand.node.connection import Channel, listen, peer, same_user, second_address
-from brand.node.messages import Kind, ProtocolError
+from brand.node.messages import Kind
 from brand.storage.files import no_descriptor_left
 
 MAX_CLIENTS: Final = 1024

@@ -17,13 +17,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import FormatError, UsageError
+from brand.errors import FormatError, ProtocolError, UsageError
 from brand.node import peer_messages as wire
 from brand.node.core import Core
 from brand.node.epochs import Key
 from brand.node.fetches import Fetches, Outcome
 from brand.node.members import Members
-from brand.node.messages import ProtocolError
 from brand.node.network import MAX_UNSENT, Closed, Network, Opened, Received, Stream
 from brand.node.peer_messages import PeerKind
 from brand.node.remote import Push

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import BrandError
+from brand.errors import ProtocolError as ProtocolError
 
 VERSION: Final = 3
 HEAD: Final = struct.Struct("<IHH")
@@ -52,10 +52,6 @@ PRESENT: Final = 1
 """In memory."""
 CHECKED: Final = 2
 """In memory, and its checksum was found right."""
-
-
-class ProtocolError(BrandError):
-    """The other side said what no client or server says."""
 
 
 class Kind(IntEnum):

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.errors import BrandError, UsageError
+from brand.errors import BrandError, ProtocolError, UsageError
 from brand.node import messages
 from brand.node.account import Drawer
 from brand.node.arena import Arena
@@ -34,7 +34,7 @@ from brand.node.fetches import Fetches, pack_samples
 from brand.node.lifetime import Lifetime
 from brand.node.members import members_of
 from brand.node.memory import Memory, memory_bytes, remote_bytes
-from brand.node.messages import Kind, ProtocolError
+from brand.node.messages import Kind
 from brand.node.network import Network
 from brand.node.pages import arena_bytes, measure_pages
 from brand.node.shares import Shares

@@ -21,8 +21,7 @@ from typing import Any, Final, Protocol
 
 import torch.distributed
 
-from brand.errors import UsageError, counted
-from brand.node.launch import ServerError
+from brand.errors import ServerError, UsageError, counted
 from brand.node.member import Member
 from brand.node.memory import Memory
 from brand.node.tls import Tls

@@ -20,12 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
-from brand.errors import ChecksumError, FormatError, UnreadableError, UsageError
+from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError
 from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.node.client import Node
-from brand.node.launch import ServerError
 from brand.protocol.order import Order
 from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.storage.dataset import StoredDataSet

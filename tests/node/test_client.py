@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from brand.errors import ServerError
 from brand.node import core
 from brand.node.client import Node
-from brand.node.launch import ServerError
 from brand.node.server import NodeServer
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running_server

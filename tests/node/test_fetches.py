@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from brand.errors import ProtocolError, UnreachableError
 from brand.node import fetches
 from brand.node.counters import Counters
-from brand.node.fetches import Fetches, UnreachableError, pack_samples, unpack_samples
+from brand.node.fetches import Fetches, pack_samples, unpack_samples
 from brand.node.members import Members
-from brand.node.messages import ProtocolError
 from brand.protocol.mapping import Mapping
 from tests.node.world import Index
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from brand.cluster.member import server_of
-from brand.node.launch import ServerError
+from brand.errors import ServerError
 from brand.node.member import Member
 from brand.storage.dataset import StoredDataSet
 from brand.testing.cluster import running_cluster

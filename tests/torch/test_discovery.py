@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from brand.errors import UsageError
-from brand.node.launch import ServerError
+from brand.errors import ServerError, UsageError
 from brand.node.member import Member
 from brand.torch import discovery
 from brand.torch.discovery import Job, find_nodes
