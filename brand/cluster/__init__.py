@@ -17,5 +17,4 @@ serving    what a server that was started by hand says of the others
 launcher   which commands start all nodes, and where
 supervisor runs these commands, together
 namespaces nodes in network namespaces of one machine
-allocator  memory that is used again
 """
