@@ -11,9 +11,9 @@
     ├── InterruptedConversionError stopped half-way; the same command continues
     ├── ElsewhereError             the sample is in the share of another node
     ├── ServerError                a node server cannot be started or reached, or refuses
-    │   └── ServerDiedError        it ended while it started, without a reason           (also ConnectionError)
+    │   ├── ServerDiedError        it ended while it started, without a reason           (also ConnectionError)
+    │   └── UnreachableError       that of another node, which alone has the sample, does not answer
     ├── EndedError                 the server has said why it ends, and hung up          (also ConnectionResetError)
-    ├── UnreachableError           another node, which alone has the sample, is silent
     ├── ProtocolError              the other side said what no client or server says
     └── FormatError                a stored file is not what it should be
         ├── NotADataSetError       no manifest: not a data set, or a conversion that never finished
@@ -128,12 +128,12 @@ class ServerDiedError(ServerError, ConnectionError):
     """A node server ended while it started, without a reason: another attempt may succeed, as where it was killed."""
 
 
+class UnreachableError(ServerError):
+    """The server of another node, which alone has a sample, does not answer."""
+
+
 class EndedError(BrandError, ConnectionResetError):
     """The server has said why it ends, and hung up."""
-
-
-class UnreachableError(BrandError):
-    """Another node, which alone has a sample, does not answer."""
 
 
 class ProtocolError(BrandError):

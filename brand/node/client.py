@@ -51,6 +51,9 @@ class Cluster(Protocol):
 class Node:
     """The way to the server of one data set.
 
+    Where the server refuses a request, the client raises the class that the server names: `UsageError`,
+    `UnreachableError` or `ProtocolError`; any other one is a `ServerError`.
+
     Args:
         path, data_set, mean_bytes: Folder and id of the data set, and the mean size of a stored sample.
         address: Where the server listens.
@@ -128,7 +131,10 @@ class Node:
         return self._with_control(act)
 
     def order_by_tag(self, tag: int, *, owner: int) -> Order:
-        """The order that another process of the run has begun to draw. Raises `ServerError` where none has this tag."""
+        """The order that another process of the run has begun to draw.
+
+        Raises `UsageError` where none has this tag, `ServerError`.
+        """
         connection = self._connect(owner)
         try:
             body = connection.ask(messages.pack_json(Kind.ORDER, {"run": self.run, "tag": tag}), Kind.ORDER)

@@ -201,7 +201,8 @@ class Session:
             fact = messages.unpack_json(body)
             if fact.get("type") == messages.ENDED:
                 raise EndedError(str(fact.get("message")))
-            raise ServerError(f"the node server at {self._address} refuses: {fact.get('message')}")
+            refusal = messages.REFUSALS.get(str(fact.get("type")), ServerError)
+            raise refusal(f"the node server at {self._address} refuses: {fact.get('message')}")
         if kind != expected:
             raise ProtocolError(f"the server answers {kind.name} where {expected.name} is due")
         return body

@@ -109,7 +109,7 @@ class Fetcher:
             try:
                 samples, indices[late] = self._read(places[late], order)
             except ServerError as error:
-                raise ServerError(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
+                raise type(error)(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
         waited_s = sum(part.waited_s for part in parts)
         return Fetched(self, indices, stored, present, late, samples, order, waited_s)
 
@@ -170,7 +170,7 @@ class Fetcher:
             raise UsageError(what)
         try:
             return self.node.order_by_tag(tag, owner=owner_process())
-        except ServerError as error:
+        except UsageError as error:
             raise UsageError(what) from error
 
     def _read(self, places: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
