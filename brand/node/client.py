@@ -112,8 +112,8 @@ class Node:
     ) -> NDArray[np.int64] | None:
         """Say that this process, rank so many of so many, is about to draw. Raises `ServerError`.
 
-        From then on other processes of the run find the order by the tag. `turn` is the order's place among those that
-        this training has begun: where nodes have different orders at the same, they are refused. So many `processes`
+        From then on other processes of the run find the order by the tag. `turn` is the same number on all nodes
+        for the same sampler: where nodes have different orders of the same turn, they are refused. So many `processes`
         draw what this rank has to draw.
 
         With `batch`, the samples of a batch of each rank, the server says which positions are this rank's, as soon as

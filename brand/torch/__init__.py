@@ -3,6 +3,7 @@
 dataset     BrandDataset: a map-style data set of exact reads and draws
 sampler     BrandSampler: which positions this rank draws, and the state of a run
 positions   one iteration of a sampler
+origin      which samplers of several nodes are the same one
 dealing     what frameworks do with the batches of a sampler
 fetch       what asked ints bring: exact reads and draws
 loader      BrandLoader: the DataLoader's contract without worker processes

@@ -31,10 +31,8 @@ from brand.torch.discovery import Job, find_nodes
 from brand.torch.fetch import MEDIA, Fetched, Fetcher, rows
 from brand.torch.habit import ReadingHabit
 from brand.torch.labels import class_to_idx, targets, transform_hint
+from brand.torch.origin import turn_of
 from brand.torch.ranks import find_rank, job_name, node_by_launcher
-
-_orders: dict[str, list[Order]] = {}
-"""Orders that this process has begun to draw with others, by data set: each has the same place on all nodes."""
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
@@ -200,21 +198,25 @@ class BrandDataset(Dataset[Any]):
         return choose_order(self._stored, seed, self.protocol, None, self.memory, nodes)
 
     def announce(
-        self, order: Order, epoch: int, position: int, ranks: tuple[int, int], batch: int = 0, processes: int = 1
+        self,
+        order: Order,
+        epoch: int,
+        position: int,
+        ranks: tuple[int, int],
+        batch: int = 0,
+        processes: int = 1,
+        *,
+        origin: str,
     ) -> NDArray[np.int64] | None:
         """A sampler, rank so many of so many, is about to draw: the node server begins to read.
 
-        So many `processes` draw what the rank has to draw (`brand.torch.dealing`).
+        So many `processes` draw what the rank has to draw (`brand.torch.dealing`). `origin` says where
+        the program makes the sampler (`brand.torch.origin`).
 
         With `batch`, the samples of a batch of each rank, a rank draws what its own node owns first: returns which
         positions those are, once all ranks have said so. Raises `ServerError`, `UsageError`.
         """
-        turn = None
-        if ranks[1] > 1:
-            orders = _orders.setdefault(self.id, [])
-            if order not in orders:
-                orders.append(order)
-            turn = orders.index(order)
+        turn = turn_of(order, origin) if ranks[1] > 1 else None
         return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn, processes)
 
     def stats(self) -> dict[str, Any]:
