@@ -27,6 +27,7 @@ from bench.harness import Outcome, Rival
 from brand.cluster.greeting import Greeting
 from brand.cluster.peers import Peers
 from brand.node.network import MAX_UNSENT, Closed, Event, Opened, Received, Stream
+from brand.node.tuning import tune_server_process
 
 SIZES: Final = (256 << 10, 1 << 20, 4 << 20)
 SOCKET: Final = Rival("socket")
@@ -82,7 +83,8 @@ def receive_by_socket(port: str, meter: Meter) -> None:
 
 
 def node(number: int) -> Peers:
-    """One of two nodes."""
+    """One of two nodes, in the process of a server."""
+    tune_server_process()
     return Peers(Greeting("bench", number, 2, 4096, None, "0"), _TOKEN, "127.0.0.1:0")
 
 

@@ -10,6 +10,11 @@
     ├── StorageError               the storage said no: full, read-only, I/O error   (also OSError)
     ├── InterruptedConversionError stopped half-way; the same command continues
     ├── ElsewhereError             the sample is in the share of another node
+    ├── ServerError                a node server cannot be started or reached, or refuses
+    │   ├── ServerDiedError        it ended while it started, without a reason           (also ConnectionError)
+    │   └── UnreachableError       that of another node, which alone has the sample, does not answer
+    ├── EndedError                 the server has said why it ends, and hung up          (also ConnectionResetError)
+    ├── ProtocolError              the other side said what no client or server says
     └── FormatError                a stored file is not what it should be
         ├── NotADataSetError       no manifest: not a data set, or a conversion that never finished
         ├── VersionError           written by a newer, incompatible version
@@ -113,6 +118,26 @@ class ElsewhereError(BrandError):
     def __reduce__(self) -> tuple[object, ...]:
         facts = {"path": self.path, "chunk": self.chunk, "sample": self.sample, "node": self.node, "hint": self.hint}
         return _rebuild_placed_error, (type(self), self.what, facts)
+
+
+class ServerError(BrandError):
+    """The node server cannot be started or reached, or it refuses; the message says why."""
+
+
+class ServerDiedError(ServerError, ConnectionError):
+    """A node server ended while it started, without a reason: another attempt may succeed, as where it was killed."""
+
+
+class UnreachableError(ServerError):
+    """The server of another node, which alone has a sample, does not answer."""
+
+
+class EndedError(BrandError, ConnectionResetError):
+    """The server has said why it ends, and hung up."""
+
+
+class ProtocolError(BrandError):
+    """The other side said what no client or server says."""
 
 
 class FormatError(BrandError):

@@ -239,8 +239,8 @@ def test_links_lead_to_files(name: str) -> None:
 
 
 def test_every_error_is_explained() -> None:
-    """The page on looking after data sets says what each error means and what to do."""
-    page = (DOCS / "maintain.md").read_text(encoding="utf-8")
+    """The pages on data sets and on the runtime say what each error means and what to do."""
+    page = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("maintain.md", "errors.md"))
     names = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
     assert [name for name in names if f"`{name}`" not in page] == []
 

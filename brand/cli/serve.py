@@ -21,6 +21,7 @@ from brand.node.member import Member
 from brand.node.memory import Memory, memory_bytes
 from brand.node.server import NodeServer
 from brand.node.tls import Tls
+from brand.node.tuning import tune_server_process
 from brand.storage.dataset import StoredDataSet
 from brand.storage.files import no_descriptor_left
 
@@ -96,6 +97,7 @@ def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool
     member, peers = _member(**cluster)
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
     where = address or own_address(facts.encode())
+    tune_server_process()
     try:
         server = _server(member, dst, where, _share(memory))
     except OSError as error:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from brand.cli.output import duration, print_json, size
-from brand.errors import UsageError
+from brand.errors import ServerError, UsageError
 from brand.node.client import look_at
 from brand.node.connection import own_addresses
-from brand.node.launch import ServerError
 from brand.printable import printable
 
 if TYPE_CHECKING:

@@ -17,5 +17,4 @@ serving    what a server tells about the other nodes, where a user started it
 launcher   which commands start all nodes, and where
 supervisor runs these commands, together
 namespaces nodes in network namespaces of one machine
-allocator  keeps freed memory for the next messages
 """

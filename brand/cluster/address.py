@@ -6,8 +6,7 @@ import re
 import socket
 from typing import Final
 
-from brand.errors import UsageError
-from brand.node.launch import ServerError
+from brand.errors import ServerError, UsageError
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([\w.-]+)):(\d{1,5})", re.ASCII)
 

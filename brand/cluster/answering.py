@@ -21,8 +21,7 @@ from brand.cluster.options import ANSWERING, EXCHANGE, GREET, HELLO, PROOF, WELC
 from brand.cluster.proof import Hello, Nonces, Token
 from brand.cluster.streams import Streams
 from brand.cluster.tls import server_credentials
-from brand.errors import BrandError
-from brand.node.launch import ServerError
+from brand.errors import BrandError, ServerError
 from brand.node.network import Stream
 from brand.node.tls import Tls
 

@@ -22,8 +22,7 @@ from brand.cluster.options import ANSWER_LIMIT_S, ASKING, EXCHANGE, GREET, HELLO
 from brand.cluster.proof import NONCE, Hello, Token
 from brand.cluster.streams import Streams
 from brand.cluster.tls import channel_credentials
-from brand.errors import BrandError
-from brand.node.messages import ProtocolError
+from brand.errors import BrandError, ProtocolError
 from brand.node.network import Closed, Stream
 from brand.node.tls import Tls
 

@@ -9,9 +9,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from brand.errors import counted
+from brand.errors import ProtocolError, counted
 from brand.node.memory import Memory, parse_size
-from brand.node.messages import ProtocolError
 
 PROTOCOL: Final = 1
 """Version of the protocol between nodes."""

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from brand.errors import UsageError
-from brand.node.launch import ServerError
+from brand.errors import ServerError, UsageError
 
 NETWORK: Final = ipaddress.IPv4Network("10.77.0.0/16")
 """Addresses of the nodes; each block has the whole network to itself."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import Final
 
-from brand.node.messages import ProtocolError
+from brand.errors import ProtocolError
 
 PARCEL: Final = (1 << 20) - 1
 """Largest parcel in bytes."""

@@ -16,7 +16,6 @@ import time
 from typing import Final
 
 from brand.cluster.address import split_address
-from brand.cluster.allocator import keep_freed_memory
 from brand.cluster.answering import Answering
 from brand.cluster.asking import Asking
 from brand.cluster.greeting import Greeting
@@ -41,7 +40,6 @@ class Peers:
     """
 
     def __init__(self, greeting: Greeting, token: str, bind: str, tls: Tls | None = None) -> None:
-        keep_freed_memory()
         self._greeting, self._token, self._tls = greeting, Token(token), tls
         split_address(bind)
         self._streams = Streams()

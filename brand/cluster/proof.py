@@ -23,8 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from brand.errors import UsageError
-from brand.node.messages import ProtocolError
+from brand.errors import ProtocolError, UsageError
 
 LIFE_S: Final = 10.0
 """Longest time for which a nonce is good; the shortest is half of it."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from brand.cluster.link import WAIT_S, Link
 from brand.cluster.parcel import Unpacking
-from brand.node.messages import ProtocolError
+from brand.errors import ProtocolError
 from brand.node.network import Closed, Event, Opened, Received, Stream
 
 MAX_HELD: Final = 4 << 20

@@ -21,9 +21,8 @@ from typing import Final
 
 from brand.cluster.launcher import Start
 from brand.cluster.serving import Say, everybody
-from brand.errors import counted
+from brand.errors import ServerError, counted
 from brand.node.connection import PREFIX
-from brand.node.launch import ServerError
 
 READY_LIMIT_S: Final = 60.0
 """How long all nodes together may take until they are there."""

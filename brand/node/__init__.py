@@ -32,6 +32,7 @@ session     one connection of a client: asks, maps the pages, copies
 buffers     memory that is used again
 launch      how a server comes to life and ends
 process     the process of a server
+tuning      how that process is set up
 lifetime    how long it lives
 member      what a server is told that is one of several
 tls         the certificates with which servers speak to each other

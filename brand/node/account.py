@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
-from brand.node.messages import ProtocolError
+from brand.errors import ProtocolError, UsageError
 from brand.node.turns import Turns
 
 

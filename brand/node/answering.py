@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.messages import ProtocolError
+from brand.errors import ProtocolError
 from brand.node.peer_messages import Fetch, Fetched
 
 MAX_QUESTIONS: Final = 64

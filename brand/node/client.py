@@ -16,12 +16,13 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import EndedError, ServerError
 from brand.node import messages
-from brand.node.launch import ServerError, Spec, start_server
+from brand.node.launch import Spec, start_server
 from brand.node.memory import Memory
 from brand.node.messages import MAX_DRAW, Kind
 from brand.node.samples import unpack_samples
-from brand.node.session import Drawn, EndedError, ServerFacts, Session
+from brand.node.session import Drawn, ServerFacts, Session
 from brand.protocol.order import Order
 
 ATTEMPTS: Final = 3
@@ -49,6 +50,9 @@ class Cluster(Protocol):
 
 class Node:
     """The way to the server of one data set.
+
+    Where the server refuses a request, the client raises the class that the server names: `UsageError`,
+    `UnreachableError` or `ProtocolError`; any other one is a `ServerError`.
 
     Args:
         path, data_set, mean_bytes: Folder and id of the data set, and the mean size of a stored sample.
@@ -108,8 +112,8 @@ class Node:
     ) -> NDArray[np.int64] | None:
         """Say that this process, rank so many of so many, is about to draw. Raises `ServerError`.
 
-        From then on other processes of the run find the order by the tag. `turn` is the order's place among those that
-        this training has begun: where nodes have different orders at the same, they are refused. So many `processes`
+        From then on other processes of the run find the order by the tag. `turn` is the same number on all nodes
+        for the same sampler: where nodes have different orders of the same turn, they are refused. So many `processes`
         draw what this rank has to draw.
 
         With `batch`, the samples of a batch of each rank, the server says which positions are this rank's, as soon as
@@ -127,7 +131,10 @@ class Node:
         return self._with_control(act)
 
     def order_by_tag(self, tag: int, *, owner: int) -> Order:
-        """The order that another process of the run has begun to draw. Raises `ServerError` where none has this tag."""
+        """The order that another process of the run has begun to draw.
+
+        Raises `UsageError` where none has this tag, `ServerError`.
+        """
         connection = self._connect(owner)
         try:
             body = connection.ask(messages.pack_json(Kind.ORDER, {"run": self.run, "tag": tag}), Kind.ORDER)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from brand.errors import BrandError, UsageError
+from brand.errors import BrandError, ProtocolError, ServerError
 from brand.node import messages
 from brand.node.connection import Channel, listen, peer, same_user, second_address
-from brand.node.messages import Kind, ProtocolError
+from brand.node.messages import Kind
 from brand.storage.files import no_descriptor_left
 
 MAX_CLIENTS: Final = 1024
@@ -140,7 +140,7 @@ class Clients:
     def _turn_away(self, connection: socket.socket, why: str) -> None:
         """Say why, and hang up."""
         log.warning("turned away process %d of user %d: %s", *peer(connection), why)
-        fact = {"type": UsageError.__name__, "message": why}
+        fact = {"type": ServerError.__name__, "message": why}
         with connection, suppress(OSError):
             connection.send(messages.pack_json(Kind.FAILED, fact))
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from brand.errors import UsageError
+from brand.errors import ProtocolError, UsageError
 from brand.node.account import Drawer
-from brand.node.messages import HEAD, MAX_REQUEST, Kind, ProtocolError, parse_head
+from brand.node.messages import HEAD, MAX_REQUEST, Kind, parse_head
 
 PREFIX: Final = "unix:@"
 _CREDENTIALS: Final = struct.Struct("3i")

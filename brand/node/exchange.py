@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from brand.errors import FormatError, UsageError
+from brand.errors import FormatError, ProtocolError, UsageError
 from brand.node import peer_messages as wire
-from brand.node.messages import ProtocolError
 from brand.node.network import Closed, Network, Opened, Received, Stream
 from brand.node.stimuli import NodeRefuses, NodeSays, Stimulus, StreamEnds, StreamOpens
 from brand.node.tasks import Say

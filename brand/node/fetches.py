@@ -13,10 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import BrandError
+from brand.errors import ProtocolError, UnreachableError
 from brand.node.counters import Counters
 from brand.node.members import Owners
-from brand.node.messages import ProtocolError
 from brand.node.peer_messages import Fetch, Fetched
 from brand.node.samples import pack_samples, unpack_samples
 from brand.node.tasks import Deliver, Refuse, Rows
@@ -27,10 +26,6 @@ LARGEST: Final = 1 << 30
 """Bytes that are fetched together, unless it is one sample."""
 AT_A_TIME: Final = 8
 """Questions to one node that are not answered yet; others wait."""
-
-
-class UnreachableError(BrandError):
-    """Another node, which alone has a sample, does not answer."""
 
 
 @dataclass(slots=True)

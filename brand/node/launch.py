@@ -15,7 +15,8 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from brand.errors import BrandError
+from brand.errors import ServerDiedError as ServerDiedError
+from brand.errors import ServerError as ServerError
 from brand.node.memory import Memory
 from brand.storage.files import no_descriptor_left
 
@@ -27,14 +28,6 @@ sys.path[:] = json.loads(sys.argv[1])
 importlib.import_module(sys.argv[2]).main()
 """
 """As multiprocessing does: what can be imported here can be imported there."""
-
-
-class ServerError(BrandError):
-    """The node server cannot be started or reached; the message says why."""
-
-
-class ServerDiedError(ServerError, ConnectionError):
-    """A node server ended while it started, without a reason: another attempt may succeed, as where it was killed."""
 
 
 @dataclass(frozen=True)

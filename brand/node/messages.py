@@ -18,7 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import BrandError
+from brand.errors import BrandError, ServerError, UnreachableError, UsageError
+from brand.errors import ProtocolError as ProtocolError
 
 VERSION: Final = 3
 HEAD: Final = struct.Struct("<IHH")
@@ -30,6 +31,10 @@ MAX_FAILED: Final = 1 << 16
 """Largest body of a FAILED."""
 ENDED: Final = "Ended"
 """Type of a FAILED that refuses nothing: the server was told to end."""
+REFUSALS: Final[dict[str, type[BrandError]]] = {
+    cls.__name__: cls for cls in (ServerError, UnreachableError, UsageError, ProtocolError)
+}
+"""Classes that the type of a FAILED can name; any other type is a `ServerError` for the client."""
 MAX_REASON: Final = 1000
 """Longest reason of a report, in characters."""
 MAX_DRAW: Final = 1 << 16
@@ -52,10 +57,6 @@ PRESENT: Final = 1
 """In memory."""
 CHECKED: Final = 2
 """In memory, and its checksum was found right."""
-
-
-class ProtocolError(BrandError):
-    """The other side said what no client or server says."""
 
 
 class Kind(IntEnum):

@@ -18,7 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.messages import MAX_DRAW, MAX_NAME, MAX_REPLICAS, ProtocolError, unpack_json
+from brand.errors import ProtocolError
+from brand.node.messages import MAX_DRAW, MAX_NAME, MAX_REPLICAS, unpack_json
 from brand.node.runs import Begin, Drawing
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.tickets import MAX_POSITIONS

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
-from brand.node.messages import ProtocolError
+from brand.errors import ProtocolError
 
 TELL_SHARE: Final = 16
 """An owner is told of new room when it is one part in so many of the whole window."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import logging
@@ -11,18 +10,13 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from brand.errors import BrandError
 from brand.node.launch import Spec, detach
 from brand.node.server import NodeServer
+from brand.node.tuning import tune_server_process
 from brand.storage.files import no_descriptor_left
-
-_SWITCH_S: Final = 0.0005
-"""A thread whose read has ended waits no longer than this for the loop to let it go on; by default it is ten times."""
-_MMAP_THRESHOLD: Final = -3
-_ARENA_MAX: Final = -8
-"""Numbers of options of mallopt(3)."""
 
 
 def main() -> None:
@@ -44,8 +38,7 @@ def serve(make: Callable[[Spec], NodeServer]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     logging.basicConfig(format="brand server: %(message)s")
-    _return_freed_memory()
-    sys.setswitchinterval(_SWITCH_S)
+    tune_server_process()
     try:
         server = make(spec)
     except OSError as error:
@@ -60,14 +53,6 @@ def serve(make: Callable[[Spec], NodeServer]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     _say({"ready": True})
     server.run()
-
-
-def _return_freed_memory() -> None:
-    """Have large arrays that are freed go back to the system at once; glibc would learn to keep them."""
-    with suppress(AttributeError, OSError):  # another C library
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_MMAP_THRESHOLD, 1 << 20)
-        libc.mallopt(_ARENA_MAX, 2)
 
 
 def _say(value: dict[str, Any]) -> None:

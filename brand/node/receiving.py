@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import ProtocolError
 from brand.node.counters import Counters
 from brand.node.epoch import Epoch
 from brand.node.epochs import Epochs
 from brand.node.members import Members
-from brand.node.messages import ProtocolError
 from brand.node.peers import Peers, Reach
 from brand.node.residents import Residents
 from brand.node.tasks import Asking, Rows

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from brand.errors import UsageError
+from brand.errors import ProtocolError, UsageError
 from brand.node import messages
 from brand.node.account import Drawer
 from brand.node.arena import Arena
@@ -17,7 +17,7 @@ from brand.node.exchange import Exchange
 from brand.node.lifetime import Lifetime
 from brand.node.lives import Key
 from brand.node.measure import Layout
-from brand.node.messages import Kind, ProtocolError
+from brand.node.messages import Kind
 from brand.node.stimuli import (
     ClientBegins,
     ClientDivides,

@@ -67,7 +67,7 @@ class Run:
     name: str
     tag: int | None
     turn: int | None
-    """Its place among the orders that a training has begun: the same on all nodes."""
+    """Which sampler of the training's program draws it: the same number on all nodes."""
     conduct: Conduct
     """Whether its training processes draw what they have to."""
     clients: set[int] = field(default_factory=set)

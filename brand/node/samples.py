@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.messages import ProtocolError
+from brand.errors import ProtocolError
 
 
 def pack_samples(samples: list[bytes | None]) -> bytes:

@@ -18,23 +18,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import EndedError, ProtocolError, ServerError
 from brand.formats.constants import ROW
 from brand.formats.stored import Stored
 from brand.node import messages
 from brand.node.buffers import Buffers
 from brand.node.connection import same_user, socket_name
-from brand.node.launch import START_LIMIT_S, ServerError
-from brand.node.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, Kind, ProtocolError
+from brand.node.launch import START_LIMIT_S
+from brand.node.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, Kind
 from brand.node.page_memory import ROW_BYTES
 from brand.protocol.order import Order
 from brand.storage.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
 """How long a server may take to answer; it answers within 30 s even where storage hangs."""
-
-
-class EndedError(ConnectionResetError):
-    """The server has said why it ends, and hung up."""
 
 
 _open: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -204,7 +201,8 @@ class Session:
             fact = messages.unpack_json(body)
             if fact.get("type") == messages.ENDED:
                 raise EndedError(str(fact.get("message")))
-            raise ServerError(f"the node server at {self._address} refuses: {fact.get('message')}")
+            refusal = messages.REFUSALS.get(str(fact.get("type")), ServerError)
+            raise refusal(f"the node server at {self._address} refuses: {fact.get('message')}")
         if kind != expected:
             raise ProtocolError(f"the server answers {kind.name} where {expected.name} is due")
         return body

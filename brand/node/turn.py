@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from brand.errors import ProtocolError
 from brand.node.answering import Answering, ReadFor
 from brand.node.core import Core
 from brand.node.divisions import Divisions
 from brand.node.fetches import Fetches
 from brand.node.members import Members
-from brand.node.messages import ProtocolError
 from brand.node.peer_messages import Fetch, Fetched, Forgotten, Push, Question, Refused, Reply, Request, Room, Told
 from brand.node.peers import Peer, Reach
 from brand.node.residents import Residents

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from brand.node.tuning import tune_server_process
 from brand.testing.damage import KINDS
 from brand.testing.trials import make_sets, open_subjects, run_trial
 
@@ -117,7 +118,7 @@ def _child(sets: Path, seed: int) -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("brand").addHandler(logging.NullHandler())
     logging.getLogger("brand").propagate = False
-    sys.setswitchinterval(0.0005)  # server and client are threads of one process here
+    tune_server_process()  # its threads serve
     subjects = open_subjects(sets)
     for number in json.load(sys.stdin):
         trial = run_trial(subjects, seed, number)

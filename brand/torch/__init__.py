@@ -3,6 +3,7 @@
 dataset     BrandDataset: a map-style data set of exact reads and draws
 sampler     BrandSampler: which positions this rank draws, and the state of a run
 positions   one iteration of a sampler
+origin      which samplers of several nodes are the same one
 dealing     what frameworks do with the batches of a sampler
 fetch       what asked ints bring: exact reads and draws
 loader      BrandLoader: the DataLoader's contract without worker processes
@@ -11,6 +12,7 @@ assemble    batches made of columns; page-locked memory
 seeding     random transforms that are the same in every run
 stages      where a loader's time goes
 ranks       which rank of how many, on which node, of which job
+way         which node server a data set draws from
 discovery   how the node servers of a job find each other
 habit       a hint for those who read at random without a BrandSampler
 replacements    what the log says of samples that others replace

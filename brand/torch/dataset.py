@@ -7,9 +7,7 @@ read exactly. Both ways end in the same records, so decoding, checks and errors 
 
 from __future__ import annotations
 
-import hashlib
 import operator
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,20 +19,17 @@ from torch.utils.data import Dataset
 from brand.errors import SchemaError, UsageError, counted
 from brand.node.choose import Nodes, ProtocolChoice, choose_order
 from brand.node.client import Node
-from brand.node.connection import own_address
 from brand.node.memory import Memory
 from brand.node.tls import Tls
 from brand.protocol.order import Order
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
-from brand.torch.discovery import Job, find_nodes
 from brand.torch.fetch import MEDIA, Fetched, Fetcher, rows
 from brand.torch.habit import ReadingHabit
 from brand.torch.labels import class_to_idx, targets, transform_hint
-from brand.torch.ranks import find_rank, job_name, node_by_launcher
-
-_orders: dict[str, list[Order]] = {}
-"""Orders that this process has begun to draw with others, by data set: each has the same place on all nodes."""
+from brand.torch.origin import turn_of
+from brand.torch.ranks import find_rank
+from brand.torch.way import Way
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
@@ -44,7 +39,8 @@ class BrandDataset(Dataset[Any]):
 
     `ds[i]` is exactly sample `i` of the source: a dict of its fields with its `index` and `key`, or a tuple where
     `fields` names what and in which order, as `ImageFolder` gives `(image, label)`. Picklable, works under fork, spawn
-    and forkserver, with any number of DataLoader workers and from several threads. Opening reads no sample.
+    and forkserver, with any number of DataLoader workers and from several threads. Opening reads no sample, starts no
+    server and waits for no other rank.
 
     PyTorch's default collate makes batches of tensors, numbers and strings, not of Pillow images: `transform` turns a
     picture into a tensor.
@@ -105,18 +101,8 @@ class BrandDataset(Dataset[Any]):
             raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
         self.memory, self.protocol, self.server, self.on_error = memory, protocol, server, on_error
         self.remote_memory, self.tls = remote_memory, tls
-        self._job = None if server is not None else self._find_job()
-        self._node = Node(
-            str(self._stored.path),
-            self._stored.id,
-            self.mean_bytes,
-            server if server is not None else self._own_address(),
-            memory,
-            job_name() or secrets.token_hex(8),
-            attach=server is not None,
-            cluster=self._job,
-        )
-        self._fetcher = Fetcher(self._stored, self._node, self.fields, decode=decode, skip=on_error == "skip")
+        self._way = Way(self._stored, server=server, memory=memory, remote_memory=remote_memory, tls=tls)
+        self._fetcher = Fetcher(self._stored, self._way, self.fields, decode=decode, skip=on_error == "skip")
         self._habit = ReadingHabit()
 
     def __len__(self) -> int:
@@ -196,54 +182,43 @@ class BrandDataset(Dataset[Any]):
             facts = self._node.server()
             nodes = Nodes(facts.nodes, find_rank(None, None)[1], facts.remote_share)
             return choose_order(self._stored, seed, self.protocol, facts.share, self.memory, nodes)
-        nodes = Nodes() if self._job is None else Nodes(self._job.nodes, find_rank(None, None)[1], self.remote_memory)
+        job = self._way.job
+        nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], self.remote_memory)
         return choose_order(self._stored, seed, self.protocol, None, self.memory, nodes)
 
     def announce(
-        self, order: Order, epoch: int, position: int, ranks: tuple[int, int], batch: int = 0, processes: int = 1
+        self,
+        order: Order,
+        epoch: int,
+        position: int,
+        ranks: tuple[int, int],
+        batch: int = 0,
+        processes: int = 1,
+        *,
+        origin: str,
     ) -> NDArray[np.int64] | None:
         """A sampler, rank so many of so many, is about to draw: the node server begins to read.
 
-        So many `processes` draw what the rank has to draw (`brand.torch.dealing`).
+        So many `processes` draw what the rank has to draw (`brand.torch.dealing`). `origin` says where
+        the program makes the sampler (`brand.torch.origin`).
 
         With `batch`, the samples of a batch of each rank, a rank draws what its own node owns first: returns which
         positions those are, once all ranks have said so. Raises `ServerError`, `UsageError`.
         """
-        turn = None
-        if ranks[1] > 1:
-            orders = _orders.setdefault(self.id, [])
-            if order not in orders:
-                orders.append(order)
-            turn = orders.index(order)
+        turn = turn_of(order, origin) if ranks[1] > 1 else None
         return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn, processes)
 
     def stats(self) -> dict[str, Any]:
         """What the node server has done so far (`docs/statistics.md`); an empty dict before the first draw."""
-        return self._node.stats() if self._node.running else {}
+        return self._node.stats() if self._way.settled and self._node.running else {}
 
     def tag_of(self, order: Order) -> int:
         """The tag of an order's tickets, which this data set and its copies in workers made later understand."""
         return self._fetcher.tag_of(order)
 
-    def _find_job(self) -> Job | None:
-        """The nodes that draw from this data set together; None where this one is alone."""
-        name = job_name()
-        if name is None:
-            return None
-        facts = f"{name}|{self.id}|{self.memory}|{self.remote_memory}"
-        name = hashlib.blake2s(facts.encode(), digest_size=8).hexdigest()
-        node, nodes = node_by_launcher() or find_nodes(*find_rank(None, None), name) or (0, 1)
-        if self._stored.share is not None:
-            node = self._stored.share.node
-        return Job(name, node, nodes, remote_memory=self.remote_memory, tls=self.tls) if nodes > 1 else None
-
-    def _own_address(self) -> str:
-        """Where the server that starts by itself will listen: one for the ranks of a job on this node."""
-        job = job_name()
-        if job is None:
-            return own_address(secrets.token_bytes())
-        node = 0 if self._job is None else self._job.node
-        return own_address(f"{job}|{self.id}|{self.memory}|{self.remote_memory}|{node}".encode())
+    @property
+    def _node(self) -> Node:
+        return self._way.client
 
     def _asked(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """What a sampler or a user gave, as an array."""

@@ -21,8 +21,7 @@ from typing import Any, Final, Protocol
 
 import torch.distributed
 
-from brand.errors import UsageError, counted
-from brand.node.launch import ServerError
+from brand.errors import ServerError, UsageError, counted
 from brand.node.member import Member
 from brand.node.memory import Memory
 from brand.node.tls import Tls
@@ -98,7 +97,7 @@ def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:
     if not torch.distributed.is_initialized():
         log.warning(
             "nobody says on how many nodes the %d ranks of this job are, so each node reads for itself; make the "
-            "BrandDataset after torch.distributed.init_process_group",
+            "BrandSampler after torch.distributed.init_process_group",
             replicas,
         )
         return None
@@ -108,7 +107,8 @@ def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:
 
     def missing() -> str:
         ranks = [str(number) for number, key in enumerate(keys) if not store.check([key])]
-        return f"rank {', '.join(ranks)} of {counted(replicas, 'rank')} opened no BrandDataset"
+        verb = "has" if len(ranks) == 1 else "have"
+        return f"rank {', '.join(ranks)} of {counted(replicas, 'rank')} {verb} not used the BrandDataset"
 
     _wait(lambda: store.check(keys), missing)
     machines = list(dict.fromkeys(_text(store.get(key)) for key in keys))

@@ -20,17 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
-from brand.errors import ChecksumError, FormatError, UnreadableError, UsageError
+from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError
 from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
-from brand.node.client import Node
-from brand.node.launch import ServerError
 from brand.protocol.order import Order
 from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.storage.dataset import StoredDataSet
 from brand.torch.ranks import find_rank
 from brand.torch.replacements import Replacements
+from brand.torch.way import Way
 
 Column = NDArray[Any] | list[Any]
 Columns = dict[str, Column]
@@ -49,9 +48,15 @@ class Fetcher:
     """Reads and draws from one data set, the `fields` that are asked for (None: all)."""
 
     def __init__(
-        self, data: StoredDataSet, node: Node, fields: Sequence[str] | None, *, decode: bool, skip: bool
+        self,
+        data: StoredDataSet,
+        way: Way,
+        fields: Sequence[str] | None,
+        *,
+        decode: bool,
+        skip: bool,
     ) -> None:
-        self.data, self.node, self.skip = data, node, skip
+        self.data, self.way, self.skip = data, way, skip
         self.with_key = fields is None or "key" in fields
         schema = data.header.schema
         names = None if fields is None else [name for name in schema.names if name in fields]
@@ -93,7 +98,7 @@ class Fetcher:
         order = self._orders.get(tag)
         if order is None:  # the sampler was made, or loaded its state, after this worker started
             order = self._orders[tag] = self._order_by_tag(tag)
-        parts = self.node.draw(order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number())
+        parts = self.way.client.draw(order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number())
         places = np.concatenate([part.places for part in parts])
         indices = np.full(len(asked), -1)
         stored, present, first = [], [], 0
@@ -110,7 +115,7 @@ class Fetcher:
             try:
                 samples, indices[late] = self._read(places[late], order)
             except ServerError as error:
-                raise ServerError(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
+                raise type(error)(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
         waited_s = sum(part.waited_s for part in parts)
         return Fetched(self, indices, stored, present, late, samples, order, waited_s)
 
@@ -136,7 +141,7 @@ class Fetcher:
         """Samples that are in the shares of other nodes."""
         places, back = np.unique(self.data.places(indices), return_inverse=True)
         rows_of = self.data.rows_at(places)
-        present, stored = self.node.fetch(places, rows_of)
+        present, stored = self.way.client.fetch(places, rows_of)
         missing = np.flatnonzero(~present)
         if len(missing):
             chunk = int(places[missing[0]]) // self.data.header.chunk_size
@@ -170,8 +175,8 @@ class Fetcher:
         if get_worker_info() is None:
             raise UsageError(what)
         try:
-            return self.node.order_by_tag(tag, owner=owner_process())
-        except ServerError as error:
+            return self.way.client.order_by_tag(tag, owner=owner_process())
+        except UsageError as error:
             raise UsageError(what) from error
 
     def _read(self, places: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
@@ -214,7 +219,7 @@ class Fetcher:
             except (FormatError, ValueError):
                 continue
             self.replacements.note(index, other, error)
-            self.node.report({"index": index, "by": other, "chunk": error.chunk, "reason": str(error)})
+            self.way.client.report({"index": index, "by": other, "chunk": error.chunk, "reason": str(error)})
             return sample, other
         raise error
 

@@ -55,7 +55,9 @@ class Positions(Iterator[int]):
         self.most = -(-self.count // self._dealt)
         if sampler.shuffle and self.count:
             ranks = (self._rank, self._replicas)
-            mine = sampler.data_set.announce(sampler.order, self.epoch, self.start, ranks, self._batch, self._dealt)
+            mine = sampler.data_set.announce(
+                sampler.order, self.epoch, self.start, ranks, self._batch, self._dealt, origin=sampler.origin
+            )
             self._mine = None if mine is None else self._with_tail(mine)
         self._begun = True
         sampler.begin(self)

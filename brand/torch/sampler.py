@@ -18,6 +18,7 @@ from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.tickets import MAX_POSITIONS
 from brand.torch.dataset import BrandDataset
 from brand.torch.dealing import Restart, accelerate_processes, lightning_restart, torchdata_skips, wrapping_of
+from brand.torch.origin import origin_here
 from brand.torch.positions import Positions, rounds
 from brand.torch.ranks import find_rank
 
@@ -81,6 +82,8 @@ class BrandSampler(DistributedSampler[int]):
         self.order = data_set.order(seed)
         """What fixes the order of all epochs."""
         self.tag = data_set.tag_of(self.order)
+        self.origin = origin_here()
+        """Where the program made it."""
         self._pinned = False
         self._next: _Next | None = _Next(0)
         """What the next iteration is; None: the epoch after the present one."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from brand.cluster.greeting import MAX_GREETING, MAX_NODES, PROTOCOL, Greeting, disagreement, memory_text
-from brand.node.messages import ProtocolError
+from brand.errors import ProtocolError
 from tests.cluster.support import greeting
 
 TEXTS = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=100)

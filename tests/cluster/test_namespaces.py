@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from brand.cluster.namespaces import Namespace, commands, namespaces
-from brand.errors import UsageError
-from brand.node.launch import ServerError
+from brand.errors import ServerError, UsageError
 
 SPACES = [Namespace("brand-1-0", "10.77.0.1"), Namespace("brand-1-1", "10.77.0.2")]
 ASKS = """

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from brand.cluster.parcel import MAX_COUNT, PARCEL, Unpacking, pack
-from brand.node.messages import ProtocolError
+from brand.errors import ProtocolError
 
 SIZES = st.integers(0, 2000) | st.integers(PARCEL - 12, PARCEL + 12) | st.integers(0, 1_200_000)
 

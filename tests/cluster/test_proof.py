@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 
 from brand.cluster.proof import LIFE_S, MAX_USED, NONCE, Hello, Nonces, Token
-from brand.errors import UsageError
-from brand.node.messages import ProtocolError
+from brand.errors import ProtocolError, UsageError
 
 
 class Clock:

@@ -15,7 +15,7 @@ from brand.cluster import supervisor
 from brand.cluster.launcher import Start
 from brand.cluster.serving import everybody
 from brand.cluster.supervisor import Lines, Supervisor
-from brand.node.launch import ServerError
+from brand.errors import ServerError
 from tests.support import LIMIT_S, session_processes, wait_until
 
 TOKEN = "a token that is long enough"

@@ -13,7 +13,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from brand.errors import UsageError
+from brand.errors import ProtocolError, UsageError
 from brand.node import connection, messages
 from brand.node.connection import (
     Channel,
@@ -25,7 +25,7 @@ from brand.node.connection import (
     second_address,
     socket_name,
 )
-from brand.node.messages import HEAD, MAX_REQUEST, Kind, ProtocolError, frame
+from brand.node.messages import HEAD, MAX_REQUEST, Kind, frame
 from brand.testing.node import random_address
 from tests.node.support import listeners
 from tests.rounds import examples

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from brand.node import core
-from brand.node.client import Node
-from brand.node.launch import ServerError
+from brand import pack
+from brand.errors import BrandError, ProtocolError, ServerError, UnreachableError, UsageError
+from brand.node import core, messages
+from brand.node.client import Node, look_at
+from brand.node.connection import socket_name
+from brand.node.messages import Kind
 from brand.node.server import NodeServer
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running_server
@@ -110,3 +115,52 @@ def test_a_server_that_has_ended_is_named_and_says_why(texts: Path) -> None:
         f"the server of this data set at {server.address}, process {os.getpid()}, has ended: it was told to end, by a "
         f"signal or by its launcher; start it again (`brand serve {texts}`), and go on from the last checkpoint"
     )
+
+
+def test_what_a_server_refuses_as_wrong_use_is_a_usage_error(texts: Path, tmp_path: Path) -> None:
+    """The client raises the class that the server names: another data set, an unknown tag, a fetch from no node."""
+    pack([{"number": 1}], tmp_path / "other", {"number": "int"}, jobs=1)
+    with running_server(texts) as server, closing(attached(server)) as client:
+        other = Node(str(tmp_path), StoredDataSet(tmp_path / "other").id, 8.0, server.address, None, "run", attach=True)
+        with closing(other), pytest.raises(UsageError, match=rf"{server.address} refuses: .* serves data set "):
+            other.stats()
+        with pytest.raises(UsageError, match=r"no order of run .* has tag 7"):
+            client.order_by_tag(7, owner=os.getpid())
+        with pytest.raises(UsageError, match="knows no other node"):
+            client.fetch(np.array([0]), StoredDataSet(texts).rows_at(np.array([0])))
+
+
+@pytest.mark.parametrize(
+    ("named", "raised"),
+    [
+        ("UsageError", UsageError),
+        ("UnreachableError", UnreachableError),
+        ("ProtocolError", ProtocolError),
+        ("ServerError", ServerError),
+        ("ChecksumError", ServerError),
+        ("SystemExit", ServerError),
+        ("", ServerError),
+        (["UsageError"], ServerError),
+        (None, ServerError),
+    ],
+)
+def test_a_refusal_has_a_class_of_a_short_list(named: object, raised: type[Exception]) -> None:
+    """What is not on the list is a `ServerError`; each keeps the server's words."""
+    address = random_address()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(socket_name(address))
+        listener.listen()
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.send(messages.pack_json(Kind.FAILED, {"type": named, "message": "not so"}))
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        with pytest.raises(BrandError) as caught:
+            look_at(address)
+        thread.join()
+    assert type(caught.value) is raised
+    assert str(caught.value) == f"the node server at {address} refuses: not so"

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import brand
+from brand.errors import ServerError
 from brand.node import lifetime
-from brand.node.launch import ServerError
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandSampler

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from brand.errors import ProtocolError, UnreachableError
 from brand.node import fetches
 from brand.node.counters import Counters
-from brand.node.fetches import Fetches, UnreachableError
+from brand.node.fetches import Fetches
 from brand.node.members import Members
-from brand.node.messages import ProtocolError
 from brand.node.peer_messages import Fetched
 from brand.node.samples import pack_samples, unpack_samples
 from brand.node.tasks import Deliver, Refuse

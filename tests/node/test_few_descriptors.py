@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from brand import pack
+from brand.errors import ServerError
 from brand.node import messages
-from brand.node.launch import ServerError
 from brand.node.messages import Kind
 from brand.node.session import Session
 from brand.storage.files import most_open

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from brand.errors import ServerError
 from brand.node import clients, messages
 from brand.node.client import Node
 from brand.node.connection import socket_name
-from brand.node.launch import ServerError
 from brand.node.leases import MAX_LEASES
 from brand.node.messages import Kind
 from brand.protocol.order import MAX_EPOCH

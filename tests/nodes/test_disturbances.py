@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import pytest
 
-from brand.node.launch import ServerError
+from brand.errors import ServerError
 from brand.testing.cluster import RunningCluster, running_cluster
 from brand.testing.storage import Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler

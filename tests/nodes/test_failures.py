@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from brand.cluster.member import server_of
-from brand.node.launch import ServerError
+from brand.errors import UnreachableError, UsageError
 from brand.node.member import Member
 from brand.storage.dataset import StoredDataSet
 from brand.testing.cluster import running_cluster
@@ -180,12 +180,12 @@ def test_a_share_whose_node_is_gone_is_an_error_that_names_it(shares: list[Path]
         mine = lost.chunks_here
         begun = time.monotonic()
         with pytest.raises(
-            ServerError, match=r"position [\d,]+ of epoch 0 \(group \d+\), of rank 0 of 1, .*node 2 cannot be"
+            UnreachableError, match=r"position [\d,]+ of epoch 0 \(group \d+\), of rank 0 of 1, .*node 2 cannot be"
         ):
             data_set.__getitems__(tickets[16:])
         assert time.monotonic() - begun < 10
         elsewhere = int(lost.indices(np.array([mine.start * order.chunk_size]))[0])
-        with pytest.raises(ServerError, match="node 2 cannot be reached"):
+        with pytest.raises(UnreachableError, match="node 2 cannot be reached"):
             data_set[elsewhere]
         here = int(StoredDataSet(shares[0]).indices(np.array([0]))[0])
         assert data_set[here]["number"] == here
@@ -206,7 +206,7 @@ def test_nodes_that_disagree_are_refused_at_once(texts: Path, change: dict[str, 
         clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found]
         starts = [0, 0] if change else [0, 64]
         drawing = [Rank(c, orders[r], r, 2, start=starts[r]) for r, c in enumerate(clients)]
-        with pytest.raises(ServerError, match=said):
+        with pytest.raises(UsageError, match=said):
             draw_in_step(drawing, range(3))
 
 
@@ -222,5 +222,5 @@ def test_a_node_with_another_memory_is_refused(texts: Path) -> None:
         for server in found:
             client = stack.enter_context(closing(node_of(texts, server.address)))
             rank = Rank(client, order_of(texts), 0, 1)
-            with pytest.raises(ServerError, match=r"memory for 0\.\d+ of the data, .*give all nodes the same --memory"):
+            with pytest.raises(UsageError, match=r"memory for 0\.\d+ of the data, .*give all nodes the same --memory"):
                 draw_in_step([rank], range(1000))  # it hears so as soon as the nodes have met

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 
+from brand.errors import ProtocolError
 from brand.node import peer_messages as wire
-from brand.node.messages import ProtocolError
 from brand.node.network import Closed, Event, Opened, Received, Stream
 from brand.node.page_memory import ROW_BYTES
 from brand.node.peer_messages import PeerKind

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed
 
-from brand.errors import UsageError
-from brand.node.launch import ServerError
+from brand.errors import ServerError, UsageError
 from brand.node.member import Member
 from brand.torch import discovery
 from brand.torch.discovery import Job, find_nodes
@@ -108,6 +109,39 @@ def test_before_the_process_group_each_node_is_alone(caplog: pytest.LogCaptureFi
     """Where nobody says where ranks are: a warning, and no waiting for ranks that may wait for this one."""
     assert find_nodes(0, 2, "job") is None
     assert "init_process_group" in caplog.text
+
+
+ALONE = """
+import os, pickle, sys, torch.distributed
+from brand.torch import BrandDataset, discovery
+
+lives, life = os.pipe()
+child = os.fork()
+store = torch.distributed.FileStore(sys.argv[2], 2)
+torch.distributed.init_process_group("gloo", store=store, rank=0 if child else 1, world_size=2)
+if not child:
+    os.close(life)
+    os.read(lives, 1)  # until rank 0 has ended, however that came about
+    os._exit(0)
+discovery.LIMIT_S = 0.2
+data_set = BrandDataset(sys.argv[1], fields=("index",))
+print(data_set[3], data_set.stats())
+for ask in (lambda: data_set.order(0), lambda: pickle.dumps(data_set)):
+    try:
+        ask()
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_a_data_set_waits_for_other_ranks_when_it_draws_and_not_before(small: Path, tmp_path: Path) -> None:
+    """Rank 0 opens a data set and reads from it; only its order, and a copy for a worker, need to know the nodes."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
+    environment["GLOO_SOCKET_IFNAME"] = "lo"
+    command = [sys.executable, "-c", ALONE, str(small), str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True, env=environment)
+    missing = "rank 1 of 2 ranks has not used the BrandDataset within 0 s: do all ranks draw from the same data set?"
+    assert done.stdout.splitlines() == ["(3,) {}", missing, missing]
 
 
 FORKED = """

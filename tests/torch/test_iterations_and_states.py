@@ -17,8 +17,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 from brand import pack
-from brand.errors import UsageError
-from brand.node.launch import ServerError
+from brand.errors import ServerError, UsageError
 from brand.protocol.tickets import tickets
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, fetch, habit

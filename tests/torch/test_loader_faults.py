@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from brand import pack
-from brand.errors import ChecksumError, DecodeError, MissingFileError
+from brand.errors import ChecksumError, DecodeError, MissingFileError, ServerError
 from brand.node.client import look_at
-from brand.node.launch import ServerError
 from brand.storage.dataset import StoredDataSet
 from brand.testing.damage import flip_bit
 from brand.testing.forge import put_together, sign_index, take_apart

@@ -23,9 +23,8 @@ from torch.utils.data import (
     random_split,
 )
 
-from brand.errors import UsageError
+from brand.errors import ServerError, UsageError
 from brand.node.client import look_at
-from brand.node.launch import ServerError
 from brand.protocol.tickets import positions_of
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.torch.support import (

@@ -1,0 +1,83 @@
+"""Which node server does a data set draw from? One that it is given, or that of all ranks of its job on this node.
+
+The first use settles it, as ranks of several nodes may have to wait for each other, and frameworks start their ranks
+after the data set was made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from functools import cached_property
+from typing import Any
+
+from brand.node.client import Node
+from brand.node.connection import own_address
+from brand.node.memory import Memory
+from brand.node.tls import Tls
+from brand.storage.dataset import StoredDataSet
+from brand.torch.discovery import Job, find_nodes
+from brand.torch.ranks import find_rank, job_name, node_by_launcher
+
+
+class Way:
+    """The way of one data set to its server; the arguments as for `BrandDataset`. Picklable, opens nothing itself."""
+
+    def __init__(
+        self, data: StoredDataSet, *, server: str | None, memory: Memory, remote_memory: Memory, tls: Tls | None
+    ) -> None:
+        self._data, self._server = data, server
+        self._memory, self._remote_memory, self._tls = memory, remote_memory, tls
+        self._name = secrets.token_hex(8)
+        """What tells the server and the run from others where this process is in no job."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        _ = self.client  # a worker in which torch.distributed is not initialised could not find the nodes
+        return self.__dict__.copy()
+
+    def __repr__(self) -> str:
+        return f"Way({self.client!r})" if self.settled else "Way(not settled)"
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was used."""
+        return "client" in self.__dict__
+
+    @cached_property
+    def client(self) -> Node:
+        """The client of the server. Raises `UsageError`, and `ServerError` where another rank does not answer."""
+        return Node(
+            str(self._data.path),
+            self._data.id,
+            self._data.mean_bytes,
+            self._own_address() if self._server is None else self._server,
+            self._memory,
+            job_name() or self._name,
+            attach=self._server is not None,
+            cluster=self.job,
+        )
+
+    @cached_property
+    def job(self) -> Job | None:
+        """The nodes that draw from this data set together; None where this one is alone, or the server is given.
+
+        Raises as `client`.
+        """
+        if self._server is not None or job_name() is None:
+            return None
+        name = hashlib.blake2s(self._facts().encode(), digest_size=8).hexdigest()
+        node, nodes = node_by_launcher() or find_nodes(*find_rank(None, None), name) or (0, 1)
+        if self._data.share is not None:
+            node = self._data.share.node
+        return Job(name, node, nodes, remote_memory=self._remote_memory, tls=self._tls) if nodes > 1 else None
+
+    def _own_address(self) -> str:
+        """Where the server that starts by itself will listen: one for the ranks of a job on this node."""
+        if job_name() is None:
+            return own_address(self._name.encode())
+        node = 0 if self.job is None else self.job.node
+        return own_address(f"{self._facts()}|{node}".encode())
+
+    def _facts(self) -> str:
+        """What the servers of one data set and job have in common."""
+        return f"{job_name()}|{self._data.id}|{self._memory}|{self._remote_memory}"

@@ -1,0 +1,73 @@
+"""Which samplers of several nodes must have the same order, and which one has for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nodes.support import all_reachable, servers
+from tests.support import wait_until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def sampled(path: Path, ranks: Sequence[tuple[str, str]], epochs: int) -> list[Any]:
+    """What two ranks say, each on a node of its own, that have these seeds, and these seeds of one more sampler.
+
+    Rank 1 begins its epoch while rank 0 has not begun the same one.
+    """
+    with ExitStack() as stack, servers(path, len(ranks), memory=0.5) as found:
+        wait_until(lambda: all_reachable(found), "all nodes can be reached")
+        processes = []
+        for rank, (server, seeds) in enumerate(zip(found, ranks, strict=True)):
+            job = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+            program = [sys.executable, "-W", "error", "-m", "tests.nodes.sampling"]
+            process = subprocess.Popen(
+                [*program, str(path), server.address, str(epochs), *seeds],
+                cwd=REPOSITORY,
+                env=os.environ | job,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            processes.append(process)
+        for process in processes:
+            assert _hear(process) == "ready"
+        begun = []
+        for process in reversed(processes):
+            assert process.stdin is not None
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+            begun.append(_hear(process))
+        told = zip(processes, reversed(begun), strict=True)
+        return [_hear(process) if said == "begun" else said for process, said in told]
+
+
+def _hear(process: subprocess.Popen[str]) -> Any:
+    assert process.stdout is not None
+    return json.loads(process.stdout.readline())
+
+
+@pytest.mark.slow
+def test_a_sampler_that_only_one_rank_has_is_no_disagreement(texts: Path) -> None:
+    """Rank 0 draws from one more sampler when rank 1 begins the epoch that both draw."""
+    first, second = sampled(texts, [("0", "7"), ("0", "")], epochs=1)
+    assert sorted(first + second) == list(range(1200))
+
+
+@pytest.mark.slow
+def test_the_same_sampler_with_another_seed_is_refused(texts: Path) -> None:
+    """A sampler that the program makes at one place has the same order on all nodes, also beside another sampler."""
+    for told in sampled(texts, [("0", "7"), ("1", "")], epochs=100_000):
+        assert re.search(r"^UsageError: .* disagree: seed is [01] on node [01] and [01] on node [01]$", told)
