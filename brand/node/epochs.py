@@ -339,8 +339,13 @@ class Epochs:
         epoch.begun = begin.times
         self._last_number += 1
         epoch.number = self._last_number
-        if self._members.as_foreseen(run.order) and turns == Turns(self._samples, 0, run.order.ranks):
-            epoch.requests = follows(plan.requests, ranks, run.order.nodes, turns.replicas)
+        foreseen = run.order.policy.foreseen
+        if (
+            foreseen is not None
+            and self._members.as_foreseen(foreseen, plan.mapping.group_chunks)
+            and turns == Turns(self._samples, 0, foreseen.ranks)
+        ):
+            epoch.requests = follows(plan.requests, ranks, foreseen.nodes, turns.replicas)
         self._epochs[key] = epoch
         self.changes += 1
         for taken, node in self._takers:

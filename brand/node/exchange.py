@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -347,11 +347,12 @@ def _client(node: int) -> int:
 
 def _differences(here: int, ours: Order, there: int, theirs: Order) -> str:
     """What two orders do not have in common."""
-    parts = []
-    for field in fields(Order):
-        mine, other = getattr(ours, field.name), getattr(theirs, field.name)
-        if mine != other:
-            parts.append(f"{field.name} is {mine} on node {here} and {other} on node {there}")
-    if ours.group_chunks != theirs.group_chunks:
+    mine, other = ours.to_json(), theirs.to_json()
+    parts = [
+        f"{name} is {mine.get(name, 'absent')} on node {here} and {other.get(name, 'absent')} on node {there}"
+        for name in mine | other
+        if mine.get(name) != other.get(name)
+    ]
+    if mine["group_chunks"] != other["group_chunks"]:
         parts.append("group_chunks follows from the memory: give all nodes the same --memory (in Python: memory=)")
     return "; ".join(parts)

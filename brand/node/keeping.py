@@ -33,8 +33,9 @@ class Keeping:
         self._runs = runs
         for (run, _), epoch in self._epochs:
             order = self._epochs.order(run)
-            if order.protocol == "stripes":
-                return Choice(epoch.plan, order.stripe, self._room(order), self._epochs.owners(order))
+            unit = order.policy.kept_unit
+            if unit is not None:
+                return Choice(epoch.plan, unit, self._room(order), self._epochs.owners(order))
         return None
 
     def _room(self, order: Order) -> int:

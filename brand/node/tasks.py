@@ -61,16 +61,17 @@ class Choice:
     """What `kept` is asked: which samples are kept while this plan's epoch goes on, in `room` pages?"""
 
     plan: Plan
-    stripe: int
+    unit: int
+    """Samples of a chunk that are kept together."""
     room: int
     owners: Owners
 
     def kept(self, pages_of: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Samples that this node owns, as many as fit. Shape (samples,)."""
         if self.owners.of_chunk is None:
-            return choose_kept(self.plan, pages_of, self.room, self.stripe, 0)
+            return choose_kept(self.plan, pages_of, self.room, self.unit, 0)
         mine = self.owners.mine(np.arange(len(pages_of)))
-        return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.stripe, 0) & mine
+        return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.unit, 0) & mine
 
 
 @dataclass(eq=False, slots=True)

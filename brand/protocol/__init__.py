@@ -9,5 +9,8 @@ prefetch    the same across nodes: what is asked for, and what is sent ahead (se
 owners      which node owns which chunk
 split       who draws which position where ranks take what their own node owns first
 order       what fixes the order of every epoch; makes plans
+policy      what of it a protocol decides: the seam at which one is added
+policies    which policies there are, by name
+flat        JSON of the first two: stripe_policy, slot_policy
 tickets     epoch and position as one int
 """
