@@ -35,7 +35,7 @@ class Keeping:
             order = self._epochs.order(run)
             unit = order.policy.kept_unit
             if unit is not None:
-                return Choice(epoch.plan, unit, self._room(order), self._epochs.owners(order))
+                return Choice(epoch.plan, unit, order.seed, self._room(order), self._epochs.owners(order))
         return None
 
     def _room(self, order: Order) -> int:
