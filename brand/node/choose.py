@@ -6,7 +6,7 @@ The numbers that users rarely give.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -18,6 +18,9 @@ from brand.node.page_memory import ROW_BYTES
 from brand.node.pages import page_bytes
 from brand.protocol.mapping import chunks_per_group
 from brand.protocol.order import Order
+from brand.protocol.policy import Policy
+from brand.protocol.slot_policy import SlotPolicy
+from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
 from brand.storage.profile import best_depth, load_profile, stripe_bytes, stripe_length
 from brand.storage.vectored import DirectFiles, LocalFiles, Storage
@@ -88,28 +91,35 @@ def choose_order(
     sample = stored + ROW_BYTES + page_bytes(stored) / 2  # a sample ends in the middle of a page, on average
     every = int(header.samples * sample)
     samples = memory_bytes(memory, every) / sample if share is None else min(share, 1.0) * header.samples
-    common = Order(data.id, header.samples, header.chunk_size, _group_chunks(data, samples), seed)
+    policy: Policy
     if isinstance(chosen, Slots):
-        return _choose_slots(data, replace(common, protocol="slots", refill=chosen.refill), samples, nodes)
-    mixing = min(samples, header.samples / MIXING_SHARE)
-    if chosen.mixing is not None:
-        mixing = min(samples, memory_bytes(chosen.mixing, every) / sample)
-    elif memory is None and share is None and mixing < header.samples / MIXING_SHARE:
-        # What is available differs a little from run to run; the order should not.
-        mixing = header.samples / 2.0 ** np.ceil(np.log2(header.samples / mixing))
-    length = chosen.length
+        policy = _choose_slots(data, chosen, samples, nodes)
+    else:
+        mixing = min(samples, header.samples / MIXING_SHARE)
+        if chosen.mixing is not None:
+            mixing = min(samples, memory_bytes(chosen.mixing, every) / sample)
+        elif memory is None and share is None and mixing < header.samples / MIXING_SHARE:
+            # What is available differs a little from run to run; the order should not.
+            mixing = header.samples / 2.0 ** np.ceil(np.log2(header.samples / mixing))
+        policy = _choose_stripes(data, chosen, samples, mixing)
+    return Order(data.id, header.samples, header.chunk_size, seed, policy)
+
+
+def _choose_stripes(data: StoredDataSet, chosen: Stripes, samples: float, mixing: float) -> StripePolicy:
+    """The numbers of `stripes`, with memory for so many samples, `mixing` of which mix."""
+    header, length = data.header, chosen.length
     if length is None:
-        length = stripe_length(stripe_bytes(load_profile(data.path)), stored, header.chunk_size)
+        length = stripe_length(stripe_bytes(load_profile(data.path)), data.mean_bytes, header.chunk_size)
     elif not 1 <= length <= header.chunk_size:
         raise UsageError(f"Stripes(length={length}): a stripe has 1 to {header.chunk_size} samples, a chunk's size")
     n = max(_group_chunks(data, samples), chunks_per_group(header.samples, header.chunk_size, mixing))
-    return replace(common, group_chunks=n, stripe=length)
+    return StripePolicy(n, length)
 
 
-def _choose_slots(data: StoredDataSet, alone: Order, samples: float, nodes: Nodes) -> Order:
-    """The order of `slots`: on several nodes their memories are one, and what is sent ahead is foreseen."""
+def _choose_slots(data: StoredDataSet, chosen: Slots, samples: float, nodes: Nodes) -> SlotPolicy:
+    """The numbers of `slots`: the memories of several nodes are one, and plans foresee what nodes send ahead."""
     if nodes.nodes == 1 or nodes.ranks % nodes.nodes:
-        return alone
+        return SlotPolicy(_group_chunks(data, samples), chosen.refill)
     remote = remote_bytes(nodes.remote, int(samples * data.mean_bytes)) / data.mean_bytes
     n = _group_chunks(data, (samples - remote) * nodes.nodes)
     share = data.share
@@ -120,7 +130,7 @@ def _choose_slots(data: StoredDataSet, alone: Order, samples: float, nodes: Node
         n = share.group_chunks
     ahead = int(remote * AHEAD)
     # Of the draws that are looked at some are of the node's own samples, so that the room is hardly ever short.
-    return replace(alone, group_chunks=n, nodes=nodes.nodes, ranks=nodes.ranks, window=ahead, remote=ahead)
+    return SlotPolicy(n, chosen.refill, nodes.nodes, nodes.ranks, window=ahead, remote=ahead)
 
 
 def choose_depth(data: StoredDataSet) -> int:

@@ -34,8 +34,9 @@ class Keeping:
         self._runs = runs
         for (run, _), at in live:
             order = self._epochs.runs[run].order
-            if order.protocol == "stripes":
-                return Choice(at.epoch.plan, order.stripe, self._room(order), self._epochs.owners(order))
+            unit = order.policy.kept_unit
+            if unit is not None:
+                return Choice(at.epoch.plan, unit, order.seed, self._room(order), self._epochs.owners(order))
         return None
 
     def _room(self, order: Order) -> int:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.protocol.mapping import Mapping
-from brand.protocol.order import Order
 from brand.protocol.owners import owner_of_chunk
+from brand.protocol.policy import Foreseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Members:
         """All nodes but this one."""
         return [node for node in range(self.nodes) if node != self.node]
 
-    def as_foreseen(self, order: Order) -> bool:
-        """Whether as many nodes are there as the plans of an order foresee, and own what they foresee."""
-        return order.nodes == self.nodes and self.share_chunks in (None, order.group_chunks)
+    def as_foreseen(self, foreseen: Foreseen, group_chunks: int) -> bool:
+        """Whether these are the nodes that plans foresee, and own what plans foresee with groups of so many chunks."""
+        return foreseen.nodes == self.nodes and self.share_chunks in (None, group_chunks)
 
     def owners(self, mapping: Mapping) -> Owners:
         """Who owns what in a run whose groups are these."""

@@ -80,7 +80,9 @@ class Choice:
     """Have the planner choose which samples are kept while this plan's epoch goes on, then say `KeptChosen`."""
 
     plan: Plan
-    stripe: int
+    unit: int
+    """Samples of a chunk that are kept together."""
+    seed: int
     room: int
     """Pages."""
     owners: Owners
@@ -88,9 +90,9 @@ class Choice:
     def kept(self, pages_of: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Samples that this node owns, as many as fit. Shape (samples,)."""
         if self.owners.of_chunk is None:
-            return choose_kept(self.plan, pages_of, self.room, self.stripe, 0)
+            return choose_kept(self.plan, pages_of, self.room, self.unit, self.seed)
         mine = self.owners.mine(np.arange(len(pages_of)))
-        return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.stripe, 0) & mine
+        return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.unit, self.seed) & mine
 
 
 @dataclass(eq=False, slots=True)

@@ -212,10 +212,10 @@ def _differences(here: int, ours: Order, there: int, theirs: Order) -> str:
     """What two orders do not have in common."""
     mine, other = ours.to_json(), theirs.to_json()
     parts = [
-        f"{name} is {mine.get(name)} on node {here} and {other.get(name)} on node {there}"
+        f"{name} is {mine.get(name, 'absent')} on node {here} and {other.get(name, 'absent')} on node {there}"
         for name in mine | other
         if mine.get(name) != other.get(name)
     ]
-    if ours.group_chunks != theirs.group_chunks:
+    if mine["group_chunks"] != other["group_chunks"]:
         parts.append("group_chunks follows from the memory: give all nodes the same --memory (in Python: memory=)")
     return "; ".join(parts)

@@ -9,5 +9,8 @@ prefetch    the paper's protocol across nodes: what nodes ask for, and what is s
 owners      which node owns which chunk
 split       which rank draws which position, so that ranks first take what their own node owns
 order       what fixes the order of every epoch; makes plans
+policy      what of it a protocol decides: the seam at which one is added
+policies    which policies there are, by name
+flat        JSON of the first two: stripe_policy, slot_policy
 tickets     epoch and position as one int
 """

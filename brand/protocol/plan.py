@@ -110,24 +110,24 @@ def peak(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None)
 
 
 def choose_kept(
-    plan: Plan, size_of: NDArray[Any], room: int, stripe: int, seed: int, read_of: NDArray[Any] | None = None
+    plan: Plan, size_of: NDArray[Any], room: int, unit: int, seed: int, read_of: NDArray[Any] | None = None
 ) -> NDArray[np.bool_]:
     """Which places are never released, so that they and the rest of the epoch fit into `room`. Shape (samples,).
 
-    Keeps whole stripes in a random order, as many as fit. The more is kept, the less comes and goes: with a share `k`
-    kept, `k * all + (1 - k) * peak` is needed.
+    Keeps whole units of `unit` samples of a chunk, in a random order that the seed alone decides, as many as fit. The
+    more is kept, the less comes and goes: with a share `k` kept, `k * all + (1 - k) * peak` is needed.
     """
     mapping, total = plan.mapping, int(size_of.sum(dtype=np.int64))
     if total <= room:
         return np.ones(mapping.samples, np.bool_)
     read_of = read_of_sample(plan) if read_of is None else read_of
-    per_chunk = -(-mapping.chunk_size // stripe)
-    stripe_of = np.empty(mapping.samples, index_dtype(mapping.samples))
+    per_chunk = -(-mapping.chunk_size // unit)
+    unit_of = np.empty(mapping.samples, index_dtype(mapping.samples))
     sizes = np.zeros(mapping.chunks * per_chunk, np.int64)
     for part in blocks(mapping.samples):
         place = np.arange(part.start, part.stop)
-        stripe_of[part] = place // mapping.chunk_size * per_chunk + place % mapping.chunk_size // stripe
-        np.add.at(sizes, stripe_of[part], size_of[part].astype(np.int64))
+        unit_of[part] = place // mapping.chunk_size * per_chunk + place % mapping.chunk_size // unit
+        np.add.at(sizes, unit_of[part], size_of[part].astype(np.int64))
     order = permutation(len(sizes), seed, Stream.KEPT)
     filled = np.cumsum(sizes[order])
     largest = peak(plan, size_of, read_of)
@@ -135,7 +135,7 @@ def choose_kept(
     for _ in range(8):  # the peak of a part is not exactly its share of the peak
         chosen = np.zeros(len(sizes), np.bool_)
         chosen[order[: int(np.searchsorted(filled, share * total, side="right"))]] = True
-        kept: NDArray[np.bool_] = chosen[stripe_of]
+        kept: NDArray[np.bool_] = chosen[unit_of]
         keeping = int(size_of[kept].sum(dtype=np.int64))
         over = keeping + peak(plan, np.where(kept, 0, size_of), read_of) - room
         if over <= 0:

@@ -12,7 +12,7 @@ group, not one sample.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from brand.protocol.plan import READ, Plan
 from brand.protocol.random import Stream, bits, blocks, group_positions, index_dtype, permutation
 
 Refill = Literal["fill_rate", "random"]
+REFILLS: Final[tuple[Refill, ...]] = get_args(Refill)
 
 
 def plan_slots(mapping: Mapping, refill: Refill, seed: int, epoch: int) -> Plan:

@@ -102,15 +102,6 @@ def greeted(address: str, path: Path) -> Iterator[RawClient]:
         yield client
 
 
-def order_of(path: Path, *, seed: int = 0, group_chunks: int = 1, stripe: int = 4, protocol: str = "stripes") -> Order:
-    """An order of a data set, without asking memory or storage."""
-    data = StoredDataSet(path)
-    header = data.header
-    return Order(
-        data.id, header.samples, header.chunk_size, group_chunks, seed, protocol, min(stripe, header.chunk_size)
-    )
-
-
 def servers_of(path: Path) -> list[int]:
     """Server processes of a data set: those that were started for it and still run, by what they have open."""
     found = []

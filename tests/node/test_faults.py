@@ -25,7 +25,8 @@ from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandSampler
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import greeted, listeners, servers_of
-from tests.node.training import draw_all, node_for, order_for
+from tests.node.training import draw_all, node_for
+from tests.orders import order_of
 from tests.rounds import Chance, rounds
 from tests.support import session_processes, wait_until
 
@@ -162,7 +163,7 @@ def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> No
         wait_until(lambda: not session_processes(victims.pid), "training and workers have ended")
         wait_until(lambda: not listeners(address), "nobody listens any more")
         wait_until(lambda: not servers_of(texts), "the server has ended")
-        node, order = node_for(data, address, "next"), order_for(data)
+        node, order = node_for(data, address, "next"), order_of(data.path)
         with closing(node):
             node.begin(order, 1, 0, 0, (0, 1))
             found = draw_all(node, order, 0, np.arange(SAMPLES), owner=os.getpid())
@@ -291,7 +292,7 @@ def dies_at_its_start(folder: Path, times: int) -> str:
 def test_a_server_that_is_killed_while_it_starts(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one is started; where that dies as well, again and again, the error says so."""
     data, address = StoredDataSet(texts), random_address()
-    order = order_for(data)
+    order = order_of(data.path)
     with monkeypatch.context() as patch, closing(node_for(data, address, "run")) as node:
         patch.setattr(sys, "executable", dies_at_its_start(tmp_path, 2))
         found = draw_all(node, order, 0, np.arange(100), owner=os.getpid())

@@ -27,7 +27,8 @@ from brand.protocol.order import MAX_EPOCH
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import RunningServer, random_address, running_server
 from brand.testing.storage import BlockedStorage
-from tests.node.support import RawClient, draw, greeted, memory_kib, order_of
+from tests.node.support import RawClient, draw, greeted, memory_kib
+from tests.orders import order_of
 from tests.support import wait_until
 
 

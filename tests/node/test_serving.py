@@ -13,13 +13,16 @@ import brand
 from brand.errors import FormatError, MissingFileError
 from brand.node.measure import measure_pages
 from brand.node.messages import pack_draw
+from brand.protocol.policy import Policy
+from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.tickets import tickets
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from brand.testing.storage import BlockedStorage, CountedStorage, Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests.node.conftest import SAMPLES, text
-from tests.node.support import drawing, greeted, order_of
+from tests.node.support import drawing, greeted
+from tests.orders import SLOTS, order_of
 from tests.support import wait_until
 
 FIELDS = ("index", "number", "text")
@@ -47,14 +50,14 @@ def pages(path: Path, count: int) -> int:
 
 
 @pytest.mark.parametrize("memory", [2, 5, 40, 0.1, 0.3, 1.0])
-@pytest.mark.parametrize("protocol", ["stripes", "slots"])
-def test_the_samples_do_not_depend_on_memory_or_time(texts: Path, memory: int | float, protocol: str) -> None:
+@pytest.mark.parametrize("policy", [StripePolicy(4, stripe=8), SLOTS], ids=["stripes", "slots"])
+def test_the_samples_do_not_depend_on_memory_or_time(texts: Path, memory: int | float, policy: Policy) -> None:
     """Memory of two pages, of a few, of everything; reads that take any time and end in any order."""
     storage = SlowStorage(seed=int(memory * 100), longest_s=0.002)
     limit = pages(texts, memory) if isinstance(memory, int) else memory
     with running_server(texts, memory=limit, storage=storage) as server:
         with greeted(server.address, texts) as client:
-            order = order_of(texts, group_chunks=4, stripe=8, protocol=protocol)
+            order = order_of(texts, policy)
             number = client.order(order)
             client.begin(number, 0)
         with drawing(texts, server.address, fields=FIELDS) as data_set:

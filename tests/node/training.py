@@ -23,13 +23,9 @@ import numpy as np
 from brand.node.client import Node
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
+from tests.orders import order_of
 
 BATCH = 30
-
-
-def order_for(data: StoredDataSet, seed: int = 0) -> Order:
-    """The order that trainings of these tests have."""
-    return Order(data.id, len(data), data.header.chunk_size, min(4, data.header.chunks), seed, stripe=4)
 
 
 def node_for(data: StoredDataSet, address: str, run: str) -> Node:
@@ -60,7 +56,7 @@ def work(node: Node, order: Order, owner: int, pipe: Connection, others: Sequenc
 def train(path: str, address: str, workers: int, epochs: int) -> None:
     """All of it."""
     data = StoredDataSet(path)
-    order, node, fork = order_for(data), node_for(data, address, f"run of {os.getpid()}"), get_context("fork")
+    order, node, fork = order_of(data.path), node_for(data, address, f"run of {os.getpid()}"), get_context("fork")
     pipes: list[Connection] = []
     processes = []
     for _ in range(workers):

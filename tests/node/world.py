@@ -173,7 +173,8 @@ class World:
         facts: dict[str, Any] = {"group_chunks": 1, "stripe": 1} | order
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
         facts["stripe"] = min(facts["stripe"], self.chunk_size)
-        wanted = Order(DATA_SET, len(self.sizes), self.chunk_size, **facts)
+        sizes = {"data_set": DATA_SET, "samples": len(self.sizes), "chunk_size": self.chunk_size}
+        wanted = Order.from_json(sizes | {"seed": 0, "protocol": "stripes", "refill": "fill_rate"} | facts)
         (numbered,) = self.tell(ClientRegisters(client, wanted, name, tag, turn))
         assert isinstance(numbered, Number)
         number = numbered.run

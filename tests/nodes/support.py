@@ -30,20 +30,6 @@ Places = NDArray[np.int64]
 TOKEN = "a token for tests only, 32 bytes"
 
 
-def order_of(path: Path, protocol: str = "stripes", **more: Any) -> Order:
-    """An order of the texts with groups of four chunks."""
-    data = StoredDataSet(path)
-    order = Order(data.id, len(data), data.header.chunk_size, 4, 0, protocol, 4 if protocol == "stripes" else 1)
-    return replace(order, **more)
-
-
-def across(order: Order, nodes: int, ranks: int, remote: int = 40) -> Order:
-    """The same order of `slots` for several nodes."""
-    return (
-        replace(order, nodes=nodes, ranks=ranks, window=remote, remote=remote) if order.protocol == "slots" else order
-    )
-
-
 def node_of(path: Path, address: str, run: str = "run") -> Node:
     """A client of one of the servers."""
     data = StoredDataSet(path)

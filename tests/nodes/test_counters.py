@@ -11,7 +11,8 @@ import pytest
 from brand.node import epochs as epochs_module
 from brand.node import receiving
 from brand.testing.cluster import RunningCluster, running_cluster
-from tests.nodes.support import Rank, across, draw_in_step, node_of, order_of, servers
+from tests.nodes.support import Rank, draw_in_step, node_of, servers
+from tests.orders import order_of, slots_across
 from tests.support import wait_until
 
 
@@ -33,7 +34,7 @@ def all_open(cluster: RunningCluster) -> bool:
 def test_slots_on_three_nodes_count_what_the_plan_foresees(texts: Path, ahead: int) -> None:
     """Requests exactly: they depend on the plan alone. Chunks read exactly, but for what was read for a next epoch."""
     epochs = range(4)
-    order = across(order_of(texts, "slots"), 3, 3, ahead)
+    order = order_of(texts, slots_across(3, 3, ahead))
     plans = [order.plan(epoch) for epoch in range(len(epochs) + 1)]
     with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.6) as cluster:
         wait_until(lambda: all_open(cluster), "all nodes can be reached")

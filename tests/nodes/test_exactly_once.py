@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.nodes.support import Rank, across, all_reachable, check_epoch, draw_in_step, node_of, order_of, servers
+from brand.protocol.policy import Policy
+from tests.nodes.support import Rank, all_reachable, check_epoch, draw_in_step, node_of, servers
+from tests.orders import STRIPES, order_of, slots_across
 from tests.support import wait_until
 
 
@@ -17,7 +19,7 @@ from tests.support import wait_until
 def test_every_sample_once(texts: Path, protocol: str, nodes: int, on_each: int) -> None:
     """In processes joined by gRPC, for five epochs; shares are uneven, as ten groups are no multiple of 3."""
     ranks = nodes * on_each
-    order = across(order_of(texts, protocol), nodes, ranks)
+    order = order_of(texts, STRIPES if protocol == "stripes" else slots_across(nodes, ranks))
     with ExitStack() as stack, servers(texts, nodes, memory=0.5) as found:
         wait_until(lambda: all_reachable(found), "all nodes can be reached")
         clients = [stack.enter_context(closing(node_of(texts, found[r // on_each].address))) for r in range(ranks)]
@@ -45,10 +47,10 @@ def test_uneven_ranks(texts: Path) -> None:
         assert found[2].facts()["sent"] > 0
 
 
-@pytest.mark.parametrize("protocol", ["stripes", "slots"])
-def test_the_order_does_not_depend_on_nodes_and_goes_on_with_others(texts: Path, protocol: str) -> None:
+@pytest.mark.parametrize("policy", [STRIPES, slots_across(3, 3)], ids=["stripes", "slots"])
+def test_the_order_does_not_depend_on_nodes_and_goes_on_with_others(texts: Path, policy: Policy) -> None:
     """An epoch that three nodes begin, two go on with from the middle, and then one: the plan's order throughout."""
-    order = across(order_of(texts, protocol), 3, 3)
+    order = order_of(texts, policy)
     middle = 16 * 3 * 5
     found_by_nodes = []
     for nodes, start in ((3, 0), (2, middle), (1, middle), (5, middle)):

@@ -16,12 +16,14 @@ import pytest
 from brand.cluster.member import server_of
 from brand.errors import UnreachableError, UsageError
 from brand.node.member import Member
+from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
 from brand.testing.cluster import running_cluster
 from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
-from tests.nodes.support import Rank, all_reachable, check_epoch, draw_in_step, node_of, order_of, servers
+from tests.nodes.support import Rank, all_reachable, check_epoch, draw_in_step, node_of, servers
+from tests.orders import SLOTS, order_of
 from tests.rounds import Chance, rounds
 from tests.support import wait_until
 
@@ -196,7 +198,16 @@ def test_a_share_whose_node_is_gone_is_an_error_that_names_it(shares: list[Path]
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"seed": 1}, "seed is [01] on node [01] and [01] on node [01]"), ({"stripe": 2}, "stripe"), ({}, "begins epoch")],
+    [
+        ({"seed": 1}, "seed is [01] on node [01] and [01] on node [01]"),
+        ({"policy": StripePolicy(4, stripe=2)}, "stripe is [24] on node [01] and [24] on node [01]$"),
+        (
+            {"policy": StripePolicy(2, stripe=4)},
+            "group_chunks is .*; group_chunks follows from the memory: give all nodes",
+        ),
+        ({"policy": SLOTS}, "protocol is (stripes|slots) on node [01] and (stripes|slots) on node [01]; stripe is"),
+        ({}, "begins epoch"),
+    ],
 )
 def test_nodes_that_disagree_are_refused_at_once(texts: Path, change: dict[str, Any], said: str) -> None:
     """About the order, or where it begins: the error names both nodes and what differs."""

@@ -25,14 +25,15 @@ from brand.node.residents import Residents
 from brand.node.runs import Begin, Drawing
 from brand.node.server import NodeServer
 from brand.protocol.order import Order
+from brand.protocol.slot_policy import SlotPolicy
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import random_address
-from tests.nodes.support import order_of
+from tests.orders import order_of
 from tests.rounds import examples
 from tests.support import wait_until
 
 PAGE = 128
-ORDER = Order("0" * 32, 1000, 16, 4, 7, "slots", nodes=2, ranks=2, window=10, remote=10)
+ORDER = Order("0" * 32, 1000, 16, 7, SlotPolicy(4, nodes=2, ranks=2, window=10, remote=10))
 PLACES = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=20)
 
 

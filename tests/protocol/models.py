@@ -6,7 +6,7 @@ Nothing here is fast, vectorised or clever. What is random (the access sequence,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from brand.protocol.mapping import Mapping
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import Plan
+from brand.protocol.slot_policy import SlotPolicy
+from brand.protocol.slots import REFILLS
+from brand.protocol.stripe_policy import StripePolicy
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,7 @@ seeds = st.one_of(st.integers(0, 1000), st.integers(0, 2**128 - 1))
 epochs = st.integers(0, MAX_EPOCH)
 """All epochs that an order has."""
 
-refills = st.sampled_from(("fill_rate", "random"))
+refills = st.sampled_from(REFILLS)
 """Both ways to choose a chunk."""
 
 
@@ -243,25 +246,20 @@ def many_nodes(draw: st.DrawFn, fewest: int = 2) -> Nodes:
 
 
 @st.composite
+def policies(draw: st.DrawFn, mapping: Mapping) -> StripePolicy | SlotPolicy:
+    """Policies of both protocols for a mapping, the paper's also across nodes."""
+    if draw(st.booleans()):
+        return StripePolicy(mapping.group_chunks, draw(st.integers(1, mapping.chunk_size)))
+    nodes = draw(st.one_of(st.just(ONE), many_nodes()))
+    return SlotPolicy(mapping.group_chunks, draw(refills), nodes.nodes, nodes.ranks, nodes.window, nodes.remote)
+
+
+@st.composite
 def orders(draw: st.DrawFn, most: int = 150) -> Order:
-    """Orders of both protocols, the paper's also across nodes."""
+    """Orders of both protocols."""
     mapping = draw(mappings(most))
-    protocol = draw(st.sampled_from(("stripes", "slots")))
-    nodes = draw(st.one_of(st.just(ONE), many_nodes())) if protocol == "slots" else ONE
-    return Order(
-        data_set="any",
-        samples=mapping.samples,
-        chunk_size=mapping.chunk_size,
-        group_chunks=min(mapping.group_chunks, mapping.chunks),
-        seed=draw(seeds),
-        protocol=protocol,
-        stripe=draw(st.integers(1, mapping.chunk_size)),
-        refill=draw(refills),
-        nodes=nodes.nodes,
-        ranks=nodes.ranks,
-        window=nodes.window,
-        remote=nodes.remote,
-    )
+    mapping = replace(mapping, group_chunks=min(mapping.group_chunks, mapping.chunks))
+    return Order("any", mapping.samples, mapping.chunk_size, draw(seeds), draw(policies(mapping)))
 
 
 def chi_square(counts: Sequence[int] | np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> float:

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
+from brand.protocol.policy import Policy
 from brand.protocol.random import Stream, permutation
+from brand.protocol.slot_policy import SlotPolicy
+from brand.protocol.stripe_policy import StripePolicy
 from tests.protocol.models import epochs, length_of_chunk, orders, reads_of
 from tests.rounds import examples
 
@@ -34,12 +37,6 @@ CORNERS = {
     "stripes of a chunk": (100, 10, 3, 10),
 }  # fmt: skip
 """Samples, chunk size, chunks a group, stripe."""
-
-
-def corner(name: str, protocol: str, refill: str = "fill_rate") -> Order:
-    """A corner case as an order."""
-    samples, size, n, stripe = CORNERS[name]
-    return Order("corner", samples, size, n, 3, protocol, stripe, refill)
 
 
 def assert_every_sample_is_there(plan: Plan) -> None:
@@ -86,16 +83,15 @@ def test_reads_are_inside_their_chunks_and_sorted(order: Order, epoch: int) -> N
         assert set(read.held) <= set(range(*plan.places_read(number)))
 
 
-@pytest.mark.parametrize("refill", ["fill_rate", "random"])
-@pytest.mark.parametrize("protocol", ["stripes", "slots"])
 @pytest.mark.parametrize("name", CORNERS)
-def test_corner_cases_are_exactly_once_too(name: str, protocol: str, refill: str) -> None:
+def test_corner_cases_are_exactly_once_too(name: str) -> None:
     """The sizes where counting goes wrong, three epochs of each."""
-    order = corner(name, protocol, refill)
-    for epoch in range(3):
-        plan = order.plan(epoch)
-        assert sorted(plan.sample_of.tolist()) == list(range(order.samples))
-        assert_every_sample_is_there(plan)
+    samples, size, n, stripe = CORNERS[name]
+    for policy in (StripePolicy(n, stripe), SlotPolicy(n), SlotPolicy(n, "random")):
+        for epoch in range(3):
+            plan = Order("corner", samples, size, 3, policy).plan(epoch)
+            assert sorted(plan.sample_of.tolist()) == list(range(samples))
+            assert_every_sample_is_there(plan)
 
 
 @given(orders(), epochs)
@@ -106,7 +102,7 @@ def test_a_draw_is_answered_from_the_group_that_it_names(order: Order, epoch: in
     for asked, drawn in zip(access.tolist(), plan.sample_of.tolist(), strict=True):
         group_samples = mapping.chunk_size * mapping.group_chunks
         assert asked // group_samples == drawn // group_samples
-        if order.protocol == "slots":
+        if isinstance(order.policy, SlotPolicy):
             assert asked % mapping.chunk_size == drawn % mapping.chunk_size
 
 
@@ -123,10 +119,10 @@ def test_a_plan_is_made_the_same_every_time(order: Order, epoch: int) -> None:
     assert str(before) == str(after)
 
 
-@pytest.mark.parametrize("protocol", ["stripes", "slots"])
-def test_seeds_and_epochs_differ(protocol: str) -> None:
+@pytest.mark.parametrize("policy", [StripePolicy(5, 4), SlotPolicy(5)], ids=["stripes", "slots"])
+def test_seeds_and_epochs_differ(policy: Policy) -> None:
     """Every seed and every epoch has an order of its own, and reads at times of its own."""
-    order = Order("any", 200, 8, 5, 0, protocol, 4)
+    order = Order("any", 200, 8, 0, policy)
     same_low_half = [0, 1, 2, 1 << 64, (1 << 64) + 1, (1 << 128) - 1]
     plans = [dataclasses.replace(order, seed=seed).plan(epoch) for seed in same_low_half for epoch in (0, 1, 2**16 - 1)]
     assert len({tuple(plan.sample_of.tolist()) for plan in plans}) == len(plans)
@@ -139,8 +135,8 @@ def test_every_chunk_is_read_at_least_once_by_slots_and_once_in_full_by_stripes(
 ) -> None:
     """Samples read: all of them once with stripes; with slots no chunk is left out and every read is a whole chunk."""
     n = data.draw(st.integers(1, -(-samples // size)))
-    stripes = Order("any", samples, size, n, 0, "stripes", data.draw(st.integers(1, size))).plan(0)
+    stripes = Order("any", samples, size, 0, StripePolicy(n, data.draw(st.integers(1, size)))).plan(0)
     assert int(stripes.reads["count"].sum()) == samples
-    slots = Order("any", samples, size, n, 0, "slots").plan(0)
+    slots = Order("any", samples, size, 0, SlotPolicy(n)).plan(0)
     assert set(slots.reads["chunk"].tolist()) == set(range(-(-samples // size)))
     assert all(read.count == length_of_chunk(slots.mapping, read.chunk) for read in reads_of(slots))

@@ -13,43 +13,47 @@ import pytest
 
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
+from brand.protocol.policy import Policy
 from brand.protocol.random import Stream, bits
+from brand.protocol.slot_policy import SlotPolicy
+from brand.protocol.slots import Refill
+from brand.protocol.stripe_policy import StripePolicy
 
 SEEDS_AND_EPOCHS = [(0, 0), (0, 1), (7, 3), (2**128 - 1, 2**16 - 1)]
 
 # fmt: off
-DRAWN = {
-    ("stripes", 2, "fill_rate"): [
+DRAWN: dict[Policy, list[list[int]]] = {
+    StripePolicy(3, 2): [
         [12, 13, 20, 22, 21, 5, 3, 11, 17, 4, 1, 10, 19, 18, 15, 2, 7, 0, 16, 14, 6, 8, 9],
         [19, 5, 20, 1, 13, 18, 4, 21, 11, 0, 22, 2, 12, 15, 6, 10, 3, 9, 7, 17, 16, 14, 8],
         [18, 22, 10, 21, 19, 13, 2, 11, 15, 3, 20, 14, 17, 7, 8, 5, 6, 12, 4, 1, 9, 0, 16],
         [19, 16, 13, 7, 6, 10, 18, 11, 8, 3, 17, 15, 12, 9, 21, 0, 14, 22, 20, 2, 5, 1, 4],
     ],
-    ("slots", 1, "fill_rate"): [
+    SlotPolicy(3): [
         [16, 18, 17, 13, 21, 8, 9, 1, 12, 10, 5, 6, 14, 19, 15, 11, 3, 0, 22, 20, 7, 2, 4],
         [13, 0, 12, 1, 16, 15, 2, 14, 10, 3, 18, 8, 19, 20, 6, 9, 4, 5, 7, 17, 22, 21, 11],
         [18, 19, 11, 16, 12, 14, 8, 3, 17, 9, 20, 21, 22, 0, 4, 10, 2, 13, 5, 7, 6, 1, 15],
         [15, 12, 16, 9, 8, 11, 13, 10, 2, 1, 14, 22, 21, 0, 17, 4, 20, 18, 19, 3, 7, 6, 5],
     ],
-    ("slots", 1, "random"): [
+    SlotPolicy(3, "random"): [
         [16, 18, 17, 13, 21, 8, 9, 1, 12, 10, 5, 6, 14, 19, 15, 11, 7, 0, 22, 20, 3, 2, 4],
         [13, 0, 12, 1, 16, 15, 2, 14, 10, 3, 18, 8, 19, 20, 6, 9, 4, 5, 7, 17, 22, 21, 11],
         [22, 15, 11, 20, 12, 14, 8, 3, 21, 9, 16, 17, 18, 0, 4, 10, 2, 13, 5, 7, 6, 1, 19],
         [15, 12, 20, 9, 8, 11, 13, 10, 2, 1, 14, 18, 17, 0, 21, 4, 16, 22, 19, 3, 7, 6, 5],
     ],
 }
-"""Protocol, stripe and refill; for each seed and epoch what is drawn of 23 samples in chunks of four, three a group."""
+"""For each seed and epoch what is drawn of 23 samples in chunks of four, three a group."""
 
-READS = {
-    ("stripes", 2, "fill_rate"): [
+READS: dict[Policy, list[tuple[int, int, int, int]]] = {
+    StripePolicy(3, 2): [
         (0, 3, 0, 2), (2, 5, 2, 1), (2, 5, 0, 2), (5, 1, 0, 2), (6, 2, 2, 2), (6, 0, 2, 2),
         (8, 4, 2, 2), (8, 4, 0, 2), (10, 0, 0, 2), (14, 3, 2, 2), (16, 1, 2, 2), (21, 2, 0, 2),
     ],
-    ("slots", 1, "fill_rate"): [
+    SlotPolicy(3): [
         (0, 4, 0, 4), (3, 3, 0, 4), (4, 5, 0, 3), (5, 2, 0, 4), (7, 0, 0, 4), (10, 1, 0, 4),
         (14, 3, 0, 4), (16, 0, 0, 4), (18, 5, 0, 3), (20, 1, 0, 4),
     ],
-    ("slots", 1, "random"): [
+    SlotPolicy(3, "random"): [
         (0, 4, 0, 4), (3, 3, 0, 4), (4, 5, 0, 3), (5, 2, 0, 4), (7, 0, 0, 4), (10, 1, 0, 4),
         (14, 3, 0, 4), (16, 1, 0, 4), (18, 5, 0, 3), (20, 0, 0, 4), (22, 1, 0, 4),
     ],
@@ -57,17 +61,17 @@ READS = {
 """Deadline, chunk, first sample and count of the reads of the first of these plans."""
 # fmt: on
 
-DIGESTS = {
-    ("stripes", 8, "fill_rate"): "29069cd0fb6ed66e6b8de4a7a67f9f933c5f6037447e48bf4b2cd13bb9deb519",
-    ("stripes", 1, "fill_rate"): "841e1596a3ab7bae58207c8aa317d67f1890155c209b2270f8023218c67068b5",
-    ("stripes", 5, "fill_rate"): "6e29051beef38c9dfbd0b249fe4daae336eb410f11b7a2ec2afd94c55f0e3404",
-    ("slots", 1, "fill_rate"): "f5e93fdd9ab03caf1fd9bfce177e24f277ba092e8d6df5b1c15339074c45ef24",
-    ("slots", 1, "random"): "3b9e7406cc2e031a4d56bec73a8c897d155f16cb5977a4b6665f7504eaa8c576",
+DIGESTS: dict[Policy, str] = {
+    StripePolicy(16, 8): "29069cd0fb6ed66e6b8de4a7a67f9f933c5f6037447e48bf4b2cd13bb9deb519",
+    StripePolicy(16, 1): "841e1596a3ab7bae58207c8aa317d67f1890155c209b2270f8023218c67068b5",
+    StripePolicy(16, 5): "6e29051beef38c9dfbd0b249fe4daae336eb410f11b7a2ec2afd94c55f0e3404",
+    SlotPolicy(16): "f5e93fdd9ab03caf1fd9bfce177e24f277ba092e8d6df5b1c15339074c45ef24",
+    SlotPolicy(16, "random"): "3b9e7406cc2e031a4d56bec73a8c897d155f16cb5977a4b6665f7504eaa8c576",
 }
 """SHA-256 of both tables and of what is held: 100,003 samples in chunks of 64, 16 a group, seed 2024, epoch 5."""
 
 
-ACROSS_DIGESTS = {
+ACROSS_DIGESTS: dict[Refill, str] = {
     "fill_rate": "f3b535034a2ac504f8d57c5bb88eba8081b33f87d0aaf3c39330faa719ae6132",
     "random": "68e704d60f5a1c166d4733061575ed8a820f52749c974b258005f037d559766c",
 }
@@ -102,30 +106,27 @@ def test_words() -> None:
 
 
 @pytest.mark.parametrize("which", range(len(SEEDS_AND_EPOCHS)))
-@pytest.mark.parametrize("of", DRAWN)
-def test_small_orders(of: tuple[str, int, str], which: int) -> None:
+@pytest.mark.parametrize("policy", DRAWN, ids=repr)
+def test_small_orders(policy: Policy, which: int) -> None:
     """What is drawn, sample by sample."""
     seed, epoch = SEEDS_AND_EPOCHS[which]
-    protocol, stripe, refill = of
-    assert Order("golden", 23, 4, 3, seed, protocol, stripe, refill).plan(epoch).sample_of.tolist() == DRAWN[of][which]
+    assert Order("golden", 23, 4, seed, policy).plan(epoch).sample_of.tolist() == DRAWN[policy][which]
 
 
-@pytest.mark.parametrize("of", READS)
-def test_small_reads(of: tuple[str, int, str]) -> None:
+@pytest.mark.parametrize("policy", READS, ids=repr)
+def test_small_reads(policy: Policy) -> None:
     """What is read by when."""
-    protocol, stripe, refill = of
-    assert Order("golden", 23, 4, 3, 0, protocol, stripe, refill).plan(0).reads.tolist() == READS[of]
+    assert Order("golden", 23, 4, 0, policy).plan(0).reads.tolist() == READS[policy]
 
 
-@pytest.mark.parametrize("of", DIGESTS)
-def test_larger_plans(of: tuple[str, int, str]) -> None:
+@pytest.mark.parametrize("policy", DIGESTS, ids=repr)
+def test_larger_plans(policy: Policy) -> None:
     """All of a plan, by its digest."""
-    protocol, stripe, refill = of
-    assert digest(Order("golden", 100_003, 64, 16, 2024, protocol, stripe, refill).plan(5)) == DIGESTS[of]
+    assert digest(Order("golden", 100_003, 64, 2024, policy).plan(5)) == DIGESTS[policy]
 
 
 @pytest.mark.parametrize("refill", ACROSS_DIGESTS)
-def test_a_larger_plan_across_nodes(refill: str) -> None:
+def test_a_larger_plan_across_nodes(refill: Refill) -> None:
     """All of a plan with its requests, by its digest."""
-    order = Order("golden", 100_003, 64, 16, 2024, "slots", 1, refill, nodes=3, ranks=6, window=1300, remote=500)
-    assert digest(order.plan(5)) == ACROSS_DIGESTS[refill]
+    policy = SlotPolicy(16, refill, nodes=3, ranks=6, window=1300, remote=500)
+    assert digest(Order("golden", 100_003, 64, 2024, policy).plan(5)) == ACROSS_DIGESTS[refill]

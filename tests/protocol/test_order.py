@@ -10,19 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from brand.protocol.mapping import Mapping
-from brand.protocol.order import MAX_EPOCH, MAX_RANKS, Order
+from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.owners import MAX_NODES
 from brand.protocol.plan import Plan
 from brand.protocol.prefetch import plan_slots_across_nodes
-from brand.protocol.slots import Refill, plan_slots
+from brand.protocol.slot_policy import MAX_RANKS, SlotPolicy
+from brand.protocol.slots import plan_slots
+from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.stripes import plan_stripes
 from brand.protocol.tickets import MAX_POSITIONS
 from tests.protocol.models import epochs, orders, reads_of
+from tests.rounds import examples
 
-GOOD = Order("set", 1000, 16, 5, 42, "stripes", 4)
-ACROSS = Order("set", 1000, 16, 5, 42, "slots", nodes=3, ranks=6, window=50, remote=40)
+GOOD = Order("set", 1000, 16, 42, StripePolicy(5, stripe=4))
+ACROSS = Order("set", 1000, 16, 42, SlotPolicy(5, nodes=3, ranks=6, window=50, remote=40))
 OF_NODES = ("nodes", "ranks", "window", "remote")
 
 
@@ -37,10 +41,10 @@ def test_an_order_plans_what_its_protocol_plans(order: Order, epoch: int) -> Non
     """The plan is that of the protocol's own function."""
     expected = expected_plan(order, epoch)
     plan = order.plan(epoch)
-    assert plan.mapping == order.mapping == Mapping(order.samples, order.chunk_size, order.group_chunks)
+    assert plan.mapping == order.mapping == Mapping(order.samples, order.chunk_size, order.policy.group_chunks)
     assert plan.sample_of.tolist() == expected.sample_of.tolist()
     assert reads_of(plan) == reads_of(expected)
-    assert (plan.requests is None) == (expected.requests is None) == (order.nodes == 1)
+    assert (plan.requests is None) == (expected.requests is None) == (order.policy.foreseen is None)
     if plan.requests is not None and expected.requests is not None:
         for name in ("positions", "prefetched", "ends"):
             assert getattr(plan.requests, name).tolist() == getattr(expected.requests, name).tolist()
@@ -48,99 +52,104 @@ def test_an_order_plans_what_its_protocol_plans(order: Order, epoch: int) -> Non
 
 def expected_plan(order: Order, epoch: int) -> Plan:
     """What the protocol's own function makes of the fields."""
-    if order.protocol == "stripes":
-        return plan_stripes(order.mapping, order.stripe, order.seed, epoch)
-    refill: Refill = order.refill  # type: ignore[assignment]
-    if order.nodes == 1:
-        return plan_slots(order.mapping, refill, order.seed, epoch)
-    across = (order.nodes, order.ranks, order.window, order.remote)
-    return plan_slots_across_nodes(order.mapping, *across, refill, order.seed, epoch)
+    mapping, policy = order.mapping, order.policy
+    if isinstance(policy, StripePolicy):
+        return plan_stripes(mapping, policy.stripe, order.seed, epoch)
+    assert isinstance(policy, SlotPolicy)
+    if policy.nodes == 1:
+        return plan_slots(mapping, policy.refill, order.seed, epoch)
+    across = (policy.nodes, policy.ranks, policy.window, policy.remote)
+    return plan_slots_across_nodes(mapping, *across, policy.refill, order.seed, epoch)
 
 
-def test_plain_values_name_every_field() -> None:
-    """A state has these fields, by these names: other versions read it, also those that know of one node only."""
-    assert GOOD.to_json() == {
-        "data_set": "set",
-        "samples": 1000,
-        "chunk_size": 16,
-        "group_chunks": 5,
-        "seed": 42,
-        "protocol": "stripes",
-        "stripe": 4,
-        "refill": "fill_rate",
-    }
+BYTES = {
+    GOOD: (
+        '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, '
+        '"protocol": "stripes", "stripe": 4, "refill": "fill_rate"}'
+    ),
+    dataclasses.replace(GOOD, policy=SlotPolicy(5, "random")): (
+        '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, '
+        '"protocol": "slots", "stripe": 1, "refill": "random"}'
+    ),
+    ACROSS: (
+        '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, '
+        '"protocol": "slots", "stripe": 1, "refill": "fill_rate", "nodes": 3, "ranks": 6, "window": 50, "remote": 40}'
+    ),
+    dataclasses.replace(ACROSS, policy=SlotPolicy(5, nodes=3, ranks=6, remote=40)): (
+        '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, '
+        '"protocol": "slots", "stripe": 1, "refill": "fill_rate", "nodes": 3, "ranks": 6, "remote": 40}'
+    ),
+}
+"""What version 1 of a state has, to the byte: one flat record, which other versions read."""
 
 
-def test_plain_values_across_nodes_name_them() -> None:
-    """The order of several nodes has four fields more, and of these only what is not as on one node."""
-    more = {"protocol": "slots", "stripe": 1, "nodes": 3, "ranks": 6, "window": 50, "remote": 40}
-    assert ACROSS.to_json() == GOOD.to_json() | more
-    without = dataclasses.replace(ACROSS, window=0)
-    assert without.to_json() == {name: value for name, value in ACROSS.to_json().items() if name != "window"}
+@pytest.mark.parametrize("order", BYTES)
+def test_json_is_that_of_version_1(order: Order) -> None:
+    """To the byte, and back."""
+    assert json.dumps(order.to_json()) == BYTES[order]
+    assert Order.from_json(json.loads(BYTES[order])) == order
 
 
-def test_defaults() -> None:
-    """Without more than sizes it is protocol `stripes`, seed 0, on one node."""
-    assert Order("set", 1000, 16, 5) == Order("set", 1000, 16, 5, 0, "stripes", 1, "fill_rate", 1, 1, 0, 0)
-
-
-@pytest.mark.parametrize("protocol", ["stripes", "slots"])
-def test_a_state_that_knows_of_no_nodes_is_one_of_one_node(protocol: str) -> None:
+@pytest.mark.parametrize("policy", [StripePolicy(5, 4), SlotPolicy(5)], ids=["stripes", "slots"])
+def test_a_state_that_knows_of_no_nodes_is_one_of_one_node(policy: StripePolicy | SlotPolicy) -> None:
     """States of older versions lack the fields; the order is the same."""
-    value = dataclasses.replace(GOOD, protocol=protocol).to_json()
+    order = dataclasses.replace(GOOD, policy=policy)
+    value = order.to_json()
     assert not set(OF_NODES) & set(value)
-    order = Order.from_json(value)
-    assert (order.nodes, order.ranks, order.window, order.remote) == (1, 1, 0, 0)
-    assert order == Order.from_json(value | {"nodes": 1, "ranks": 1, "window": 0, "remote": 0})
+    assert Order.from_json(value | {"nodes": 1, "ranks": 1, "window": 0, "remote": 0}) == order
 
 
-@pytest.mark.parametrize("name", OF_NODES)
-def test_stripes_do_not_depend_on_nodes(name: str) -> None:
-    """So an order of them that says otherwise is refused, by the name of the field."""
-    wrong = {"nodes": 2, "ranks": 2, "window": 1, "remote": 1}[name]
-    with pytest.raises(ValueError, match=f"^{name}={wrong} .*stripes"):
-        Order.from_json(GOOD.to_json() | {"ranks": wrong if name == "nodes" else 1, name: wrong})
+# -- which records are orders ------------------------------------------------------------------------------------------
 
+STRIPED, SLOTTED, SPREAD = GOOD.to_json(), GOOD.to_json() | {"protocol": "slots", "stripe": 1}, ACROSS.to_json()
 
-WRONG_OF_NODES: list[tuple[str, int, str]] = [
-    ("nodes", 0, "nodes=0"),
-    ("nodes", -1, "nodes=-1"),
-    ("nodes", MAX_NODES + 1, f"nodes={MAX_NODES + 1}"),
-    ("ranks", 0, "ranks=0"),
-    ("ranks", -3, "ranks=-3"),
-    ("ranks", 7, "ranks=7 .*multiple of 3"),
-    ("ranks", 3 * MAX_RANKS, f"ranks={3 * MAX_RANKS}"),
-    *((name, wrong, f"{name}={wrong}") for name in ("window", "remote") for wrong in (-1, MAX_POSITIONS + 1)),
+ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (STRIPED, {"stripe": 16}),
+    (STRIPED, {"refill": "random"}),
+    (STRIPED, {"samples": MAX_POSITIONS, "chunk_size": MAX_POSITIONS, "group_chunks": 1, "stripe": MAX_POSITIONS}),
+    (STRIPED, {"seed": MAX_SEED}),
+    (STRIPED, {"data_set": ""}),
+    (STRIPED, {"group_chunks": 63}),
+    (SLOTTED, {"stripe": 4}),
+    (SLOTTED, {"stripe": MAX_POSITIONS}),  # version 1 refused more than the size of a chunk; it never wrote it
+    (SLOTTED, {"refill": "random"}),
+    (SLOTTED, {"window": MAX_POSITIONS, "remote": MAX_POSITIONS}),
+    (SLOTTED, {"ranks": 5}),
+    (SPREAD, {"nodes": MAX_NODES, "ranks": MAX_RANKS}),
 ]
-
-
-@pytest.mark.parametrize("make", ["Order", "from_json"])
-@pytest.mark.parametrize(("name", "wrong", "told"), WRONG_OF_NODES)
-def test_a_wrong_number_of_many_nodes_is_refused_by_name(make: str, name: str, wrong: int, told: str) -> None:
-    """The message has the field and the value, from code and from JSON."""
-    with pytest.raises(ValueError, match=told):
-        made_with(make, name, wrong, ACROSS)
-
-
-def test_the_largest_numbers_of_many_nodes() -> None:
-    """The limits themselves are within, and planned."""
-    largest = dataclasses.replace(ACROSS, nodes=MAX_NODES, ranks=MAX_RANKS, window=MAX_POSITIONS, remote=MAX_POSITIONS)
-    assert sorted(largest.plan(0).sample_of.tolist()) == list(range(1000))
-
-
-WRONG_VALUES: list[tuple[str, Any, str]] = [
-    ("samples", 0, "samples=0"),
-    ("samples", -5, "samples=-5"),
-    ("group_chunks", 0, "group_chunks=0"),
-    ("group_chunks", -1, "group_chunks=-1"),
-    ("stripe", 0, "stripe of 0"),
-    ("stripe", -1, "stripe of -1"),
-    ("stripe", 17, "stripe of 17"),
-    ("seed", -1, "seed -1"),
-    ("seed", 1 << 128, f"seed {1 << 128}"),
-    ("protocol", "", "protocol ''"),
-    ("protocol", "strips", "protocol 'strips'"),
-    ("refill", "best", "refill 'best'"),
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (STRIPED, {"samples": 0}, "samples=0"),
+    (STRIPED, {"samples": -5}, "samples=-5"),
+    (STRIPED, {"samples": MAX_POSITIONS + 1}, f"samples={MAX_POSITIONS + 1}"),
+    (STRIPED, {"chunk_size": 0}, "chunk_size=0"),
+    (STRIPED, {"chunk_size": -1}, "chunk_size=-1"),
+    (STRIPED, {"group_chunks": 0}, "group_chunks=0"),
+    (STRIPED, {"group_chunks": -1}, "group_chunks=-1"),
+    (STRIPED, {"group_chunks": 64}, "group_chunks=64 of an order of 63 chunks"),
+    (STRIPED, {"stripe": 0}, "stripe=0"),
+    (STRIPED, {"stripe": -1}, "stripe=-1"),
+    (STRIPED, {"stripe": 17}, "stripe of 17 samples of chunks of 16"),
+    (STRIPED, {"seed": -1}, "seed -1"),
+    (STRIPED, {"seed": MAX_SEED + 1}, f"seed {MAX_SEED + 1}"),
+    (STRIPED, {"protocol": ""}, "protocol '' is none of 'stripes', 'slots'"),
+    (STRIPED, {"protocol": "strips"}, "protocol 'strips' is none of 'stripes', 'slots'"),
+    (STRIPED, {"refill": "best"}, "refill='best'"),
+    (STRIPED, {"nodes": 2, "ranks": 2}, "nodes=2|ranks=2"),
+    (STRIPED, {"ranks": 2}, "ranks=2 of an order of stripes, which do not depend on it"),
+    (STRIPED, {"window": 1}, "window=1 of an order of stripes"),
+    (STRIPED, {"remote": 1}, "remote=1 of an order of stripes"),
+    (SLOTTED, {"group_chunks": 64}, "group_chunks=64 of an order of 63 chunks"),
+    (SLOTTED, {"stripe": 0}, "stripe=0"),
+    (SLOTTED, {"refill": "best"}, "refill 'best'"),
+    (SLOTTED, {"nodes": 2}, "ranks=1 .*multiple of 2"),
+    (SPREAD, {"nodes": 0}, "nodes=0"),
+    (SPREAD, {"nodes": -1}, "nodes=-1"),
+    (SPREAD, {"nodes": MAX_NODES + 1}, f"nodes={MAX_NODES + 1}"),
+    (SPREAD, {"ranks": 0}, "ranks=0"),
+    (SPREAD, {"ranks": -3}, "ranks=-3"),
+    (SPREAD, {"ranks": 7}, "ranks=7 .*multiple of 3"),
+    (SPREAD, {"ranks": 3 * MAX_RANKS}, f"ranks={3 * MAX_RANKS}"),
+    *((SPREAD, {name: n}, f"{name}={n}") for name in ("window", "remote") for n in (-1, MAX_POSITIONS + 1)),
 ]
 WRONG_TYPES: list[tuple[str, Any]] = [
     *((name, wrong) for name in ("data_set", "protocol", "refill") for wrong in (None, 1, b"x", ["x"], True)),
@@ -152,34 +161,29 @@ WRONG_TYPES: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("make", ["Order", "from_json"])
-@pytest.mark.parametrize(("name", "wrong", "told"), WRONG_VALUES)
-def test_a_wrong_value_is_refused_by_name(make: str, name: str, wrong: Any, told: str) -> None:
-    """The message has the field and the value, from code and from JSON."""
-    with pytest.raises(ValueError, match=told):
-        made_with(make, name, wrong)
+@pytest.mark.parametrize(("value", "change"), ACCEPTED)
+def test_records_that_are_orders(value: dict[str, Any], change: dict[str, Any]) -> None:
+    """An order has what its record says, but for what its protocol does not use."""
+    found = Order.from_json(value | change)
+    assert Order.from_json(found.to_json()) == found
+    unused = {"slots": {"stripe"}, "stripes": {"refill"}}[value["protocol"]]
+    for name, each in found.to_json().items():
+        assert name in unused or each == (value | change)[name]
 
 
-@pytest.mark.parametrize("wrong", [0, -1])
-def test_a_wrong_chunk_size_is_refused_by_name(wrong: int) -> None:
+@pytest.mark.parametrize(("value", "change", "told"), REFUSED)
+def test_a_wrong_value_is_refused_by_name(value: dict[str, Any], change: dict[str, Any], told: str) -> None:
     """The message has the field and the value."""
-    with pytest.raises(ValueError, match=f"chunk_size.*{wrong}"):
-        Order("set", 1000, wrong, 5)
+    with pytest.raises(ValueError, match=told):
+        Order.from_json(value | change)
 
 
-@pytest.mark.parametrize("make", ["Order", "from_json"])
+@pytest.mark.parametrize("value", [STRIPED, SLOTTED, SPREAD], ids=["stripes", "slots", "slots across nodes"])
 @pytest.mark.parametrize(("name", "wrong"), WRONG_TYPES)
-def test_a_wrong_type_is_refused_by_name(make: str, name: str, wrong: Any) -> None:
+def test_a_wrong_type_is_refused_by_name(value: dict[str, Any], name: str, wrong: Any) -> None:
     """The message has the field and what was found; True is no number."""
     with pytest.raises(ValueError, match=rf"^{name} of an order is .*not of type (int|str)$"):
-        made_with(make, name, wrong)
-
-
-def made_with(make: str, name: str, value: Any, order: Order = GOOD) -> Order:
-    """A good order with one other value, made by the class or from plain values."""
-    if make == "from_json":
-        return Order.from_json({**order.to_json(), name: value})
-    return dataclasses.replace(order, **{name: value})
+        Order.from_json(value | {name: wrong})
 
 
 @pytest.mark.parametrize("name", GOOD.to_json())
@@ -196,6 +200,111 @@ def test_something_else_is_refused(value: Any) -> None:
     """What is no order, or has more fields than one, is a ValueError."""
     with pytest.raises(ValueError, match="order has the fields"):
         Order.from_json(value)
+
+
+few = st.integers(-1, 5)
+RECORDS = st.fixed_dictionaries(
+    {
+        "data_set": st.just("set"),
+        "samples": st.integers(0, 40),
+        "chunk_size": few,
+        "group_chunks": few,
+        "seed": few,
+        "protocol": st.sampled_from(["stripes", "slots"]),
+        "stripe": few,
+        "refill": st.sampled_from(["fill_rate", "random", "best"]),
+    },
+    optional={"nodes": few, "ranks": st.integers(-1, 9), "window": few, "remote": few},
+)
+
+
+@examples(500)
+@given(RECORDS)
+def test_a_record_is_an_order_by_the_rules_of_version_1(record: dict[str, Any]) -> None:
+    """Every record of all fields is taken or refused as they say; what is taken is planned, and written as it was."""
+    if not is_order(**record):
+        with pytest.raises(ValueError, match=r"of an order|refill|seed|a stripe"):
+            Order.from_json(record)
+        return
+    order = Order.from_json(record)
+    assert sorted(order.plan(0).sample_of.tolist()) == list(range(record["samples"]))
+    unused = {"stripe": 1} if record["protocol"] == "slots" else {"refill": "fill_rate"}
+    absent = {name for name, default in WITHOUT_NODES.items() if record.get(name) == default}
+    assert order.to_json() == {name: value for name, value in (record | unused).items() if name not in absent}
+
+
+WITHOUT_NODES = {"nodes": 1, "ranks": 1, "window": 0, "remote": 0}
+
+
+def is_order(
+    *, samples: int, chunk_size: int, group_chunks: int, seed: int, protocol: str, stripe: int, refill: str, **more: Any
+) -> bool:
+    """The rules of version 1."""
+    if min(samples, chunk_size, group_chunks, stripe) < 1 or seed < 0 or refill == "best":
+        return False
+    of_nodes = {name: more.get(name, default) for name, default in WITHOUT_NODES.items()}
+    if group_chunks > -(-samples // chunk_size):
+        return False
+    if protocol == "stripes":
+        return stripe <= chunk_size and of_nodes == WITHOUT_NODES
+    nodes, ranks, window, remote = of_nodes.values()
+    return bool(min(nodes, ranks) >= 1 and ranks % nodes == 0 and min(window, remote) >= 0)
+
+
+# -- from code ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "change"),
+    [
+        (StripePolicy, {"group_chunks": 0}),
+        (StripePolicy, {"group_chunks": True}),
+        (StripePolicy, {"stripe": 0}),
+        (StripePolicy, {"stripe": 1.0}),
+        (SlotPolicy, {"group_chunks": "1"}),
+        (SlotPolicy, {"refill": "best"}),
+        (SlotPolicy, {"refill": 1}),
+        (SlotPolicy, {"nodes": 0}),
+        (SlotPolicy, {"nodes": 2}),
+        (SlotPolicy, {"ranks": MAX_RANKS + 1}),
+        (SlotPolicy, {"window": -1}),
+        (SlotPolicy, {"remote": None}),
+    ],
+)
+def test_a_policy_checks_its_fields(policy: Any, change: dict[str, Any]) -> None:
+    """As soon as it is made, before there is an order."""
+    with pytest.raises(ValueError, match=r"of an order|refill 'best'"):
+        policy(**({"group_chunks": 1} | change))
+
+
+@pytest.mark.parametrize("policy", [None, 5, "stripes", StripePolicy])
+def test_an_order_has_a_policy(policy: Any) -> None:
+    """Anything else is refused, a class of policies, too."""
+    with pytest.raises(ValueError, match=r"^policy of an order is .*not of type Policy"):
+        Order("set", 1000, 16, 0, policy)
+
+
+def test_a_policy_that_does_not_fit_the_data_set_is_refused() -> None:
+    """A stripe longer than a chunk, a group of more chunks than there are."""
+    with pytest.raises(ValueError, match="stripe of 17 samples of chunks of 16"):
+        dataclasses.replace(GOOD, policy=StripePolicy(5, stripe=17))
+    for policy in (StripePolicy(64), SlotPolicy(64)):
+        with pytest.raises(ValueError, match="group_chunks=64 of an order of 63 chunks"):
+            dataclasses.replace(GOOD, policy=policy)
+
+
+def test_what_the_server_asks_of_a_policy() -> None:
+    """Whole stripes may be kept, and nothing of `slots`; only `slots` of several nodes depend on nodes and ranks."""
+    assert (GOOD.policy.kept_unit, GOOD.policy.foreseen) == (4, None)
+    assert (ACROSS.policy.kept_unit, dataclasses.astuple(ACROSS.policy.foreseen or GOOD.policy)) == (None, (3, 6))
+    assert SlotPolicy(5, ranks=6).foreseen is None
+
+
+def test_the_largest_numbers_of_many_nodes() -> None:
+    """The limits themselves are within, and planned."""
+    policy = SlotPolicy(5, nodes=MAX_NODES, ranks=MAX_RANKS, window=MAX_POSITIONS, remote=MAX_POSITIONS)
+    largest = dataclasses.replace(ACROSS, policy=policy)
+    assert sorted(largest.plan(0).sample_of.tolist()) == list(range(1000))
 
 
 def test_any_mapping_will_do() -> None:

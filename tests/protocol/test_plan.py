@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from brand.protocol.mapping import Mapping
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan, choose_kept, memory_over_time, peak, read_of_sample
+from brand.protocol.policy import Policy
 from brand.protocol.random import Stream, permutation
+from brand.protocol.slot_policy import SlotPolicy
+from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.stripes import plan_stripes
 from tests.protocol.models import model_memory, orders, reads_of, stripes_of_group
 
@@ -68,7 +71,7 @@ def test_what_a_read_holds_is_ascending_and_each_place_is_held_once(order: Order
     reads = reads_of(plan)
     assert all(list(read.held) == sorted(read.held) for read in reads)
     assert sorted(place for read in reads for place in read.held) == list(range(order.samples))
-    if order.protocol == "stripes":
+    if isinstance(order.policy, StripePolicy):
         assert all(read.held == tuple(range(*plan.places_read(number))) for number, read in enumerate(reads))
 
 
@@ -86,7 +89,7 @@ def test_memory_over_time_is_that_of_playing_the_plan(made: tuple[Order, Plan, l
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int32, np.uint32, np.uint64, np.int64, np.float64])
 def test_sizes_may_be_of_any_type(dtype: type) -> None:
     """A column of any type gives the same memory, also where its sum would not fit the type."""
-    plan = Order("any", 1000, 16, 8, 0, "stripes", 4).plan(0)
+    plan = Order("any", 1000, 16, 0, StripePolicy(8, 4)).plan(0)
     sizes = np.ones(1000, dtype) if dtype is np.bool_ else np.full(1000, 200, dtype)
     expected = memory_over_time(plan, sizes.astype(np.int64))
     assert memory_over_time(plan, sizes).tolist() == expected.tolist()
@@ -116,24 +119,24 @@ def test_all_is_kept_when_all_fits(made: tuple[Order, Plan, list[int]], more: in
     assert choose_kept(plan, np.array(size_of, np.int64), sum(size_of) + more, min(stripe, order.chunk_size), 0).all()
 
 
-@given(small_orders, st.floats(0, 0.99))
-def test_nothing_is_kept_when_the_room_is_too_small(order: Order, share: float) -> None:
+@given(small_orders, st.integers(1, 12), st.floats(0, 0.99))
+def test_nothing_is_kept_when_the_room_is_too_small(order: Order, unit: int, share: float) -> None:
     """With less than the most that is held at a time, nothing can be kept."""
     plan, sizes = order.plan(0), np.ones(order.samples, np.int64)
     room = int(share * peak(plan, sizes))
     if room < order.samples:
-        assert not choose_kept(plan, sizes, room, order.stripe, 0).any()
+        assert not choose_kept(plan, sizes, room, min(unit, order.chunk_size), 0).any()
 
 
-@given(sized_plans(), st.floats(0, 1), st.integers(0, 5))
+@given(sized_plans(), st.integers(1, 12), st.floats(0, 1), st.integers(0, 5))
 def test_whole_stripes_are_kept_in_the_order_of_the_seed(
-    made: tuple[Order, Plan, list[int]], share: float, seed: int
+    made: tuple[Order, Plan, list[int]], stripe: int, share: float, seed: int
 ) -> None:
     """The kept samples are those of the first stripes of a permutation, which does not depend on the room."""
     order, plan, size_of = made
-    room = int(share * sum(size_of))
-    kept = choose_kept(plan, np.array(size_of, np.int64), room, order.stripe, seed).tolist()
-    stripes = stripe_numbers(order.mapping, order.stripe)
+    room, stripe = int(share * sum(size_of)), min(stripe, order.chunk_size)
+    kept = choose_kept(plan, np.array(size_of, np.int64), room, stripe, seed).tolist()
+    stripes = stripe_numbers(order.mapping, stripe)
     in_order = [stripes[number] for number in permutation(len(stripes), seed, Stream.KEPT).tolist()]
     count, still = 0, True
     for places in in_order:
@@ -146,10 +149,10 @@ def test_whole_stripes_are_kept_in_the_order_of_the_seed(
 
 
 @pytest.mark.parametrize("stripe", [1, 3, 4, 10])
-@pytest.mark.parametrize("protocol", ["stripes", "slots"])
-def test_some_of_the_stripes_are_kept_those_that_come_first(protocol: str, stripe: int) -> None:
+@pytest.mark.parametrize("policy", [StripePolicy(40, 4), SlotPolicy(40)], ids=["stripes", "slots"])
+def test_some_of_the_stripes_are_kept_those_that_come_first(policy: Policy, stripe: int) -> None:
     """The same where a stripe may not divide the chunk and some are surely kept and some are not."""
-    order = Order("any", 1997, 10, 40, 0, protocol, stripe)
+    order = Order("any", 1997, 10, 0, policy)
     plan = order.plan(0)
     stripes = stripe_numbers(order.mapping, stripe)
     in_order = [stripes[number] for number in permutation(len(stripes), 3, Stream.KEPT).tolist() if stripes[number]]

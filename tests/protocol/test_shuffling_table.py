@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 
 from brand.protocol.order import Order
+from brand.protocol.policy import Policy
+from brand.protocol.slot_policy import SlotPolicy
+from brand.protocol.stripe_policy import StripePolicy
 from brand.testing.shuffling import Shuffling, measure, uniformity
 from tests.protocol.models import chi_square
 
@@ -50,7 +53,8 @@ def shuffling(protocol: str, n: int, stripe: int) -> tuple[Shuffling, float]:
     The design also counts neighbours on either side of a border between chunks, the tool only those within a chunk. As
     one chunk of everything, all are within.
     """
-    drawn = Order("any", SAMPLES, CHUNK, n, 0, protocol, stripe).plan(0).sample_of
+    policy = SlotPolicy(n) if protocol == "slots" else StripePolicy(n, stripe)
+    drawn = Order("any", SAMPLES, CHUNK, 0, policy).plan(0).sample_of
     everywhere = measure(drawn, chunk_size=SAMPLES, batch=BATCH).neighbours
     return measure(drawn, chunk_size=CHUNK, batch=BATCH), everywhere
 
@@ -73,22 +77,22 @@ def test_neighbours(row: tuple[str, int, int]) -> None:
     assert shuffling(*row)[1] == pytest.approx(TABLE[row][2], rel=0.05)
 
 
-@pytest.mark.parametrize(("protocol", "stripe"), [("stripes", 1), ("stripes", 8), ("slots", 1)])
-def test_an_epoch_tells_nothing_about_the_next(protocol: str, stripe: int) -> None:
+@pytest.mark.parametrize("policy", [StripePolicy(16, 1), StripePolicy(16, 8), SlotPolicy(16)], ids=repr)
+def test_an_epoch_tells_nothing_about_the_next(policy: Policy) -> None:
     """A sample, and a block of samples, comes in the same part of several epochs as often as by chance."""
     pytest.importorskip("scipy")
-    order = Order("any", 64 * 16 * 40, 64, 16, 0, protocol, stripe)
+    order = Order("any", 64 * 16 * 40, 64, 0, policy)
     found = uniformity(order.plan(epoch).sample_of for epoch in range(12))
     assert found.repeats.p > 0.01
     assert found.drift.p > 0.01
 
 
 @pytest.mark.parametrize(
-    ("protocol", "size", "stripe"), [("stripes", 4, 1), ("stripes", 4, 2), ("stripes", 5, 5), ("slots", 4, 1)]
+    ("size", "policy"), [(4, StripePolicy(5, 1)), (4, StripePolicy(5, 2)), (5, StripePolicy(4, 5)), (4, SlotPolicy(5))]
 )
-def test_every_sample_comes_at_any_time_equally_often(protocol: str, size: int, stripe: int) -> None:
+def test_every_sample_comes_at_any_time_equally_often(size: int, policy: Policy) -> None:
     """Over 1,000 epochs the positions of each sample of a set of whole groups are uniform, by chi-square."""
-    order = Order("any", 60, size, 60 // size // 3, 0, protocol, stripe)
+    order = Order("any", 60, size, 0, policy)
     tenth_of = np.zeros((60, 10), np.int64)
     for epoch in range(1000):
         tenth_of[order.plan(epoch).sample_of, np.arange(60) // 6] += 1

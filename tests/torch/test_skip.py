@@ -19,12 +19,13 @@ from brand import pack
 from brand.errors import ChecksumError, DecodeError, MissingFileError, UsageError
 from brand.formats.media import Waveform
 from brand.node.choose import ProtocolChoice, Stripes
-from brand.protocol.order import Order
+from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
 from brand.testing.damage import flip_bit
 from brand.testing.forge import put_together, sign_index, take_apart
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.orders import order_of
 from tests.torch.support import failure_of, make_samples, make_set, planned, records, records_of, served
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -195,7 +196,7 @@ def test_a_whole_sample_of_a_small_group_is_found(
     row = data.rows(place, place + 1)[0]
     flip_bit(data.chunk_path(place // chunk_size), 8 * int(row["offset"]))
     with served(path, memory=1.0, on_error="skip") as data_set:
-        order = Order(data.id, count, chunk_size, group)
+        order = order_of(path, StripePolicy(group))
         sampler = BrandSampler(data_set)
         sampler.load_state_dict(sampler.state_dict() | {"order": order.to_json()})
         found = [int(index) for batch in BrandLoader(data_set, 4, sampler=sampler) for index in batch[0]]

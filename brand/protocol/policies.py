@@ -1,0 +1,26 @@
+"""Which policies are there, by the names that JSON calls them?"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from brand.protocol.policy import Policy, check_type
+from brand.protocol.slot_policy import SlotPolicy
+from brand.protocol.stripe_policy import StripePolicy
+
+POLICIES: Final[dict[str, type[Policy]]] = {
+    policy.name: policy
+    for policy in (
+        StripePolicy,
+        SlotPolicy,
+    )
+}
+"""To register a policy, add its class. States and messages name only policies that are here."""
+
+
+def policy_named(name: Any) -> type[Policy]:
+    """The policy of this name. Raises ValueError where there is none."""
+    check_type("protocol", name, str)
+    if name not in POLICIES:
+        raise ValueError(f"protocol {name!r} is none of {', '.join(map(repr, POLICIES))}")
+    return POLICIES[name]

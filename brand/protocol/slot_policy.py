@@ -1,0 +1,61 @@
+"""What fixes the order of protocol `slots`, beside what every order has?
+
+The numbers of nodes and ranks are part of it, because nodes send each other samples ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from brand.protocol.flat import FlatPolicy
+from brand.protocol.mapping import Mapping
+from brand.protocol.owners import MAX_NODES
+from brand.protocol.plan import Plan
+from brand.protocol.policy import Foreseen, check_number, check_type
+from brand.protocol.prefetch import plan_slots_across_nodes
+from brand.protocol.slots import REFILLS, Refill, plan_slots
+from brand.protocol.tickets import MAX_POSITIONS
+
+MAX_RANKS: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class SlotPolicy(FlatPolicy):
+    """A miss reads a whole chunk (`slots`); other nodes send ahead what they have (`prefetch`)."""
+
+    name: ClassVar[str] = "slots"
+    refill: Refill = "fill_rate"
+    """How a miss chooses the chunk."""
+    nodes: int = 1
+    """Nodes that own groups and draw."""
+    ranks: int = 1
+    """Ranks on all nodes together, equally many on each; node 0 has the first of them."""
+    window: int = 0
+    """Next draws of a node that are checked with each of its requests for what can be sent ahead; 0: nothing is."""
+    remote: int = 0
+    """Samples sent ahead that a node has room for: the limit of its remote abstract memory."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_type("refill", self.refill, str)
+        if self.refill not in REFILLS:
+            raise ValueError(f"refill {self.refill!r} is none of {', '.join(map(repr, REFILLS))}")
+        check_number("nodes", self.nodes, 1, MAX_NODES)
+        check_number("ranks", self.ranks, 1, MAX_RANKS)
+        if self.ranks % self.nodes:
+            raise ValueError(f"ranks={self.ranks} of an order is no multiple of {self.nodes} nodes")
+        check_number("window", self.window, 0, MAX_POSITIONS)
+        check_number("remote", self.remote, 0, MAX_POSITIONS)
+
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+        """The plan of one epoch."""
+        if self.nodes == 1:
+            return plan_slots(mapping, self.refill, seed, epoch)
+        across = self.nodes, self.ranks, self.window, self.remote
+        return plan_slots_across_nodes(mapping, *across, self.refill, seed, epoch)
+
+    @property
+    def foreseen(self) -> Foreseen | None:
+        """Nodes and ranks where there are several nodes; None where one draws alone."""
+        return None if self.nodes == 1 else Foreseen(self.nodes, self.ranks)

@@ -1,0 +1,39 @@
+"""Which samples a server keeps: the seed of the order decides, as it decides the order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from brand.node.members import ALONE, Members
+from brand.node.tasks import Choice
+from tests.node.world import World
+
+SEEDS = [0, 1, 2**127]
+
+
+def kept_with(seed: int, members: Members) -> set[int]:
+    """The places that a server with room for half of the samples chooses to keep when a run begins."""
+    world = World([96] * 400, 8, pages=200, members=members)
+    world.begin(1, world.register(1, seed=seed, group_chunks=25, stripe=4), 0)
+    world.step()
+    world.finish_job()  # the plan
+    world.step()
+    (choice,) = (job for job in world.jobs if isinstance(job, Choice))
+    return set(np.flatnonzero(choice.kept(world.pages_of)).tolist())
+
+
+@pytest.mark.parametrize("members", [ALONE, Members(1, 3)], ids=["alone", "one of three"])
+def test_a_server_that_starts_again_keeps_the_same_samples(members: Members) -> None:
+    """In a run with the same seed, whichever it is; a node keeps some of its own samples."""
+    for seed in SEEDS:
+        kept = kept_with(seed, members)
+        assert kept == kept_with(seed, members)
+        assert len(kept) > 50
+
+
+@pytest.mark.parametrize("members", [ALONE, Members(1, 3)], ids=["alone", "one of three"])
+def test_every_seed_keeps_others(members: Members) -> None:
+    """So that it is not the same samples which every run keeps, and the same which every run reads."""
+    found = [kept_with(seed, members) for seed in SEEDS]
+    assert len({frozenset(kept) for kept in found}) == len(SEEDS)
