@@ -87,7 +87,10 @@ def tls_options(command: _F) -> _F:
 @click.option(
     "--until-eof", is_flag=True, help="End when standard input ends, and so with the program that started this one."
 )
-def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool, **cluster: Any) -> None:
+@click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Log all decisions, to replay them.")
+def serve(
+    dst: Path, *, memory: str | None, address: str | None, until_eof: bool, record: Path | None, **cluster: Any
+) -> None:
     """Run the node server of the data set DST until Ctrl-C, for several processes of this user.
 
     They attach with BrandDataset(DST, server=ADDRESS). Without this verb a training starts its own server.
@@ -99,7 +102,7 @@ def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool
     where = address or own_address(facts.encode())
     tune_server_process()
     try:
-        server = _server(member, dst, where, _share(memory))
+        server = _server(member, dst, where, _share(memory), record)
     except OSError as error:
         if why := no_descriptor_left(error):
             raise UsageError(why) from None
@@ -117,12 +120,12 @@ def serve(dst: Path, *, memory: str | None, address: str | None, until_eof: bool
     _run(server, member, peers, until_eof=until_eof)
 
 
-def _server(member: Member | None, dst: Path, where: str, memory: Memory) -> NodeServer:
+def _server(member: Member | None, dst: Path, where: str, memory: Memory, record: Path | None) -> NodeServer:
     if member is None:
-        return NodeServer(dst, where, memory=memory)
+        return NodeServer(dst, where, memory=memory, record=record)
     from brand.cluster.member import server_of  # only here: gRPC takes longer to load than other verbs need
 
-    return server_of(member, dst, where, memory=memory)
+    return server_of(member, dst, where, memory=memory, record=record)
 
 
 def _run(server: NodeServer, member: Member | None, peers: list[str], *, until_eof: bool) -> None:

@@ -9,7 +9,7 @@ from brand.cluster.greeting import Greeting, memory_text
 from brand.cluster.peers import Peers
 from brand.node.member import Member
 from brand.node.memory import Memory
-from brand.node.server import NodeServer
+from brand.node.server import Among, NodeServer
 from brand.storage.dataset import StoredDataSet
 from brand.storage.vectored import Storage
 from brand.version import __version__
@@ -24,6 +24,7 @@ def server_of(
     owners: tuple[int, ...] = (),
     depth: int | None = None,
     storage: Callable[[], Storage] | None = None,
+    record: str | os.PathLike[str] | None = None,
 ) -> NodeServer:
     """The node server of a member. The other arguments, and what it raises, are those of `NodeServer`."""
 
@@ -39,8 +40,6 @@ def server_of(
         owners=owners,
         depth=depth,
         storage=storage,
-        node=member.node,
-        nodes=member.nodes,
-        network=network,
-        remote_memory=member.remote_memory,
+        among=Among(member.node, member.nodes, network, member.remote_memory),
+        record=record,
     )

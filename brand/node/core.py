@@ -50,7 +50,7 @@ class Core:
             members.node,
             largest_sent(remote_pages, members, allocator.page),
         )
-        self.residents, self.remote_pages, self._chunk_size = residents, remote_pages, chunk_size
+        self.residents, self.remote_pages, self.chunk_size = residents, remote_pages, chunk_size
         self.counters = Counters()
         self.peers = Peers(members.others)
         self.epochs = Epochs(residents, limits, chunk_size, members, self.peers)
@@ -98,7 +98,7 @@ class Core:
         made_room = (
             self.epochs.drop_idle(now_s - IDLE_S)
             or self._give_up_skipped()
-            or self.residents.keep_less(self._chunk_size, share)
+            or self.residents.keep_less(self.chunk_size, share)
         )
         if not made_room and stuck is not None:
             self.draws.answer(stuck, now_s)

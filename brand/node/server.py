@@ -13,6 +13,7 @@ import selectors
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from brand.errors import BrandError
@@ -28,6 +29,7 @@ from brand.node.measure import lay_out
 from brand.node.memory import Memory
 from brand.node.messages import Kind
 from brand.node.network import Network
+from brand.node.recording import Recorder
 from brand.node.requests import Requests
 from brand.node.residents import Residents
 from brand.node.stimuli import ClientLeaves, Stimulus
@@ -41,13 +43,25 @@ from brand.storage.vectored import Storage
 _POLL_S: Final = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class Among:
+    """As which of several nodes a server serves."""
+
+    node: int
+    nodes: int
+    network: Callable[[StoredDataSet, int], Network]
+    """Makes the network, for a data set and the page size of the arena."""
+    remote_memory: Memory = None
+    """How much of the memory other nodes may fill; a tenth by default."""
+
+
 class NodeServer:
-    """Serves one data set at an abstract socket address; as one of several nodes over a network.
+    """Serves one data set at an abstract socket address; as one of several nodes where `among` says so.
 
-    `network` makes one for a data set and the page size of the arena; other nodes may fill `remote_memory` of the
-    memory, a tenth by default.
+    `record` names the file for a log of all decisions (`brand.node.recording`).
 
-    Raises `UsageError` (memory too small), OSError (EADDRINUSE: the address is taken), `FormatError` (no data set).
+    Raises `UsageError` (memory too small, a log that cannot be written), OSError (EADDRINUSE: the address is taken),
+    `FormatError` (no data set).
     """
 
     def __init__(
@@ -59,10 +73,8 @@ class NodeServer:
         owners: tuple[int, ...] = (),
         depth: int | None = None,
         storage: Callable[[], Storage] | None = None,
-        node: int = 0,
-        nodes: int = 1,
-        network: Callable[[StoredDataSet, int], Network] | None = None,
-        remote_memory: Memory = None,
+        among: Among | None = None,
+        record: str | os.PathLike[str] | None = None,
     ) -> None:
         data = StoredDataSet(os.fspath(path))
         self.address = address
@@ -71,10 +83,11 @@ class NodeServer:
             address, self._selector, lambda *asked: self._requests.handle(*asked), lambda n: self._tell(ClientLeaves(n))
         )
         try:
+            node, nodes, remote_memory = (among.node, among.nodes, among.remote_memory) if among else (0, 1, None)
             layout = lay_out(data, memory, remote_memory, node, nodes)
             page = layout.allocator.page
             self._arena = Arena(layout.allocator.count, page)
-            joined = None if network is None else network(data, page)
+            joined = None if among is None else among.network(data, page)
         except BaseException:
             self._clients.close()
             raise
@@ -82,6 +95,7 @@ class NodeServer:
         self._executor = Executor(depth, storage or choose_storage(data, layout.allocator.bytes))
         residents = Residents(layout.allocator, self._arena, layout.pages_of, nodes)
         self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages)
+        self._recorder = None if record is None else Recorder(record, self._turn)
         self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
         self._troubles = Troubles(data.chunk_file, self._clients.process_of, chunk_size, node)
         self._work = Work(data, layout.pages_of, self._executor, self._turn.wants_plan, self._tell, self._troubles)
@@ -157,13 +171,25 @@ class NodeServer:
 
     def _tell(self, stimulus: Stimulus) -> None:
         """Something has happened. Raises as `Turn.handle`."""
-        for instruction in self._turn.handle(stimulus, time.monotonic()):
+        now_s, instructions, refused = time.monotonic(), list[Instruction](), None
+        try:
+            instructions = self._turn.handle(stimulus, now_s)
+        except BrandError as error:
+            refused = error
+            raise
+        finally:
+            if self._recorder is not None:
+                self._recorder.told(now_s, stimulus, instructions, refused)
+        for instruction in instructions:
             self._do(instruction)
 
     def _step(self) -> None:
         """Do all that can be done now."""
-        now_s = time.monotonic()
-        for instruction in self._turn.step(now_s, {} if self._exchange is None else self._exchange.unsent()):
+        now_s, unsent = time.monotonic(), {} if self._exchange is None else self._exchange.unsent()
+        instructions = self._turn.step(now_s, unsent)
+        if self._recorder is not None:
+            self._recorder.stepped(now_s, unsent, instructions)
+        for instruction in instructions:
             self._do(instruction)
         self._clients.tend(now_s)
         self._troubles.tend(self._turn.core, now_s)
@@ -208,6 +234,8 @@ class NodeServer:
             self._exchange.close()
         self._executor.close()
         self._troubles.close(time.monotonic())
+        if self._recorder is not None:
+            self._recorder.close()
         self._lifetime.close()
         self._selector.close()
         os.close(self._stop)

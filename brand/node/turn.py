@@ -65,7 +65,7 @@ class Turn:
         depth: int,
         remote_pages: int = 0,
     ) -> None:
-        self.members, self._depth = members, depth
+        self.members, self.depth = members, depth
         self.core = Core(index, residents, chunk_size, members, remote_pages)
         self.telling = Telling(self.core, members.node)
         self.divisions = Divisions(self.core.epochs)
@@ -201,8 +201,8 @@ class Turn:
     def _reads(self, now_s: float) -> Iterator[Read | ReadFor]:
         """Reads to start; those that other nodes wait for come first, up to half of them."""
         reads = self.core.reads
-        yield from self.answering.reads(self._depth - reads.on_the_way)
-        while reads.on_the_way + self.answering.on_the_way < self._depth:
+        yield from self.answering.reads(self.depth - reads.on_the_way)
+        while reads.on_the_way + self.answering.on_the_way < self.depth:
             read = reads.next()
             if read is not None:
                 yield read

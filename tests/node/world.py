@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
+from brand.errors import BrandError, UsageError
 from brand.formats.constants import ROW
 from brand.node.allocator import Allocator
 from brand.node.answering import ReadFor
@@ -28,6 +28,7 @@ from brand.node.members import ALONE, Members
 from brand.node.network import Network
 from brand.node.page_memory import ROW_BYTES
 from brand.node.pages import pages_needed
+from brand.node.recording import Recorder
 from brand.node.residents import Residents
 from brand.node.samples import pack_samples
 from brand.node.states import COMING, DUE, HELD, UNWANTED
@@ -155,10 +156,20 @@ class World:
         if self.network is not None:
             self.exchange = Exchange(self.turn, self.network, PAGE, self.tell)
         self._last_run = 0
+        self.recorder: Recorder | None = None
+        """Where a test wants all decisions logged."""
 
     def tell(self, stimulus: Stimulus) -> list[Instruction]:
         """Something happens to the node, which does at once what follows from it."""
-        instructions = self.turn.handle(stimulus, self.now_s)
+        instructions, refused = list[Instruction](), None
+        try:
+            instructions = self.turn.handle(stimulus, self.now_s)
+        except BrandError as error:
+            refused = error
+            raise
+        finally:
+            if self.recorder is not None:
+                self.recorder.told(self.now_s, stimulus, instructions, refused)
         for instruction in instructions:
             self._do(instruction)
         return instructions
@@ -292,7 +303,10 @@ class World:
         """What the loop does after events; whether anything happened."""
         self.now_s += later_s
         before, ready = self._given_up(), self._ready()
-        instructions = self.turn.step(self.now_s, {} if self.exchange is None else self.exchange.unsent())
+        unsent = {} if self.exchange is None else self.exchange.unsent()
+        instructions = self.turn.step(self.now_s, unsent)
+        if self.recorder is not None:
+            self.recorder.stepped(self.now_s, unsent, instructions)
         happened = [self._do(instruction) for instruction in instructions]
         assert self.reads or not self._ready(), "a draw waits for nothing"
         self._check_given_up(before, ready=ready)

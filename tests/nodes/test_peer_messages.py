@@ -23,7 +23,7 @@ from brand.node.page_memory import ROW_BYTES
 from brand.node.peer_messages import PeerKind
 from brand.node.residents import Residents
 from brand.node.runs import Begin, Drawing
-from brand.node.server import NodeServer
+from brand.node.server import Among, NodeServer
 from brand.protocol.order import Order
 from brand.protocol.slot_policy import SlotPolicy
 from brand.storage.dataset import StoredDataSet
@@ -155,7 +155,7 @@ def served(texts: Path) -> Iterator[tuple[NodeServer, Wire]]:
 def serving(texts: Path) -> Iterator[tuple[NodeServer, Wire]]:
     """The same for the length of a block."""
     made = Wire()
-    server = NodeServer(texts, random_address(), memory=0.5, node=0, nodes=2, network=lambda data, page: made)
+    server = NodeServer(texts, random_address(), memory=0.5, among=Among(0, 2, lambda data, page: made))
     for asks in (True, False):
         made.coming.append(Opened(Stream(1, asks)))
     yield server, made

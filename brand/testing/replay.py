@@ -1,0 +1,33 @@
+"""Would a server decide again as it did? Looks at a log that `brand serve --record` has written.
+
+    python -m brand.testing.replay RECORD DST
+
+The log holds no samples, so a failure at a user's site can be looked at with the data set alone.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from brand.errors import BrandError
+from brand.node.measure import measure_pages
+from brand.node.recording import replay
+from brand.storage.dataset import StoredDataSet
+
+
+def main(record: str, data_set: str) -> int:
+    """Replay a log; the exit status, 1 where a decision differs or the log is none."""
+    try:
+        data = StoredDataSet(data_set)
+        entries = replay(record, data, measure_pages(data)[1])
+    except BrandError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    print(f"{entries:,} entries, and the same decisions")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m brand.testing.replay RECORD DST")
+    sys.exit(main(*sys.argv[1:]))
