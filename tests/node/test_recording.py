@@ -44,6 +44,8 @@ def alone(path: Path, **more: Any) -> World:
     with pytest.raises(UsageError):
         world.tell(ClientReleases(1, 9999, checked=True))
     world.leave(1)
+    assert world.recorder is not None
+    world.recorder.close()
     return world
 
 
