@@ -23,7 +23,7 @@ from brand.errors import BrandError, UsageError
 from brand.node import messages
 from brand.node.account import Drawer
 from brand.node.arena import Arena
-from brand.node.choose import choose_depth, choose_storage
+from brand.node.choose import choose_depth, choose_vector_reader
 from brand.node.clients import Clients
 from brand.node.connection import Channel
 from brand.node.core import Core
@@ -44,7 +44,8 @@ from brand.protocol.mapping import Mapping
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
-from brand.storage.vectored import Storage
+from brand.storage.location import Where
+from brand.storage.vectored import VectorReader
 
 MAX_REPORTS: Final = 1000
 _POLL_S: Final = 0.05
@@ -55,6 +56,7 @@ Callback = Callable[[int], None]
 class NodeServer:
     """Serves one data set at an abstract socket address; as one of several nodes over a network.
 
+    `page_cache`: whether large reads go through the page cache; None: where it can hold all the data.
     `network` makes one for a data set and the page size of the arena; other nodes may fill `remote_memory` of the
     memory, a tenth by default.
 
@@ -63,19 +65,19 @@ class NodeServer:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        where: Where,
         address: str,
         *,
         memory: Memory = None,
         owners: tuple[int, ...] = (),
         depth: int | None = None,
-        storage: Callable[[], Storage] | None = None,
+        page_cache: bool | None = None,
         node: int = 0,
         nodes: int = 1,
         network: Callable[[StoredDataSet, int], Network] | None = None,
         remote_memory: Memory = None,
     ) -> None:
-        self._data = StoredDataSet(os.fspath(path))
+        self._data = StoredDataSet(where)
         self.address = address
         self._selector = selectors.DefaultSelector()
         self._clients = Clients(address, self._selector, self._handle, self._left)
@@ -93,8 +95,8 @@ class NodeServer:
             raise
         self._all_pages = every // page
         self._core = Core(self._data, self._arena, self._pages_of, self._data.header.chunk_size, members, remote)
-        storage = storage or choose_storage(self._data, self._arena.bytes)
-        self._executor = Executor(depth or choose_depth(self._data), storage)
+        make_reader = choose_vector_reader(self._data, self._arena.bytes, page_cache=page_cache)
+        self._executor = Executor(depth or choose_depth(self._data), make_reader)
         self._fetches: Fetches | None = None
         self._exchange: Exchange | None = None
         if self._network is not None:
@@ -106,7 +108,7 @@ class NodeServer:
         self._greeted = False
         """Whether a client has come that means to draw; one that only looks is none."""
         self._troubles = Troubles(
-            self._data.chunk_file, self._clients.process_of, self._data.header.chunk_size, members.node
+            self._data.location.chunk_file, self._clients.process_of, self._data.header.chunk_size, members.node
         )
         self._reports: list[dict[str, Any]] = []
         self._stopped = False
@@ -230,12 +232,12 @@ class NodeServer:
         self._executor.plan(lambda _: choice.kept(self._pages_of), chosen)
 
     def _start_read(self, read: Read) -> None:
-        path = self._data.chunk_file(read.chunk)
+        path = self._data.location.chunk_file(read.chunk)
 
-        def job(storage: Storage | None) -> None:
-            assert storage is not None
+        def job(reader: VectorReader | None) -> None:
+            assert reader is not None
             self._data.check_tables(read.places.astype(np.int64), close=True)  # each of many threads would keep some
-            storage.scatter(path, read.offset, read.size, read.vector, forget=read.forget)
+            reader.scatter(read.chunk, read.offset, read.size, read.vector, forget=read.forget)
 
         def done(_: object, error: BaseException | None) -> None:
             now_s = time.monotonic()
