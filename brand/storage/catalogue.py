@@ -78,13 +78,9 @@ class Catalogue:
         found.flags.writeable = False
         return found
 
-    def place(self, index: int) -> int:
-        """Where a sample is stored. Raises `FormatError`."""
-        return int(self.places(np.array([index]))[0])
-
     def chunk_of(self, index: int) -> int:
-        """Number of the chunk that holds a sample. Raises `FormatError`."""
-        return self.place(index) // self.header.chunk_size
+        """Number of the chunk that holds a sample. Raises what `places` does."""
+        return int(self.places(np.array([index]))[0]) // self.header.chunk_size
 
     def places(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Where samples are stored. Raises `FormatError`; IndexError for an index that the data set does not have."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -172,21 +173,22 @@ class StoredDataSet(Catalogue):
     def _decompressor(self) -> Decompressor:
         """This thread's. Raises `FormatError`."""
         try:
-            return self._tools.decompressor(self._dictionary)
+            return self._tools.decompressor(partial(_dictionary_of, self))
         except ValueError as error:
             raise blame.no_dictionary(self.location, self.chunks_here, error) from error
 
-    def _dictionary(self) -> bytes:
-        """The compression dictionary: every chunk has it, so a damaged one is no reason to go without."""
-        if not self.manifest.dictionary_size:
-            return b""
-        *others, last = self.chunks_here[:_DICTIONARY_TRIES]
-        for number in others:
-            try:
-                return self.open_chunk(number).dictionary
-            except FormatError:
-                continue
-        return self.open_chunk(last).dictionary
+
+def _dictionary_of(data: StoredDataSet) -> bytes:
+    """The compression dictionary: every chunk has it, so a damaged one is no reason to go without."""
+    if not data.manifest.dictionary_size:
+        return b""
+    *others, last = data.chunks_here[:_DICTIONARY_TRIES]
+    for number in others:
+        try:
+            return data.open_chunk(number).dictionary
+        except FormatError:
+            continue
+    return data.open_chunk(last).dictionary
 
 
 class _Tools(threading.local):
