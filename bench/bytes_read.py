@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from brand import BrandDataset, BrandLoader, BrandSampler, Slots, Stripes
-from brand.storage.vectored import DirectFiles
 from brand.testing.node import running_server
 
 EPOCHS = 4
@@ -40,7 +39,7 @@ def read_bytes() -> int:
 def run(folder: Path, name: str) -> dict[str, Any]:
     """One case: bytes read by epoch over bytes delivered."""
     memory, protocol = CASES[name]
-    with running_server(folder, memory=memory, storage=DirectFiles) as server:
+    with running_server(folder, memory=memory, page_cache=False) as server:
         data = BrandDataset(folder, server=server.address, protocol=protocol, decode=False)
         sampler = BrandSampler(data)
         loader = BrandLoader(data, 256, sampler=sampler)

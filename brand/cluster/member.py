@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from brand.cluster.greeting import Greeting, memory_text
 from brand.cluster.peers import Peers
@@ -11,19 +10,19 @@ from brand.node.member import Member
 from brand.node.memory import Memory
 from brand.node.server import Among, NodeServer
 from brand.storage.dataset import StoredDataSet
-from brand.storage.vectored import Storage
+from brand.storage.location import Where
 from brand.version import __version__
 
 
 def server_of(
     member: Member,
-    path: str | os.PathLike[str],
+    where: Where,
     address: str,
     *,
     memory: Memory = None,
     owners: tuple[int, ...] = (),
     depth: int | None = None,
-    storage: Callable[[], Storage] | None = None,
+    page_cache: bool | None = None,
     record: str | os.PathLike[str] | None = None,
 ) -> NodeServer:
     """The node server of a member. The other arguments, and what it raises, are those of `NodeServer`."""
@@ -34,12 +33,12 @@ def server_of(
         return Peers(greeting, member.token, member.bind, member.tls)
 
     return NodeServer(
-        path,
+        where,
         address,
         memory=memory,
         owners=owners,
         depth=depth,
-        storage=storage,
+        page_cache=page_cache,
         among=Among(member.node, member.nodes, network, member.remote_memory),
         record=record,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 import numpy as np
@@ -22,8 +23,9 @@ from brand.protocol.policy import Policy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
+from brand.storage.location import vector_reader
 from brand.storage.profile import best_depth, load_profile, stripe_bytes, stripe_length
-from brand.storage.vectored import DirectFiles, LocalFiles, Storage
+from brand.storage.vectored import VectorReader
 
 MIXING_SHARE: Final = 16
 """One part in so many of the samples mixes; memory beyond that keeps samples instead."""
@@ -139,10 +141,17 @@ def choose_depth(data: StoredDataSet) -> int:
     return DEFAULT_DEPTH if profile is None else best_depth(profile)
 
 
-def choose_storage(data: StoredDataSet, arena_bytes: int) -> Callable[[], Storage]:
-    """The page cache is of use where it can hold all the data, beside the arena; else it only costs time."""
-    data_bytes = int(data.chunk_rows["file_size"].sum())
-    return LocalFiles if data_bytes + arena_bytes <= available_bytes() else DirectFiles
+def choose_vector_reader(
+    data: StoredDataSet, arena_bytes: int, *, page_cache: bool | None = None
+) -> Callable[[], VectorReader]:
+    """A function that makes what one I/O thread reads with; it raises OSError.
+
+    `page_cache`: whether large reads go through the page cache; None: where the cache can hold all the data beside the
+    arena, as it only costs time elsewhere.
+    """
+    if page_cache is None:
+        page_cache = int(data.chunk_rows["file_size"].sum()) + arena_bytes <= available_bytes()
+    return partial(vector_reader, data.location, page_cache=page_cache)
 
 
 def _group_chunks(data: StoredDataSet, memory: float) -> int:

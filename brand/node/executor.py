@@ -13,23 +13,23 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from brand.storage.vectored import Storage
+from brand.storage.vectored import VectorReader
 
-Job = Callable[[Storage | None], Any]
+Job = Callable[[VectorReader | None], Any]
 Done = Callable[[Any, BaseException | None], None]
 
 
 class Executor:
     """Threads that run jobs and hand back what to do with their results.
 
-    Raises OSError where `storage` cannot be made for each: a thread without it would leave its jobs undone.
+    Raises OSError where `make_reader` fails: a thread without a reader would leave its jobs undone.
     """
 
-    def __init__(self, depth: int, storage: Callable[[], Storage]) -> None:
+    def __init__(self, depth: int, make_reader: Callable[[], VectorReader]) -> None:
         self.depth = depth
-        made: list[Storage] = []
+        made: list[VectorReader] = []
         try:
-            made += (storage() for _ in range(depth))
+            made += (make_reader() for _ in range(depth))
             self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             """Readable when there are results."""
         except OSError:
@@ -48,7 +48,7 @@ class Executor:
             thread.start()
 
     def read(self, job: Job, done: Done) -> None:
-        """Run `job(storage)` in an I/O thread, then `done(result, error)` in the loop."""
+        """Run `job(reader)` in an I/O thread, then `done(result, error)` in the loop."""
         self._reads.put((job, done))
 
     def plan(self, job: Job, done: Done) -> None:
@@ -72,20 +72,20 @@ class Executor:
         if not any(thread.is_alive() for thread in self._threads):
             os.close(self.wake)
 
-    def _read(self, storage: Storage) -> None:
+    def _read(self, reader: VectorReader) -> None:
         try:
-            self._run(self._reads, storage)
+            self._run(self._reads, reader)
         finally:
-            storage.close()
+            reader.close()
 
     def _plan(self) -> None:
         self._run(self._plans, None)
 
-    def _run(self, jobs: SimpleQueue[tuple[Job, Done] | None], storage: Storage | None) -> None:
+    def _run(self, jobs: SimpleQueue[tuple[Job, Done] | None], reader: VectorReader | None) -> None:
         while (task := jobs.get()) is not None:
             job, done = task
             try:
-                outcome: tuple[Any, BaseException | None] = job(storage), None
+                outcome: tuple[Any, BaseException | None] = job(reader), None
             except Exception as error:  # noqa: BLE001 - a thread's errors belong to the loop
                 outcome = None, error
             self._results.put(lambda done=done, outcome=outcome: done(*outcome))  # type: ignore[misc]

@@ -20,7 +20,7 @@ from brand.errors import BrandError
 from brand.node import messages
 from brand.node.answering import ReadFor
 from brand.node.arena import Arena
-from brand.node.choose import choose_depth, choose_storage
+from brand.node.choose import choose_depth, choose_vector_reader
 from brand.node.clients import Clients
 from brand.node.exchange import Exchange, Watch
 from brand.node.executor import Executor
@@ -38,7 +38,7 @@ from brand.node.troubles import Troubles
 from brand.node.turn import Turn
 from brand.node.work import Work
 from brand.storage.dataset import StoredDataSet
-from brand.storage.vectored import Storage
+from brand.storage.location import Where
 
 _POLL_S: Final = 0.05
 
@@ -58,7 +58,8 @@ class Among:
 class NodeServer:
     """Serves one data set at an abstract socket address; as one of several nodes where `among` says so.
 
-    `record` names the file for a log of all decisions (`brand.node.recording`).
+    `page_cache`: whether large reads go through the page cache; None: where it can hold all the data. `record` names
+    the file for a log of all decisions (`brand.node.recording`).
 
     Raises `UsageError` (memory too small, a log that cannot be written), OSError (EADDRINUSE: the address is taken),
     `FormatError` (no data set).
@@ -66,17 +67,17 @@ class NodeServer:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        where: Where,
         address: str,
         *,
         memory: Memory = None,
         owners: tuple[int, ...] = (),
         depth: int | None = None,
-        storage: Callable[[], Storage] | None = None,
+        page_cache: bool | None = None,
         among: Among | None = None,
         record: str | os.PathLike[str] | None = None,
     ) -> None:
-        data = StoredDataSet(os.fspath(path))
+        data = StoredDataSet(where)
         self.address = address
         self._selector = selectors.DefaultSelector()
         self._clients = Clients(
@@ -92,12 +93,12 @@ class NodeServer:
             self._clients.close()
             raise
         depth, chunk_size = depth or choose_depth(data), data.header.chunk_size
-        self._executor = Executor(depth, storage or choose_storage(data, layout.allocator.bytes))
+        self._executor = Executor(depth, choose_vector_reader(data, layout.allocator.bytes, page_cache=page_cache))
         residents = Residents(layout.allocator, self._arena, layout.pages_of, nodes)
         self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages)
         self._recorder = None if record is None else Recorder(record, self._turn)
         self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
-        self._troubles = Troubles(data.chunk_file, self._clients.process_of, chunk_size, node)
+        self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, node)
         self._work = Work(data, layout.pages_of, self._executor, self._turn.wants_plan, self._tell, self._troubles)
         self._lifetime = Lifetime(self._selector, owners)
         self._requests = Requests(

@@ -20,7 +20,7 @@ from brand.node.tasks import Choice, MakePlan, Read
 from brand.node.troubles import Troubles
 from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
-from brand.storage.vectored import Storage
+from brand.storage.vectored import VectorReader
 
 
 class Work:
@@ -55,12 +55,12 @@ class Work:
 
     def read(self, read: Read) -> None:
         """Read samples into memory."""
-        path = self._data.chunk_file(read.chunk)
+        path = self._data.location.chunk_file(read.chunk)
 
-        def job(storage: Storage | None) -> None:
-            assert storage is not None
+        def job(reader: VectorReader | None) -> None:
+            assert reader is not None
             self._data.check_tables(read.places.astype(np.int64), close=True)  # each of many threads would keep some
-            storage.scatter(path, read.offset, read.size, read.vector, forget=read.forget)
+            reader.scatter(read.chunk, read.offset, read.size, read.vector, forget=read.forget)
 
         def done(_: object, error: BaseException | None) -> None:
             if error is not None:

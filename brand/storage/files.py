@@ -1,4 +1,4 @@
-"""Many small or large ranges of many files: how are they read with few open files and, when cold, all at once?
+"""Many small or large ranges of many numbered files: how are they read with few open files and, when cold, all at once?
 
 `RangeReader.read_into` first asks for each range with RWF_NOWAIT: what the page cache holds costs one system call. The
 ranges that would wait are then all announced to the kernel (POSIX_FADV_WILLNEED), so that the device sees a deep queue
@@ -12,12 +12,14 @@ import errno
 import os
 import resource
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
-Range = tuple[str, int, memoryview]
-"""One contiguous read: path, offset, and the buffer to fill."""
+Range = tuple[int, int, memoryview]
+"""One contiguous read: number of the file, offset, and the buffer to fill."""
+PathOf = Callable[[int], str]
+"""The path of a numbered file."""
 
 OPEN_FILES: Final = 256
 """Descriptors kept open: a quarter of the usual limit."""
@@ -42,26 +44,40 @@ def no_descriptor_left(error: OSError) -> str:
     return f"this process may have no more than {limit} open files: raise the limit, `ulimit -n {USUAL_LIMIT}`"
 
 
+class Reader(Protocol):
+    """Fills buffers from ranges of numbered files, for one thread."""
+
+    def read_into(self, ranges: Sequence[Range]) -> None:
+        """Fill each range's buffer; past the end of a file with zeros, which is the caller's to judge.
+
+        Raises OSError, whose `filename` is the file's name (FileNotFoundError for a missing file).
+        """
+
+    def close(self) -> None:
+        """Let go of all files. The reader may be used again."""
+
+
 class OpenFiles:
     """Descriptors of files that are read, `most` of them at the usual limit of open files.
 
     The least recently used is closed first.
     """
 
-    def __init__(self, most: int, flags: int = 0) -> None:
+    def __init__(self, most: int, path_of: PathOf, flags: int = 0) -> None:
+        self.path_of = path_of
         self._most, self._flags = most_open(most), os.O_RDONLY | os.O_CLOEXEC | flags
-        self._open: OrderedDict[str, int] = OrderedDict()
+        self._open: OrderedDict[int, int] = OrderedDict()
 
-    def descriptor(self, path: str) -> int:
+    def descriptor(self, number: int) -> int:
         """A descriptor of a file, valid until other files are asked for. Raises OSError."""
-        descriptor = self._open.get(path)
+        descriptor = self._open.get(number)
         if descriptor is None:
-            descriptor = self._opened(path)
-            self._open[path] = descriptor
+            descriptor = self._opened(self.path_of(number))
+            self._open[number] = descriptor
             if len(self._open) > self._most:
                 os.close(self._open.popitem(last=False)[1])
         else:
-            self._open.move_to_end(path)
+            self._open.move_to_end(number)
         return descriptor
 
     def _opened(self, path: str) -> int:
@@ -88,36 +104,36 @@ class OpenFiles:
 
 
 class RangeReader:
-    """Fills buffers from ranges of files; past the end of a file with zeros, which is the caller's to judge."""
+    """A `Reader` of files; `path_of` names them."""
 
-    def __init__(self) -> None:
-        self._files = OpenFiles(OPEN_FILES)
+    def __init__(self, path_of: PathOf) -> None:
+        self._files = OpenFiles(OPEN_FILES, path_of)
         self._nowait = _NOWAIT
 
     def read_into(self, ranges: Sequence[Range]) -> None:
-        """Fill each range's buffer. Raises OSError with the file's name (FileNotFoundError for a missing file)."""
+        """See `Reader`."""
         late = [r for r in ranges if not self._filled_from_cache(r)]
         if len(late) > 1 and _WILLNEED is not None:
-            for path, offset, buffer in late:
+            for number, offset, buffer in late:
                 with suppress(OSError):  # the read will say what is wrong
-                    os.posix_fadvise(self._files.descriptor(path), offset, len(buffer), _WILLNEED)
-        for path, offset, buffer in late:
+                    os.posix_fadvise(self._files.descriptor(number), offset, len(buffer), _WILLNEED)
+        for number, offset, buffer in late:
             try:
-                _fill(self._files.descriptor(path), offset, buffer)
+                _fill(self._files.descriptor(number), offset, buffer)
             except OSError as error:
-                error.filename = path  # a read knows its descriptor only
+                error.filename = self._files.path_of(number)  # a read knows its descriptor only
                 raise
 
     def close(self) -> None:
-        """Close every file. The reader may be used again."""
+        """See `Reader`."""
         self._files.close()
 
     def _filled_from_cache(self, wanted: Range) -> bool:
         """Whether the page cache held all of the range."""
         if not self._nowait:
             return False
-        path, offset, buffer = wanted
-        descriptor = self._files.descriptor(path)
+        number, offset, buffer = wanted
+        descriptor = self._files.descriptor(number)
         try:
             return os.preadv(descriptor, (buffer,), offset, self._nowait) == len(buffer)
         except BlockingIOError:

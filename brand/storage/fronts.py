@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
 
 from brand.errors import ForeignFileError, MissingFileError, UnreadableError
 from brand.formats.chunk import Front, read_front
 from brand.formats.manifest import Manifest
+from brand.storage.location import Location
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 
-def open_front(path: Path, number: int) -> Front:
+class ChunkFile(io.RawIOBase):
+    """A chunk as a file, which reads no more than it is asked for. Raises OSError."""
+
+    def __init__(self, location: Location, number: int) -> None:
+        self._reader = location.reader()
+        self._number, self._size, self._at = number, location.chunk_bytes(number), 0
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Go on reading elsewhere."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Read what there is, up to the size of the buffer."""
+        part = memoryview(buffer)[: max(0, self._size - self._at)]
+        self._reader.read_into([(self._number, self._at, part)])
+        self._at += len(part)
+        return len(part)
+
+    def close(self) -> None:
+        """Let go of the chunk."""
+        self._reader.close()
+        super().close()
+
+
+def front_of(location: Location, number: int) -> Front:
+    """The front of the chunk under this number, whatever its own. Raises `FormatError`, OSError."""
+    with ChunkFile(location, number) as file:
+        return read_front(cast(BinaryIO, file), Path(location.chunk_file(number)), number)
+
+
+def open_front(location: Location, number: int) -> Front:
     """Read and check a chunk's front, and its number. Raises a `FormatError` that names what is wrong."""
+    path = location.chunk_file(number)
     try:
-        with path.open("rb") as file:
-            front = read_front(file, path, number)
+        front = front_of(location, number)
     except FileNotFoundError:
         raise missing_chunk(path, number) from None
     except OSError as error:
@@ -26,12 +72,12 @@ def open_front(path: Path, number: int) -> Front:
     return front
 
 
-def open_chunk(path: Path, number: int, manifest: Manifest, known: np.void | None) -> Front:
+def open_chunk(location: Location, number: int, manifest: Manifest, known: np.void | None) -> Front:
     """Read and check a chunk's front, and that it is chunk `number` of this data set; `known` is its row in the index.
 
     Raises a `FormatError` that names what is wrong.
     """
-    front = open_front(path, number)
+    front, path = open_front(location, number), location.chunk_file(number)
     preamble = front.preamble
     if preamble.data_set_id != manifest.data_set_id:
         expected, found = manifest.data_set_id.hex(), preamble.data_set_id.hex()
@@ -58,17 +104,18 @@ def open_chunk(path: Path, number: int, manifest: Manifest, known: np.void | Non
     return front
 
 
-def file_size(path: Path, number: int) -> int:
+def file_size(location: Location, number: int) -> int:
     """Size of a chunk's file. Raises `FormatError` where there is none."""
     try:
-        return path.stat().st_size
+        return location.chunk_bytes(number)
     except FileNotFoundError:
-        raise missing_chunk(path, number) from None
+        raise missing_chunk(location.chunk_file(number), number) from None
     except OSError as error:
+        path = location.chunk_file(number)
         raise UnreadableError(f"cannot be read: {error.strerror}", path=path, chunk=number) from error
 
 
-def missing_chunk(path: Path | str, number: int, sample: int | None = None) -> MissingFileError:
+def missing_chunk(path: str, number: int, sample: int | None = None) -> MissingFileError:
     """The error for a chunk that is not there."""
     hint = "Copy it again or convert again"
     return MissingFileError("the chunk is missing", path=path, chunk=number, sample=sample, hint=hint)

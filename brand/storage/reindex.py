@@ -13,6 +13,7 @@ from brand.formats.index import IndexBuilder, seal
 from brand.formats.manifest import Manifest
 from brand.formats.publish import storage_errors
 from brand.storage.fronts import open_front
+from brand.storage.location import Folder
 from brand.storage.progress import OnChunk, silent
 
 
@@ -35,10 +36,9 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
             f"{path} is a share, and its chunks alone do not make its index. Copy {MANIFEST_NAME}, index and columns"
             " from another share or from the undivided data set: they are the same in all"
         )
-    first = path / chunk_name(0)
-    if not first.exists():
+    if not (path / chunk_name(0)).exists():
         raise NotADataSetError("there is no first chunk", path=path, expected=chunk_name(0), found="nothing")
-    front = open_front(first, 0)
+    front = open_front(Folder(path), 0)
     work = path / ".brand-reindex"
     missing = next((n for n in range(front.header.chunks) if not (path / chunk_name(n)).exists()), None)
     if missing is not None:  # found out before room is made for an index of all of them
@@ -59,7 +59,7 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
 
 def _add(path: Path, number: int, first: Front, builder: IndexBuilder) -> int:
     chunk = path / chunk_name(number)
-    front = open_front(chunk, number)
+    front = open_front(Folder(path), number)
     if front.preamble.data_set_id != first.preamble.data_set_id or front.header != first.header:
         expected, found = first.preamble.data_set_id.hex(), front.preamble.data_set_id.hex()
         raise ForeignFileError("a chunk of another data set", path=chunk, chunk=number, expected=expected, found=found)

@@ -9,7 +9,7 @@ import numpy as np
 
 from brand.formats.header import Header
 from brand.formats.share import Share
-from brand.storage.dataset import StoredDataSet
+from brand.storage.catalogue import Catalogue
 
 _BLOCK = 1 << 20
 
@@ -48,7 +48,7 @@ class Summary:
         return asdict(self)
 
 
-def summarise(data_set: StoredDataSet) -> Summary:
+def summarise(data_set: Catalogue) -> Summary:
     """Count over the memory-mapped index, a block at a time."""
     manifest, header = data_set.manifest, data_set.header
     here = data_set.chunks_here
@@ -86,7 +86,7 @@ def _share(share: Share, header: Header) -> dict[str, int]:
     }
 
 
-def _sizes(data_set: StoredDataSet) -> dict[int, int]:
+def _sizes(data_set: Catalogue) -> dict[int, int]:
     counts = np.zeros(33, np.int64)
     for first in range(0, len(data_set), _BLOCK):
         raw = data_set.rows(first, min(first + _BLOCK, len(data_set)))["raw_size"]
@@ -95,7 +95,7 @@ def _sizes(data_set: StoredDataSet) -> dict[int, int]:
     return {1 << power: int(counts[power]) for power in range(used[0], used[-1] + 1)}
 
 
-def _classes(data_set: StoredDataSet) -> dict[str, int] | None:
+def _classes(data_set: Catalogue) -> dict[str, int] | None:
     names = data_set.header.classes
     if names is None:
         return None

@@ -8,8 +8,6 @@ is right, the index is wrong; if it is damaged itself, there is nothing to compa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -17,10 +15,11 @@ from numpy.typing import NDArray
 
 from brand.errors import FormatError
 from brand.formats.arrays import ArrayFile
-from brand.formats.chunk import read_front
 from brand.formats.constants import MAX_DICTIONARY, MAX_HEADER, PREAMBLE_SIZE, ROW
 from brand.formats.header import Header
-from brand.storage.files import Range, RangeReader
+from brand.storage.files import Range, Reader
+from brand.storage.fronts import front_of
+from brand.storage.location import Location
 
 BLOCK: Final = 1024
 """Rows that are compared at a time: 32 KiB, one cheap read."""
@@ -28,19 +27,19 @@ _LARGEST_FRONT: Final = PREAMBLE_SIZE + MAX_HEADER + MAX_DICTIONARY
 
 
 class Tables:
-    """Compares `rows`, the index of a data set, with the tables of the chunks that lie at `chunk_file(number)`.
+    """Compares `rows`, the index of the data set at `location`, with the tables of its chunks.
 
     May be used by any number of threads: what two of them find out at the same time is the same.
     """
 
-    def __init__(self, header: Header, rows: ArrayFile, chunk_file: Callable[[int], str]) -> None:
-        self._header, self._rows, self._chunk_file = header, rows, chunk_file
+    def __init__(self, header: Header, rows: ArrayFile, location: Location) -> None:
+        self._header, self._rows, self._location = header, rows, location
         self._blocks = -(-header.chunk_size // BLOCK)
         """Blocks of a chunk."""
         self._same = np.zeros(header.chunks * self._blocks, np.bool_)
         """Blocks that have been compared and need not be again."""
 
-    def differing(self, places: NDArray[np.int64], reader: RangeReader) -> NDArray[np.intp]:
+    def differing(self, places: NDArray[np.int64], reader: Reader) -> NDArray[np.intp]:
         """Positions in `places` whose rows of the index are not those of their chunks' tables.
 
         Raises `FormatError` where the index cannot be read.
@@ -62,7 +61,7 @@ class Tables:
         samples = np.minimum(self._header.chunk_size, self._header.samples - chunks * self._header.chunk_size)
         return chunks, slots, np.minimum(BLOCK, samples - slots)
 
-    def _read(self, blocks: NDArray[np.int64], reader: RangeReader) -> list[NDArray[np.void] | None]:
+    def _read(self, blocks: NDArray[np.int64], reader: Reader) -> list[NDArray[np.void] | None]:
         """The rows of these blocks as the chunks' tables have them, unchecked; None where they are not found."""
         chunks, slots, counts = self._span(blocks)
         firsts = chunks * self._header.chunk_size
@@ -74,7 +73,7 @@ class Tables:
         for number in np.flatnonzero((starts >= PREAMBLE_SIZE) & (starts <= _LARGEST_FRONT)).tolist():
             table = found[number] = np.empty(int(counts[number]), ROW)
             offset = int(starts[number]) + ROW.itemsize * int(slots[number])
-            ranges[number] = (self._chunk_file(int(chunks[number])), offset, table.view(np.uint8).data)
+            ranges[number] = (int(chunks[number]), offset, table.view(np.uint8).data)
         try:
             reader.read_into(list(ranges.values()))
         except OSError:
@@ -103,9 +102,7 @@ class Tables:
 
     def _whole_table(self, chunk: int) -> NDArray[np.void] | None:
         """The table of a chunk whose front is right; None where it is damaged or cannot be read."""
-        path = Path(self._chunk_file(chunk))
         try:
-            with path.open("rb") as file:
-                return read_front(file, path).rows
+            return front_of(self._location, chunk).rows
         except (FormatError, OSError):
             return None

@@ -1,9 +1,13 @@
 """One contiguous range of a file into many pieces of memory: how does a large read end up where each sample belongs?
 
-By readv(2) with a vector that numpy made, so that thousands of pieces cost no Python object each. `LocalFiles` reads
-through the page cache, which serves whoever has room for the data there. `DirectFiles` goes past it (O_DIRECT), into a
-buffer that is used again and again, and scatters from there: half the processor time for data that no cache could
-hold. Not thread-safe: one a thread.
+By readv(2) with a vector that numpy made, so that thousands of pieces cost no Python object each.
+
+    LocalFiles    through the page cache, which is of use where it has room for the data
+    DirectFiles   past the page cache (O_DIRECT), into a buffer that is used again and again, and from there into the
+                  pieces: half the processor time for data that no cache could hold
+    CopiedReads   what any `Reader` brings, through such a buffer: for files that the kernel does not have
+
+Not thread-safe: one a thread.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.storage.files import OpenFiles
+from brand.storage.files import OpenFiles, PathOf, Reader
 
 OPEN_FILES: Final = 32
 """Descriptors kept open by each thread that reads."""
@@ -30,10 +34,10 @@ _BOUNCE_BYTES: Final = 4 << 20
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
 
-class Storage(Protocol):
-    """What the executor reads from: one a thread, made by a factory."""
+class VectorReader(Protocol):
+    """Brings ranges of numbered files into many pieces of memory, for one thread."""
 
-    def scatter(self, path: str, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:
         """Fill the pieces of `vector` (address and length, as readv(2) has them; `size` bytes in all) from a file.
 
         `forget`: these bytes will not be read again soon. Raises OSError; EOFError where the file is too short.
@@ -44,66 +48,65 @@ class Storage(Protocol):
 
 
 class LocalFiles:
-    """Storage in files that the kernel reads.
+    """A `VectorReader` of files that the kernel reads; `path_of` names them.
 
     The range is first announced (POSIX_FADV_WILLNEED): a plain read would come in pieces of the read-ahead, often
     128 KiB, each an operation of its own.
     """
 
-    def __init__(self) -> None:
-        self._files = OpenFiles(OPEN_FILES)
+    def __init__(self, path_of: PathOf) -> None:
+        self._files = OpenFiles(OPEN_FILES, path_of)
         self._scatterer = _Scatterer()
 
-    def scatter(self, path: str, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:
-        """See `Storage`."""
-        descriptor = self._files.descriptor(path)
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:
+        """See `VectorReader`."""
+        descriptor = self._files.descriptor(number)
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+        path = self._files.path_of(number)
         self._scatterer.fill(path, descriptor, offset, size, np.array(vector, order="C"), 0)
         if forget:
             os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """See `Storage`."""
+        """See `VectorReader`."""
         self._files.close()
 
 
 class DirectFiles:
-    """Storage in files, past the page cache; through it where the file system cannot do that.
+    """A `VectorReader` past the page cache; through it where the file system cannot do that. `path_of` names the files.
 
     The page cache gets nothing that it would have to forget, so `forget` makes no difference here.
     """
 
-    def __init__(self) -> None:
-        self._files = OpenFiles(OPEN_FILES, flags=_DIRECT)
-        self._scatterer, self._cached = _Scatterer(), LocalFiles()
+    def __init__(self, path_of: PathOf) -> None:
+        self._files = OpenFiles(OPEN_FILES, path_of, flags=_DIRECT)
+        self._scatterer, self._cached = _Scatterer(), LocalFiles(path_of)
         self._able = bool(_DIRECT)
-        self._bounce = os.memfd_create("brand-read", os.MFD_CLOEXEC)
-        """A file in memory, as readv(2) scatters out of files only."""
-        self._mapped = memoryview(b"")
+        self._bounce = _Bounce()
 
-    def scatter(self, path: str, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:  # noqa: ARG002
-        """See `Storage`."""
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:  # noqa: ARG002
+        """See `VectorReader`."""
         if self._able:
             try:
-                self._directly(path, offset, size, np.array(vector, order="C"))
+                self._directly(number, offset, size, np.array(vector, order="C"))
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
                 self._able = False
             else:
                 return
-        self._cached.scatter(path, offset, size, vector, forget=True)
+        self._cached.scatter(number, offset, size, vector, forget=True)
 
     def close(self) -> None:
-        """See `Storage`."""
+        """See `VectorReader`."""
         self._files.close()
         self._cached.close()
-        self._mapped.release()
-        os.close(self._bounce)
+        self._bounce.close()
 
-    def _directly(self, path: str, offset: int, size: int, vector: NDArray[np.void]) -> None:
-        descriptor, end = self._files.descriptor(path), offset + size
-        room = self._room(min(_BOUNCE_BYTES, size + 2 * _ALIGNMENT))
+    def _directly(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
+        descriptor, end = self._files.descriptor(number), offset + size
+        path = self._files.path_of(number)
+        room = self._bounce.room(size + 2 * _ALIGNMENT)
         at = 0
         while offset < end:
             start = offset // _ALIGNMENT * _ALIGNMENT
@@ -111,17 +114,57 @@ class DirectFiles:
             brought = min(end, start + os.preadv(descriptor, [room[:wanted]], start)) - offset
             if brought <= 0:
                 raise EOFError(path)
-            at = self._scatterer.fill(path, self._bounce, offset - start, brought, vector, at)
+            at = self._scatterer.fill(path, self._bounce.descriptor, offset - start, brought, vector, at)
             offset += brought
 
-    def _room(self, size: int) -> memoryview:
-        """Memory to read into, of this size at least."""
+
+class CopiedReads:
+    """A `VectorReader` that copies what `reader` brings.
+
+    A `Reader` gives zeros past the end of a file, so a file that is too short is not found out here, and the checksums
+    of its samples are wrong.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._scatterer, self._bounce = reader, _Scatterer(), _Bounce()
+
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:  # noqa: ARG002
+        """See `VectorReader`."""
+        room, vector = self._bounce.room(size), np.array(vector, order="C")
+        at = done = 0
+        while done < size:
+            brought = min(len(room), size - done)
+            self._reader.read_into([(number, offset + done, room[:brought])])
+            at = self._scatterer.fill("", self._bounce.descriptor, 0, brought, vector, at)
+            done += brought
+
+    def close(self) -> None:
+        """See `VectorReader`."""
+        self._reader.close()
+        self._bounce.close()
+
+
+class _Bounce:
+    """Memory that is read into and then scattered from: a file in memory, as readv(2) scatters out of files only."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.memfd_create("brand-read", os.MFD_CLOEXEC)
+        self._mapped = memoryview(b"")
+
+    def room(self, wanted: int) -> memoryview:
+        """Memory for so many bytes, or for `_BOUNCE_BYTES` where they are more."""
+        size = min(_BOUNCE_BYTES, wanted)
         if len(self._mapped) < size:
             self._mapped.release()
             size = min(_BOUNCE_BYTES, 1 << (size - 1).bit_length())
-            os.ftruncate(self._bounce, size)
-            self._mapped = memoryview(mmap.mmap(self._bounce, size))
+            os.ftruncate(self.descriptor, size)
+            self._mapped = memoryview(mmap.mmap(self.descriptor, size))
         return self._mapped
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._mapped.release()
+        os.close(self.descriptor)
 
 
 class _Scatterer:

@@ -24,6 +24,7 @@ from brand.formats.publish import file_digest
 from brand.formats.record import RecordDecoder
 from brand.formats.share import read_share
 from brand.storage.fronts import open_chunk
+from brand.storage.location import Folder
 
 _REINDEX: Final = "`brand reindex` makes it again from the chunks"
 _GIVE_UP: Final = 1000
@@ -62,7 +63,7 @@ def verify(path: Path) -> Iterator[Checked]:
     totals = dict.fromkeys(("stored_bytes", "raw_bytes", "largest_sample"), 0)
     missing = 0
     for number in range(manifest.header.chunks) if share is None else share.chunks:
-        checked = _chunk(path / chunk_name(number), number, manifest, arrays, totals)
+        checked = _chunk(path, number, manifest, arrays, totals)
         yield checked
         missing += not checked.samples
         if missing > _GIVE_UP:
@@ -94,11 +95,12 @@ def _compare_totals(path: Path, manifest: Manifest, totals: Mapping[str, int]) -
 
 
 def _chunk(
-    path: Path, number: int, manifest: Manifest, arrays: Mapping[str, ArrayFile], totals: dict[str, int]
+    folder: Path, number: int, manifest: Manifest, arrays: Mapping[str, ArrayFile], totals: dict[str, int]
 ) -> Checked:
+    path = folder / chunk_name(number)
     try:
         known = arrays[CHUNKS_NAME].run(number, number + 1)[0] if CHUNKS_NAME in arrays else None
-        front = open_chunk(path, number, manifest, known)
+        front = open_chunk(Folder(folder), number, manifest, known)
     except FormatError as error:
         return Checked(0, 0, (error,))
     rows = front.rows

@@ -24,9 +24,9 @@ from brand.node.choose import DEFAULT_DEPTH
 from brand.node.member import Member
 from brand.node.memory import Memory
 from brand.node.tls import Tls
-from brand.storage.vectored import LocalFiles, Storage
 from brand.testing.link import Link
 from brand.testing.node import RunningServer, random_address, running
+from brand.testing.storage import Habit
 
 
 @dataclass
@@ -75,7 +75,7 @@ def running_cluster(
     memory: Memory = None,
     remote_memory: Memory = None,
     depth: int = DEFAULT_DEPTH,
-    storage: Mapping[int, Callable[[], Storage]] | None = None,
+    storage: Mapping[int, Habit] | None = None,
     tls: Tls | None = None,
 ) -> Iterator[RunningCluster]:
     """Serve a data set by several nodes for the length of the block.
@@ -86,7 +86,7 @@ def running_cluster(
         memory: How much memory each node may hold, as `BrandDataset(memory=...)`.
         remote_memory: How much of it other nodes may fill.
         depth: Reads in flight of each node.
-        storage: Node -> its storage; a node that is not listed reads local files.
+        storage: What is wrong with the storage of single nodes, by node.
         tls: Certificates, the same for all nodes.
     """
     paths = [os.fspath(path)] * nodes if isinstance(path, str | os.PathLike) else [os.fspath(p) for p in path]
@@ -97,8 +97,9 @@ def running_cluster(
     def start(node: int) -> RunningServer:
         bind = listens.get(node, "127.0.0.1:0")
         member = Member(node, nodes, token, bind, remote_memory, tls)
-        reads = (storage or {}).get(node, LocalFiles)
-        server = server_of(member, paths[node], where[node], memory=memory, depth=depth, storage=reads)
+        habit = (storage or {}).get(node)
+        path = paths[node] if habit is None else habit.at(paths[node])
+        server = server_of(member, path, where[node], memory=memory, depth=depth, page_cache=True)
         stack = cluster._stacks[node] = ExitStack()
         found = stack.enter_context(running(paths[node], server))
         assert server.listens_at is not None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +24,7 @@ from brand.node.client import Node
 from brand.node.memory import Memory
 from brand.node.server import NodeServer
 from brand.storage.dataset import StoredDataSet
-from brand.storage.vectored import LocalFiles, Storage
+from brand.testing.storage import Habit
 
 _END_LIMIT_S: Final = 30.0
 
@@ -69,7 +69,8 @@ def running_server(
     *,
     memory: Memory = None,
     depth: int = DEFAULT_DEPTH,
-    storage: Callable[[], Storage] = LocalFiles,
+    storage: Habit | None = None,
+    page_cache: bool = True,
     owners: tuple[int, ...] = (),
     address: str | None = None,
 ) -> Iterator[RunningServer]:
@@ -79,13 +80,16 @@ def running_server(
         path: Folder of the data set.
         memory: How much the server may hold, as `BrandDataset(memory=...)`.
         depth: Reads in flight.
-        storage: What the server reads from.
+        storage: What is wrong with the storage that the server reads from.
+        page_cache: Whether large reads go through the page cache.
         owners: Processes; the server ends by itself when the last of them has ended.
         address: Where the server listens; None: anywhere.
 
     At the end of the block, raises the error that ended the server, if there was one.
     """
-    server = NodeServer(path, address or random_address(), memory=memory, owners=owners, depth=depth, storage=storage)
+    where = path if storage is None else storage.at(path)
+    address = address or random_address()
+    server = NodeServer(where, address, memory=memory, owners=owners, depth=depth, page_cache=page_cache)
     with running(os.fspath(path), server) as found:
         yield found
 

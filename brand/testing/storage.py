@@ -1,8 +1,9 @@
 """Storage that is slow, broken or stuck on purpose: what does a node server, or what is built on it, make of that?
 
-Each class here is a factory, as `NodeServer(..., storage=...)` takes it: called once for each I/O thread, it gives a
-`Storage` that reads through another one (`inner`, the files themselves by default) and adds one bad habit. So they can
-be put into each other, and one object stands for the storage of a whole server, whatever the number of its threads:
+Each class here is a bad habit. `habit.at(where)` is the data set at `where` on storage that has it: a `Location`, which
+`NodeServer`, `BrandDataset` and `StoredDataSet` take in place of a path. Every read of a chunk comes by there: large
+reads of a server, exact reads of a client or for another node, tables, dictionaries. Habits can be put into each other
+(`inner`), and one object stands for a whole storage, whatever the number of those that read there:
 
     SlowStorage       each read takes a random time: reads end in any order
     FaultyStorage     some reads fail, end too early, or bring other bytes than are stored
@@ -11,7 +12,8 @@ be put into each other, and one object stands for the storage of a whole server,
 
     slow_and_broken = SlowStorage(seed=1, inner=FaultyStorage(Fault(chunk=3)))
 
-All may be used by any number of threads at once.
+All may be used by any number of threads at once. A process that was forked or got a pickled one has a copy of its own;
+a `BlockedStorage` cannot be pickled.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -31,9 +33,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.storage.vectored import LocalFiles, Storage
-
-MakeStorage = Callable[[], Storage]
+from brand.storage.files import Range, Reader
+from brand.storage.location import Location, Where, located
+from brand.storage.vectored import VectorReader
 
 
 class ReadCall(NamedTuple):
@@ -43,6 +45,8 @@ class ReadCall(NamedTuple):
     offset: int
     size: int
     forget: bool
+    exact: bool = False
+    """A sample, a piece of a table or the front of a chunk; else it is a large read of a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Fault:
     """End of the bad range; None: the end of the file. A read fails if it touches the range."""
     kind: Literal["error", "short", "wrong"] = "error"
     """`error`: OSError, nothing read. `short`: the first half is read, then the file ends. `wrong`: a bit of each
-    piece of memory is flipped, and nobody says so."""
+    piece of memory is flipped, without an error."""
 
     def hits(self, read: ReadCall) -> bool:
         """Whether a read touches the bad range."""
@@ -65,71 +69,163 @@ class Fault:
         return self.chunk in (None, read.chunk) and end > self.first and (self.end is None or read.offset < self.end)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
+class _Pending(ABC):
     """A read that has not happened yet."""
 
-    call: ReadCall
-    path: str
-    vector: NDArray[np.void]
-    inner: Storage
+    def __init__(self, call: ReadCall, file: str) -> None:
+        self.call, self.file = call, file
 
-    def do(self, vector: NDArray[np.void] | None = None, size: int | None = None) -> None:
-        """Read, all of it or what is given."""
-        size = self.call.size if size is None else size
-        vector = self.vector if vector is None else vector
-        self.inner.scatter(self.path, self.call.offset, size, vector, forget=self.call.forget)
+    @abstractmethod
+    def do(self) -> None:
+        """Read."""
 
+    @abstractmethod
+    def do_half(self) -> None:
+        """Read as if the file ended in the middle of it."""
 
-class _Wrapped:
-    """Storage that lets its maker decide what becomes of each read of the inner one."""
-
-    def __init__(self, inner: Storage, read: Callable[[_Pending], None]) -> None:
-        self._inner, self._read = inner, read
-
-    def scatter(self, path: str, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:
-        """See `Storage`."""
-        call = ReadCall(int(Path(path).stem), offset, size, forget)
-        self._read(_Pending(call, path, vector, self._inner))
-
-    def close(self) -> None:
-        """See `Storage`."""
-        self._inner.close()
+    @abstractmethod
+    def flip(self) -> None:
+        """Change a bit of each piece of what was read."""
 
 
-class _Factory(ABC):
-    """What the factories share; a subclass says in `_read` what a read does."""
+class _Large(_Pending):
+    """A range into pieces of memory."""
 
-    def __init__(self, inner: MakeStorage) -> None:
+    def __init__(self, call: ReadCall, file: str, vector: NDArray[np.void], inner: VectorReader) -> None:
+        super().__init__(call, file)
+        self._vector, self._inner = vector, inner
+
+    def do(self) -> None:
+        chunk, offset, size, forget, _ = self.call
+        self._inner.scatter(chunk, offset, size, self._vector, forget=forget)
+
+    def do_half(self) -> None:
+        chunk, offset, size, forget, _ = self.call
+        self._inner.scatter(chunk, offset, size // 2, _first_bytes(self._vector, size // 2), forget=forget)
+        raise EOFError(self.file)
+
+    def flip(self) -> None:
+        for base, length in self._vector.tolist():
+            if length:
+                memory = (ctypes.c_ubyte * length).from_address(base)
+                memory[length // 2] ^= 1
+
+
+class _Exact(_Pending):
+    """A range into one buffer."""
+
+    def __init__(self, call: ReadCall, file: str, buffer: memoryview, inner: Reader) -> None:
+        super().__init__(call, file)
+        self._buffer, self._inner = buffer.cast("B"), inner
+
+    def do(self) -> None:
+        self._inner.read_into([(self.call.chunk, self.call.offset, self._buffer)])
+
+    def do_half(self) -> None:
+        half = len(self._buffer) // 2
+        self._inner.read_into([(self.call.chunk, self.call.offset, self._buffer[:half])])
+        self._buffer[half:] = bytes(len(self._buffer) - half)  # as a `Reader` does past the end
+
+    def flip(self) -> None:
+        if self._buffer:
+            self._buffer[len(self._buffer) // 2] ^= 1
+
+
+class Habit(ABC):
+    """What the storages share; a subclass says in `_read` what becomes of a read."""
+
+    def __init__(self, inner: Habit | None) -> None:
         self._inner = inner
 
-    def __call__(self) -> Storage:
-        return _Wrapped(self._inner(), self._read)
+    def at(self, where: Where) -> Location:
+        """The data set at `where`, on storage with this habit."""
+        return _Location(located(where) if self._inner is None else self._inner.at(where), self)
 
     @abstractmethod
     def _read(self, pending: _Pending) -> None:
         """Do a read, or what is wrong with it, in the thread that reads."""
 
 
-class SlowStorage(_Factory):
+@dataclass(frozen=True, slots=True)
+class _Location:
+    """The data set at `inner`, on storage with a habit."""
+
+    inner: Location
+    habit: Habit
+
+    @property
+    def local(self) -> Path:
+        """See `Location`."""
+        return self.inner.local
+
+    def chunk_file(self, number: int) -> str:
+        """See `Location`."""
+        return self.inner.chunk_file(number)
+
+    def chunk_bytes(self, number: int) -> int:
+        """See `Location`."""
+        return self.inner.chunk_bytes(number)
+
+    def reader(self) -> Reader:
+        """See `Location`."""
+        return _Reader(self, self.inner.reader())
+
+    def vector_reader(self, *, page_cache: bool) -> VectorReader | None:
+        """See `Location`."""
+        inner = self.inner.vector_reader(page_cache=page_cache)
+        return None if inner is None else _VectorReader(self, inner)
+
+
+class _Reader:
+    """A `Reader` whose ranges are read one by one, each as the habit has it."""
+
+    def __init__(self, location: _Location, inner: Reader) -> None:
+        self._location, self._inner = location, inner
+
+    def read_into(self, ranges: Sequence[Range]) -> None:
+        """See `Reader`."""
+        for chunk, offset, buffer in ranges:
+            call = ReadCall(chunk, offset, buffer.nbytes, forget=False, exact=True)
+            self._location.habit._read(_Exact(call, self._location.chunk_file(chunk), buffer, self._inner))
+
+    def close(self) -> None:
+        """See `Reader`."""
+        self._inner.close()
+
+
+class _VectorReader:
+    """A `VectorReader` whose reads are as the habit has them."""
+
+    def __init__(self, location: _Location, inner: VectorReader) -> None:
+        self._location, self._inner = location, inner
+
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:
+        """See `VectorReader`."""
+        call = ReadCall(number, offset, size, forget)
+        self._location.habit._read(_Large(call, self._location.chunk_file(number), vector, self._inner))
+
+    def close(self) -> None:
+        """See `VectorReader`."""
+        self._inner.close()
+
+
+class SlowStorage(Habit):
     """Each read takes a random time up to `longest_s`, so that reads end in an order that `seed` fixes only roughly."""
 
-    def __init__(self, seed: int = 0, longest_s: float = 0.01, inner: MakeStorage = LocalFiles) -> None:
+    def __init__(self, seed: int = 0, longest_s: float = 0.01, inner: Habit | None = None) -> None:
         super().__init__(inner)
         self.longest_s = longest_s
-        self._random, self._lock = random.Random(seed), threading.Lock()
+        self._random = random.Random(seed)  # which threads may share
 
     def _read(self, pending: _Pending) -> None:
-        with self._lock:
-            delay_s = self._random.uniform(0, self.longest_s)
-        time.sleep(delay_s)
+        time.sleep(self._random.uniform(0, self.longest_s))
         pending.do()
 
 
-class FaultyStorage(_Factory):
+class FaultyStorage(Habit):
     """Reads that touch one of the faults go wrong; `faults` may be changed at any time."""
 
-    def __init__(self, *faults: Fault, inner: MakeStorage = LocalFiles) -> None:
+    def __init__(self, *faults: Fault, inner: Habit | None = None) -> None:
         super().__init__(inner)
         self.faults = list(faults)
         """What is broken just now."""
@@ -137,26 +233,22 @@ class FaultyStorage(_Factory):
     def _read(self, pending: _Pending) -> None:
         kinds = {fault.kind for fault in self.faults if fault.hits(pending.call)}
         if "error" in kinds:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), pending.path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), pending.file)
         if "short" in kinds:
-            half = pending.call.size // 2
-            pending.do(_first_bytes(pending.vector, half), half)
-            raise EOFError(pending.path)
+            pending.do_half()
+            return
         pending.do()
         if "wrong" in kinds:
-            for base, length in pending.vector.tolist():
-                if length:
-                    memory = (ctypes.c_ubyte * length).from_address(base)
-                    memory[length // 2] ^= 1
+            pending.flip()
 
 
-class BlockedStorage(_Factory):
+class BlockedStorage(Habit):
     """Reads wait until they are let through: `let(3)` lets three of them, `release()` all from now on.
 
     As a context manager it releases at the end, so that a server that still reads can end.
     """
 
-    def __init__(self, inner: MakeStorage = LocalFiles, *, held: bool = True) -> None:
+    def __init__(self, inner: Habit | None = None, *, held: bool = True) -> None:
         super().__init__(inner)
         self._changed = threading.Condition()
         self._held, self._permits = held, 0
@@ -197,10 +289,10 @@ class BlockedStorage(_Factory):
         pending.do()
 
 
-class CountedStorage(_Factory):
+class CountedStorage(Habit):
     """Remembers each read, in the order in which they began."""
 
-    def __init__(self, inner: MakeStorage = LocalFiles) -> None:
+    def __init__(self, inner: Habit | None = None) -> None:
         super().__init__(inner)
         self.reads: list[ReadCall] = []
 

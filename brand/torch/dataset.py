@@ -8,6 +8,7 @@ read exactly. Both ways end in the same records, so decoding, checks and errors 
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from brand.node.tls import Tls
 from brand.protocol.order import Order
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
+from brand.storage.location import Where
 from brand.torch.fetch import MEDIA, Fetched, Fetcher, rows
 from brand.torch.habit import ReadingHabit
 from brand.torch.labels import class_to_idx, targets, transform_hint
@@ -50,7 +52,7 @@ class BrandDataset(Dataset[Any]):
     process of its own, starts with the first draw and ends with the training (Linux only).
 
     Args:
-        path: The data set's folder.
+        path: The data set's folder, or its `Location`; a server that starts by itself reads the location's folder.
         transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` for single fields.
         fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
         decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both are the file's
@@ -72,7 +74,7 @@ class BrandDataset(Dataset[Any]):
 
     def __init__(
         self,
-        path: str | Path,
+        path: Where,
         *,
         transform: Transform | None = None,
         fields: Sequence[str] | None = None,
@@ -84,9 +86,10 @@ class BrandDataset(Dataset[Any]):
         remote_memory: Memory = None,
         tls: Tls | None = None,
     ) -> None:
-        self.path, self.transform, self.decode = Path(path), transform, decode
-        self.fields = None if fields is None else _as_names(fields)
         self._stored = StoredDataSet(path)
+        self.path = Path(path) if isinstance(path, str | os.PathLike) else path.local
+        self.transform, self.decode = transform, decode
+        self.fields = None if fields is None else _as_names(fields)
         known = {*self._stored.header.schema.names, "index", "key"}
         asked = [*(self.fields or ()), *(transform if isinstance(transform, Mapping) else ())]
         for name in asked:

@@ -205,7 +205,7 @@ class Fetcher:
 
         Raises `error` where there is none. `place`: where the sample is, if the caller knows.
         """
-        place = self.data.place(index) if place is None else place
+        place = int(self.data.places(np.array([index]))[0]) if place is None else place
         first = place // order.mapping.group_size * order.mapping.group_size
         size = min(order.mapping.group_size, order.samples - first)
         step = next(step for step in range(order.chunk_size + 1, order.chunk_size + size + 2) if gcd(step, size) == 1)

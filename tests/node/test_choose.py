@@ -21,14 +21,14 @@ def test_the_page_cache_serves_where_it_holds_the_data(
     data = StoredDataSet(texts)
     files = sum(path.stat().st_size for path in (texts / "chunks").iterdir())
     monkeypatch.setattr(choose, "available_bytes", lambda: files + 1000 + free)
-    assert choose.choose_storage(data, 1000) is way
+    assert isinstance(choose.choose_vector_reader(data, 1000)(), way)
 
 
 @pytest.mark.parametrize("memory", [0.1, 0.5, 1.0])
 def test_samples_are_the_same_past_the_page_cache(texts: Path, memory: float) -> None:
     """Two epochs, each in the order of its plan and with the bytes of exact reads."""
     exact = BrandDataset(texts, fields=("index", "text"))
-    with running_server(texts, memory=memory, storage=DirectFiles) as server:
+    with running_server(texts, memory=memory, page_cache=False) as server:
         data_set = BrandDataset(texts, fields=("index", "text"), server=server.address)
         sampler = BrandSampler(data_set, seed=4)
         for epoch in range(2):

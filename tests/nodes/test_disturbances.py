@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import pytest
 
-from brand.errors import ServerError
+from brand.errors import FormatError, ServerError
 from brand.testing.cluster import RunningCluster, running_cluster
 from brand.testing.storage import Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler
@@ -127,7 +127,7 @@ def draw_while(disturber: Disturber, data_sets: Sequence[BrandDataset]) -> None:
         for _ in range(20):
             try:
                 return act()
-            except ServerError:
+            except (ServerError, FormatError):  # an owner cannot read what only it has
                 disturber.mend()
         return act()
 

@@ -26,10 +26,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def read(reader: RangeReader, folder: Path, wanted: list[tuple[int, int, int]]) -> list[bytes]:
+def reader_of(folder: Path) -> RangeReader:
+    """A reader of the numbered files of a folder."""
+    return RangeReader(lambda number: str(folder / str(number)))
+
+
+def read(reader: RangeReader, wanted: list[tuple[int, int, int]]) -> list[bytes]:
     """Read ranges into buffers that held something else before."""
     buffers = [bytearray(b"\xee" * size) for _, _, size in wanted]
-    reader.read_into([(str(folder / str(n)), at, memoryview(b)) for (n, at, _), b in zip(wanted, buffers, strict=True)])
+    reader.read_into([(n, at, memoryview(b)) for (n, at, _), b in zip(wanted, buffers, strict=True)])
     return [bytes(buffer) for buffer in buffers]
 
 
@@ -41,21 +46,21 @@ def expected(wanted: list[tuple[int, int, int]]) -> list[bytes]:
 @given(wanted=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 1100), st.integers(0, 300)), max_size=12))
 def test_each_buffer_holds_its_range(folder: Path, wanted: list[tuple[int, int, int]]) -> None:
     """Also past the end of a file, where there are zeros and never what was in the buffer before."""
-    assert read(RangeReader(), folder, wanted) == expected(wanted)
+    assert read(reader_of(folder), wanted) == expected(wanted)
 
 
 def test_few_files_are_kept_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that was used least recently is closed, and opened again when it is needed."""
     monkeypatch.setattr(files, "OPEN_FILES", 3)
     before = len(os.listdir("/proc/self/fd"))
-    reader = RangeReader()
+    reader = reader_of(folder)
     for _ in range(2):
         wanted = [(n, 0, 4) for n in range(9)]
-        assert read(reader, folder, wanted) == expected(wanted)
+        assert read(reader, wanted) == expected(wanted)
         assert len(os.listdir("/proc/self/fd")) == before + 3
     reader.close()
     assert len(os.listdir("/proc/self/fd")) == before
-    assert read(reader, folder, [(1, 0, 4)]) == expected([(1, 0, 4)])
+    assert read(reader, [(1, 0, 4)]) == expected([(1, 0, 4)])
 
 
 @pytest.mark.parametrize("answer", ["would wait", "unknown flag", "half"])
@@ -74,22 +79,22 @@ def test_what_the_cache_does_not_hold_is_read_all_the_same(
 
     monkeypatch.setattr(os, "preadv", without_cache)
     wanted = [(3, 0, 9), (4, 1000, 100), (3, 5, 7)]
-    reader = RangeReader()
-    assert read(reader, folder, wanted) == expected(wanted)
-    assert read(reader, folder, wanted) == expected(wanted)
+    reader = reader_of(folder)
+    assert read(reader, wanted) == expected(wanted)
+    assert read(reader, wanted) == expected(wanted)
 
 
 def test_short_reads_are_continued(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system may give fewer bytes than were asked for, as often as it likes."""
     preadv = os.preadv
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, at, *_: preadv(fd, [b[:3] for b in buffers], at))
-    assert read(RangeReader(), folder, [(5, 10, 50)]) == expected([(5, 10, 50)])
+    assert read(reader_of(folder), [(5, 10, 50)]) == expected([(5, 10, 50)])
 
 
 def test_a_missing_file_is_named(folder: Path) -> None:
     """The error carries the path; what was open stays usable."""
-    reader = RangeReader()
+    reader = reader_of(folder)
     with pytest.raises(FileNotFoundError) as caught:
-        read(reader, folder, [(1, 0, 4), (77, 0, 4)])
+        read(reader, [(1, 0, 4), (77, 0, 4)])
     assert caught.value.filename == str(folder / "77")
-    assert read(reader, folder, [(1, 0, 4)]) == expected([(1, 0, 4)])
+    assert read(reader, [(1, 0, 4)]) == expected([(1, 0, 4)])

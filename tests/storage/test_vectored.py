@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from hypothesis import HealthCheck, given
 from numpy.typing import NDArray
 
 from brand.storage import vectored
+from brand.storage.files import PathOf, RangeReader
 from brand.storage.pagecache import CachedFile
-from brand.storage.vectored import OPEN_FILES, DirectFiles, LocalFiles
+from brand.storage.vectored import OPEN_FILES, CopiedReads, DirectFiles, LocalFiles
 from tests.node.support import open_files
 from tests.rounds import examples
 
 IOVEC = np.dtype([("base", "<u8"), ("length", "<u8")])
-Make = type[LocalFiles] | type[DirectFiles]
+Make = Callable[[PathOf], LocalFiles | DirectFiles | CopiedReads]
 LENGTHS = st.lists(st.one_of(st.integers(0, 40), st.sampled_from([0, 0, 0, 128])), min_size=1, max_size=40)
 
 
@@ -44,9 +46,26 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def only(path: Path) -> PathOf:
+    """Names of files that are all the same."""
+    return lambda number: str(path)
+
+
+def copied(path_of: PathOf) -> CopiedReads:
+    """What exact reads bring, copied."""
+    return CopiedReads(RangeReader(path_of))
+
+
 @pytest.fixture(params=[LocalFiles, DirectFiles])
 def make(request: pytest.FixtureRequest) -> Make:
-    """Either way of reading."""
+    """Either way of reading files."""
+    way: Make = request.param
+    return way
+
+
+@pytest.fixture(params=[LocalFiles, DirectFiles, copied])
+def any_make(request: pytest.FixtureRequest) -> Make:
+    """Any way of reading."""
     way: Make = request.param
     return way
 
@@ -56,7 +75,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 )
 @examples(120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_piece_gets_its_bytes(
-    make: Make, file: Path, lengths: list[int], offset: int, most: int, forget: bool, cut: int
+    any_make: Make, file: Path, lengths: list[int], offset: int, most: int, forget: bool, cut: int
 ) -> None:
     """Any pieces, empty ones among them, few at a call, from a kernel that gives no more than `cut` bytes at a time."""
     data, size = file.read_bytes(), sum(lengths)
@@ -64,7 +83,7 @@ def test_each_piece_gets_its_bytes(
     most = max(most, empty + 1)  # a call with empty pieces only would look like the end of the file
     memory = np.full(size + 3 * len(lengths) + 5, 0xEE, np.uint8)
     vector, starts = pieces(memory, lengths)
-    storage = make()
+    storage = any_make(only(file))
     scatterer = storage._scatterer
     real = scatterer._preadv
 
@@ -81,7 +100,7 @@ def test_each_piece_gets_its_bytes(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vectored, "_PIECES", most)
         scatterer._preadv = short
-        storage.scatter(str(file), offset, size, vector, forget=forget)
+        storage.scatter(0, offset, size, vector, forget=forget)
     storage.close()
     want = np.full_like(memory, 0xEE)
     for start, length in zip(starts, lengths, strict=True):
@@ -90,22 +109,22 @@ def test_each_piece_gets_its_bytes(
     assert (memory == want).all()
 
 
-def test_more_pieces_than_the_kernel_takes_at_once(make: Make, file: Path) -> None:
+def test_more_pieces_than_the_kernel_takes_at_once(any_make: Make, file: Path) -> None:
     """5,000 of one byte, which is more than IOV_MAX."""
     memory = np.zeros(5000, np.uint8)
     vector, _ = pieces(memory, [1] * 5000, gap=0)
-    storage = make()
-    storage.scatter(str(file), 700, 5000, vector, forget=False)
+    storage = any_make(only(file))
+    storage.scatter(0, 700, 5000, vector, forget=False)
     assert memory[::-1].tobytes() == file.read_bytes()[700:5700]
     storage.close()
 
 
-def test_nothing_to_read(make: Make, file: Path) -> None:
+def test_nothing_to_read(any_make: Make, file: Path) -> None:
     """A range of no bytes, with pieces or without."""
-    storage = make()
+    storage = any_make(only(file))
     for lengths in ([], [0], [0, 0]):
         vector, _ = pieces(np.zeros(10, np.uint8), lengths)
-        storage.scatter(str(file), 6000, 0, vector, forget=True)
+        storage.scatter(0, 6000, 0, vector, forget=True)
     storage.close()
 
 
@@ -114,44 +133,45 @@ def test_a_file_that_is_too_short(make: Make, file: Path, offset: int, size: int
     """EOFError names it; pieces beyond its end are not written to."""
     memory = np.full(size + 20, 0xEE, np.uint8)
     vector, _ = pieces(memory, [size], gap=0)
-    storage = make()
+    storage = make(only(file))
     with pytest.raises(EOFError, match=file.name):
-        storage.scatter(str(file), offset, size, vector, forget=False)
+        storage.scatter(0, offset, size, vector, forget=False)
     assert (memory[:20] == 0xEE).all()
     storage.close()
 
 
-def test_a_file_that_cannot_be_read(make: Make, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read(any_make: Make, tmp_path: Path) -> None:
     """OSError names it and says why."""
     vector, _ = pieces(np.zeros(20, np.uint8), [10])
-    storage = make()
+    storage = any_make(lambda number: str(tmp_path / ("gone", "folder")[number]))
+    (tmp_path / "folder").mkdir()
     with pytest.raises(FileNotFoundError, match="gone"):
-        storage.scatter(str(tmp_path / "gone"), 0, 10, vector, forget=False)
-    with pytest.raises(IsADirectoryError, match=tmp_path.name):
-        storage.scatter(str(tmp_path), 0, 10, vector, forget=False)
+        storage.scatter(0, 0, 10, vector, forget=False)
+    with pytest.raises(IsADirectoryError, match="folder"):
+        storage.scatter(1, 0, 10, vector, forget=False)
     storage.close()
 
 
-def test_memory_that_is_not_there(make: Make, file: Path) -> None:
+def test_memory_that_is_not_there(any_make: Make, file: Path) -> None:
     """EFAULT, not a crash."""
     vector = np.zeros(1, IOVEC)
     vector["base"], vector["length"] = 4096, 10
-    storage = make()
+    storage = any_make(only(file))
     with pytest.raises(OSError, match="Bad address"):
-        storage.scatter(str(file), 0, 10, vector, forget=False)
+        storage.scatter(0, 0, 10, vector, forget=False)
     storage.close()
 
 
-def test_the_caller_has_its_vector_again(make: Make, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caller_has_its_vector_again(any_make: Make, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read that was done can be done once more with the same vector."""
     monkeypatch.setattr(vectored, "_PIECES", 2)
     memory: NDArray[Any] = np.zeros(100, np.uint8)
     vector, _ = pieces(memory, [10, 20, 30])
-    storage = make()
-    storage.scatter(str(file), 0, 60, vector, forget=False)
+    storage = any_make(only(file))
+    storage.scatter(0, 0, 60, vector, forget=False)
     first = memory.copy()
     memory[:] = 0
-    storage.scatter(str(file), 0, 60, vector, forget=False)
+    storage.scatter(0, 0, 60, vector, forget=False)
     assert (memory == first).all()
     storage.close()
 
@@ -159,12 +179,12 @@ def test_the_caller_has_its_vector_again(make: Make, file: Path, monkeypatch: py
 def test_files_stay_open_up_to_a_limit(make: Make, tmp_path: Path) -> None:
     """And none is left when the storage is closed."""
     memory = np.zeros(20, np.uint8)
-    before, storage = open_files(), make()
+    before, storage = open_files(), make(lambda number: str(tmp_path / f"{number}"))
     for number in range(OPEN_FILES + 40):
         path = tmp_path / f"{number}"
         path.write_bytes(bytes([number % 256]) * 10)
         vector, _ = pieces(memory, [10], gap=0)
-        storage.scatter(str(path), 0, 10, vector, forget=number % 2 == 0)
+        storage.scatter(number, 0, 10, vector, forget=number % 2 == 0)
         assert (memory[10:] == number % 256).all()
         assert open_files() <= before + OPEN_FILES + 2  # and the memory that direct reads go through
     storage.close()
@@ -176,11 +196,11 @@ def test_a_range_larger_than_the_memory_of_direct_reads(tmp_path: Path, monkeypa
     monkeypatch.setattr(vectored, "_BOUNCE_BYTES", 8192)
     data = np.random.default_rng(1).bytes(70_000)
     (tmp_path / "file").write_bytes(data)
-    storage = DirectFiles()
+    storage = DirectFiles(only(tmp_path / "file"))
     for offset, lengths in ((0, [70_000]), (4095, [1, 30_000, 5, 20_000]), (12_345, [100] * 500)):
         memory = np.zeros(sum(lengths), np.uint8)
         vector, _ = pieces(memory, lengths[::-1], gap=0)
-        storage.scatter(str(tmp_path / "file"), offset, len(memory), vector[::-1].copy(), forget=False)
+        storage.scatter(0, offset, len(memory), vector[::-1].copy(), forget=False)
         assert memory.tobytes() == data[offset : offset + len(memory)]
     storage.close()
 
@@ -189,11 +209,11 @@ def test_direct_reads_leave_the_page_cache_alone(tmp_path: Path) -> None:
     """What no cache can hold shall not drive out what others need."""
     path = tmp_path / "file"
     path.write_bytes(bytes(1 << 20))
-    storage, memory = DirectFiles(), np.zeros(1 << 19, np.uint8)
+    storage, memory = DirectFiles(only(path)), np.zeros(1 << 19, np.uint8)
     with path.open("rb") as opened:
         cached = CachedFile(opened.fileno())
         cached.drop_written()
-        storage.scatter(str(path), 1000, len(memory), pieces(memory, [len(memory)], gap=0)[0], forget=False)
+        storage.scatter(0, 1000, len(memory), pieces(memory, [len(memory)], gap=0)[0], forget=False)
         assert not storage._able or not cached.holds(0, 1 << 20)
     storage.close()
 
@@ -202,9 +222,9 @@ def test_a_file_system_that_cannot_read_directly() -> None:
     """Then it reads through the page cache."""
     path = Path("/proc/version")
     data = path.read_bytes()
-    storage, memory = DirectFiles(), np.zeros(len(data), np.uint8)
+    storage, memory = DirectFiles(only(path)), np.zeros(len(data), np.uint8)
     for _ in range(2):
-        storage.scatter(str(path), 0, len(data), pieces(memory, [len(data)], gap=0)[0], forget=False)
+        storage.scatter(0, 0, len(data), pieces(memory, [len(data)], gap=0)[0], forget=False)
         assert memory.tobytes() == data
     assert not storage._able
     storage.close()
@@ -216,9 +236,9 @@ def test_direct_reads_that_the_kernel_cuts_short(tmp_path: Path, monkeypatch: py
     (tmp_path / "file").write_bytes(data)
     real = os.preadv
     monkeypatch.setattr(os, "preadv", lambda descriptor, views, offset: real(descriptor, [views[0][:8192]], offset))
-    storage, memory = DirectFiles(), np.zeros(40_000, np.uint8)
+    storage, memory = DirectFiles(only(tmp_path / "file")), np.zeros(40_000, np.uint8)
     for offset in (5000, 100):
         vector, _ = pieces(memory, [15_000, 20_000, 5000][::-1], gap=0)
-        storage.scatter(str(tmp_path / "file"), offset, 40_000, vector[::-1].copy(), forget=False)
+        storage.scatter(0, offset, 40_000, vector[::-1].copy(), forget=False)
         assert memory.tobytes() == data[offset : offset + 40_000]
     storage.close()

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from brand import pack
 from brand.node.memory import Memory
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
-from brand.storage.vectored import LocalFiles, Storage
 from brand.testing.node import running_server
+from brand.testing.storage import Habit
 from brand.torch import BrandDataset
 
 SCHEMA = {"data": "bytes", "number": "int", "key": "str"}
@@ -118,9 +118,7 @@ def loader_threads(prefix: str = "brand-") -> list[str]:
 
 
 @contextlib.contextmanager
-def served(
-    path: Path, *, memory: Memory = 0.3, storage: Callable[[], Storage] = LocalFiles, **more: Any
-) -> Iterator[BrandDataset]:
+def served(path: Path, *, memory: Memory = 0.3, storage: Habit | None = None, **more: Any) -> Iterator[BrandDataset]:
     """A data set of (index, key), unless said otherwise, whose server runs in this process."""
     with running_server(path, memory=memory, storage=storage) as server:
         yield BrandDataset(path, server=server.address, **({"fields": ("index", "key")} | more))

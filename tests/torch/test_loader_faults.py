@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from brand import pack
@@ -62,7 +63,7 @@ def damaged(small: Path, tmp_path: Path) -> Path:
 def damage(path: Path, index: int) -> None:
     """Change the first byte of a sample."""
     data = StoredDataSet(path)
-    place = data.place(index)
+    place = int(data.places(np.array([index]))[0])
     flip_bit(data.chunk_path(data.chunk_of(index)), 8 * int(data.rows(place, place + 1)[0]["offset"]))
 
 

@@ -69,7 +69,7 @@ def loader_of(data_set: BrandDataset, kind: int, **more: Any) -> Any:
 def check(found: list[int], data_set: BrandDataset, broken: Collection[int], epoch: int = 0) -> None:
     """The plan, with a whole sample of the same group in the place of each broken one."""
     data, order = StoredDataSet(data_set.path), BrandSampler(data_set, seed=2).order
-    group_of = {index: data.place(index) // order.mapping.group_size for index in range(len(data))}
+    group_of = dict(enumerate((data.places(np.arange(len(data))) // order.mapping.group_size).tolist()))
     assert order.mapping.groups > 1
     assert len(found) == len(data)
     for index, planned_index in zip(found, planned(data_set.path, order, epoch), strict=True):

@@ -1,0 +1,118 @@
+"""A read has gone wrong: which file, chunk and sample is to blame, and which error says so?
+
+These functions make the errors; the caller, who found out, raises them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.errors import (
+    ChecksumError,
+    DecodeError,
+    ElsewhereError,
+    FormatError,
+    LayoutError,
+    OversizedError,
+    UnreadableError,
+)
+from brand.formats.constants import PLACE_NAME, SAMPLES_NAME
+from brand.formats.share import Share
+from brand.storage.files import Reader
+from brand.storage.fronts import missing_chunk
+from brand.storage.location import Location
+
+_DAMAGED: Final = "Run `brand verify` to see all that is damaged"
+_REINDEX: Final = "Run `brand reindex`"
+_ELSEWHERE: Final = "Train over all nodes, where each serves its share to the others, or read the undivided data set"
+
+
+def place_out_of_range(location: Location, sample: int, place: int, samples: int) -> LayoutError:
+    """The index puts a sample at a place that a data set of so many samples does not have."""
+    path = location.local / PLACE_NAME
+    what, expected = "a place out of range", f"< {samples}"
+    return LayoutError(what, path=path, sample=sample, expected=expected, found=place, hint=_REINDEX)
+
+
+def halves_disagree(location: Location, sample: int, found: int) -> LayoutError:
+    """`place.npy` leads from a sample to a row of `samples.npy` that is of another one."""
+    what, path = "the two halves of the index disagree", location.local / PLACE_NAME
+    return LayoutError(what, path=path, sample=sample, expected=sample, found=found, hint=_REINDEX)
+
+
+def outside_its_chunk(location: Location, chunk: int, row: np.void, room: int) -> OversizedError:
+    """The index puts a sample where its chunk, a file of `room` bytes, has no room for it."""
+    return OversizedError(
+        "the index places a sample outside its chunk",
+        path=location.local / SAMPLES_NAME,
+        chunk=chunk,
+        sample=int(row["index"]),
+        expected=f"end <= {room}",
+        found=int(row["offset"]) + int(row["size"]),
+        hint=_REINDEX,
+    )
+
+
+def elsewhere(location: Location, share: Share, chunk: int, sample: int) -> ElsewhereError:
+    """A sample of another node's chunk: nothing is wrong with it, and this folder does not have it."""
+    node = int(share.owners(np.array([chunk]))[0])
+    what = f"it is in the share of node {node}, and this is the share of node {share.node}"
+    return ElsewhereError(what, path=location.local, chunk=chunk, sample=sample, node=node, hint=_ELSEWHERE)
+
+
+def unreadable(
+    location: Location, reader: Reader, error: OSError, chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]
+) -> FormatError:
+    """A read of these samples has failed: names the first of that chunk's samples that cannot be read alone either."""
+    number = next(n for n in np.unique(chunks).tolist() if location.chunk_file(n) == error.filename)
+    path, suspects = Path(error.filename), rows[chunks == number]
+    if isinstance(error, FileNotFoundError):
+        return missing_chunk(error.filename, number, int(suspects["index"][0]))
+    alone = (row for row in suspects if not _readable(reader, number, row))
+    sample = int(next(alone, suspects[0])["index"])
+    what = f"cannot be read: {error.strerror}"
+    return UnreadableError(what, path=path, chunk=number, sample=sample, hint=_DAMAGED)
+
+
+def changed(location: Location, number: int, row: np.void, stored: memoryview) -> ChecksumError:
+    """The stored bytes of a sample are not those that were written."""
+    return ChecksumError(
+        "the sample's bytes have changed",
+        path=location.chunk_file(number),
+        chunk=number,
+        sample=int(row["index"]),
+        expected=f"{int(row['checksum']):016x}",
+        found=xxhash.xxh3_64_hexdigest(stored),
+        hint=_DAMAGED,
+    )
+
+
+def other_table(location: Location, number: int, sample: int) -> LayoutError:
+    """The index says of a sample what its chunk's own table does not."""
+    what, path = "the index differs from the chunk's table", location.chunk_file(number)
+    return LayoutError(what, path=path, chunk=number, sample=sample, hint=_REINDEX)
+
+
+def no_dictionary(location: Location, chunks: Sequence[int], error: ValueError) -> LayoutError:
+    """What these chunks have for a dictionary is none."""
+    return LayoutError(str(error), path=location.chunk_file(chunks[0]), chunk=chunks[0])
+
+
+def not_decoded(location: Location, number: int, sample: int, what: str, hint: str) -> DecodeError:
+    """The bytes of a sample are right and still do not decode."""
+    return DecodeError(what, path=location.chunk_file(number), chunk=number, sample=sample, hint=hint)
+
+
+def _readable(reader: Reader, number: int, row: np.void) -> bool:
+    """Whether a sample can be read alone."""
+    try:
+        reader.read_into([(number, int(row["offset"]), memoryview(bytearray(int(row["size"]))))])
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,76 @@
+"""Where does a data set lie, and what reads its chunks there?
+
+All bytes of chunks come through a `Location`: stripes, exact reads, what other nodes ask for, tables and dictionaries.
+Manifest, share file and index are read from local files, which a `Folder` has and any other location copies first.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from brand.formats.constants import chunk_name
+from brand.storage.files import RangeReader, Reader
+from brand.storage.vectored import CopiedReads, DirectFiles, LocalFiles, VectorReader
+
+
+class Location(Protocol):
+    """Where a data set lies: picklable, and of use to any number of threads, as each makes readers of its own."""
+
+    @property
+    def local(self) -> Path:
+        """Folder of this machine with the manifest, the share file and the index, or with copies of them."""
+
+    def chunk_file(self, number: int) -> str:
+        """A chunk's name for messages: its path, or its address."""
+
+    def chunk_bytes(self, number: int) -> int:
+        """Size of a chunk's file in bytes. Raises OSError (FileNotFoundError for a missing chunk)."""
+
+    def reader(self) -> Reader:
+        """What one thread reads ranges of chunks with."""
+
+    def vector_reader(self, *, page_cache: bool) -> VectorReader | None:
+        """What one thread reads large ranges of chunks with; None where this location has only `reader`.
+
+        `page_cache`: the page cache of this machine can hold all chunks. Raises OSError.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A data set in a folder of a file system."""
+
+    local: Path
+
+    def chunk_file(self, number: int) -> str:
+        """See `Location`."""
+        return f"{self.local}/{chunk_name(number)}"
+
+    def chunk_bytes(self, number: int) -> int:
+        """See `Location`."""
+        return (self.local / chunk_name(number)).stat().st_size
+
+    def reader(self) -> Reader:
+        """See `Location`."""
+        return RangeReader(self.chunk_file)
+
+    def vector_reader(self, *, page_cache: bool) -> VectorReader:
+        """See `Location`."""
+        return LocalFiles(self.chunk_file) if page_cache else DirectFiles(self.chunk_file)
+
+
+Where = str | os.PathLike[str] | Location
+"""What names a data set: the path of its folder, or its location."""
+
+
+def located(where: Where) -> Location:
+    """The location of a data set; a path stays right when the working folder changes."""
+    return Folder(Path(where).absolute()) if isinstance(where, str | os.PathLike) else where
+
+
+def vector_reader(location: Location, *, page_cache: bool) -> VectorReader:
+    """A location's own, or one that copies what its `reader` brings. Raises OSError."""
+    return location.vector_reader(page_cache=page_cache) or CopiedReads(location.reader())
