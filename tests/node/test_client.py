@@ -15,7 +15,7 @@ import pytest
 
 from brand import pack
 from brand.errors import BrandError, ProtocolError, ServerError, UnreachableError, UsageError
-from brand.node import core, messages
+from brand.node import draws, messages
 from brand.node.client import Node, look_at
 from brand.node.connection import socket_name
 from brand.node.messages import Kind
@@ -72,7 +72,7 @@ def test_an_interrupted_draw_is_forgotten(texts: Path, interrupt: int) -> None:
 @pytest.mark.parametrize("depth", [1, 3])
 def test_storage_that_hangs(texts: Path, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads that never end: a draw is answered after `LONGEST_WAIT_S` all the same, and its samples read exactly."""
-    monkeypatch.setattr(core, "LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr(draws, "LONGEST_WAIT_S", 0.1)
     monkeypatch.setattr("brand.node.session.ANSWER_LIMIT_S", 4.0)
     with (
         BlockedStorage() as storage,
