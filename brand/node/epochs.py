@@ -339,12 +339,8 @@ class Epochs:
         epoch.begun = begin.times
         self._last_number += 1
         epoch.number = self._last_number
-        foreseen = run.order.policy.foreseen
-        if (
-            foreseen is not None
-            and self._members.as_foreseen(foreseen, plan.mapping.group_chunks)
-            and turns == Turns(self._samples, 0, foreseen.ranks)
-        ):
+        foreseen = self._members.foreseen_by(run.order)
+        if foreseen is not None and turns == Turns(self._samples, 0, foreseen.ranks):
             epoch.requests = follows(plan.requests, ranks, foreseen.nodes, turns.replicas)
         self._epochs[key] = epoch
         self.changes += 1
