@@ -236,12 +236,8 @@ class Epochs:
         assert isinstance(ready, Ready)
         plan, turns, owners = ready.plan, ready.begin.turns, self.owners(run.order)
         ranks = run.ranks(turns.replicas) or {0: self._members.node}
-        requests, foreseen = None, run.order.policy.foreseen
-        if (
-            foreseen is not None
-            and self._members.as_foreseen(foreseen, plan.mapping.group_chunks)
-            and turns == Turns(self._samples, 0, foreseen.ranks)
-        ):
+        requests, foreseen = None, self._members.foreseen_by(run.order)
+        if foreseen is not None and turns == Turns(self._samples, 0, foreseen.ranks):
             requests = follows(plan.requests, ranks, foreseen.nodes, turns.replicas)
         if turns.batch:
             node_of_rank = np.array([ranks[rank] for rank in range(turns.replicas)])

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.protocol.mapping import Mapping
+from brand.protocol.order import Order
 from brand.protocol.owners import owner_of_chunk
 from brand.protocol.policy import Foreseen
 
@@ -55,9 +56,12 @@ class Members:
         """All nodes but this one."""
         return [node for node in range(self.nodes) if node != self.node]
 
-    def as_foreseen(self, foreseen: Foreseen, group_chunks: int) -> bool:
-        """Whether these are the nodes that plans foresee, and own what plans foresee with groups of so many chunks."""
-        return foreseen.nodes == self.nodes and self.share_chunks in (None, group_chunks)
+    def foreseen_by(self, order: Order) -> Foreseen | None:
+        """What the plans of an order foresee; None where that is nothing, or other nodes or owners than there are."""
+        foreseen, together = order.policy.foreseen, order.policy.group_chunks
+        if foreseen is None or foreseen.nodes != self.nodes or self.share_chunks not in (None, together):
+            return None
+        return foreseen
 
     def owners(self, mapping: Mapping) -> Owners:
         """Who owns what in a run whose groups are these."""
