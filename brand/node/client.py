@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import EndedError, ServerError
+from brand.errors import EndedError, ServerError, counted
 from brand.node import messages
 from brand.node.fetches import unpack_samples
 from brand.node.launch import Spec, start_server
@@ -98,6 +98,10 @@ class Node:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        connections = len(self._idle) + (self._control is not None)
+        return f"Node({self.path!r}, {self.address}, run {self.run!r}, {counted(connections, 'free connection')})"
 
     def begin(
         self,

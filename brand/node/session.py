@@ -100,6 +100,10 @@ class Session:
             self.close()
             raise
 
+    def __repr__(self) -> str:
+        state = "open" if self._hang_up.alive else "closed"
+        return f"Session({self._address}, {state}, {len(self._numbers)} orders, {getattr(self, 'server', None)})"
+
     def number_of(self, run: str, order: Order, tag: int | None = None, turn: int | None = None) -> int:
         """The server's number of a run with an order; see `Node.begin`."""
         if order not in self._numbers:
