@@ -24,7 +24,7 @@ from brand.cluster.streams import Streams
 from brand.cluster.supervisor import Lines
 from brand.errors import DecodeError
 from brand.node.account import Account, Conduct
-from brand.node.client import Node
+from brand.node.client import Client
 from brand.node.clients import Clients
 from brand.node.connection import Channel
 from brand.node.executor import Executor
@@ -124,9 +124,9 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         "BrandLoader(BrandDataset('PATH', 1,200 samples, NUMBER chunks of NUMBER, {number: int, text: str}), 16, "
         "sampler=BrandSampler('PATH', seed=0, None, next epoch 0 from 0), 0 iterations begun)",
     ),
-    "Node": (
-        lambda *a: Node(str(a[0]), "id", 1.0, a[1], None, "training", attach=True),
-        "Node('PATH', ADDRESS, run 'training', 0 free connections)",
+    "Client": (
+        lambda *a: Client(str(a[0]), "id", 1.0, a[1], None, "training", attach=True),
+        "Client('PATH', ADDRESS, run 'training', 0 free connections)",
     ),
     "Way": (lambda *a: BrandDataset(a[0], server=a[1])._way, "Way(not settled)"),
 }
