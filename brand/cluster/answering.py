@@ -61,6 +61,9 @@ class Answering:
         """Where it listens."""
         self._server.start()
 
+    def __repr__(self) -> str:
+        return f"Answering(node {self._greeting.node} of {self._greeting.nodes} at {self.address}, {self._streams!r})"
+
     def close(self) -> None:
         """End the server and its threads. The caller has closed the streams before."""
         stopped = self._server.stop(0).wait(_STOP_S)

@@ -48,6 +48,10 @@ class Asking:
         self._thread = threading.Thread(target=self._run, name=f"ask-{node}", daemon=True)
         self._thread.start()
 
+    def __repr__(self) -> str:
+        state = "ended" if self._ended.is_set() else "no channel" if self._channel is None else "channel open"
+        return f"Asking(node {self._stream.node} at {self._address}, {state})"
+
     def close(self) -> None:
         """End the stream, and stop trying. Does not wait for the thread; `join` does."""
         with self._lock:

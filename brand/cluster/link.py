@@ -33,6 +33,9 @@ class Link:
         self._unsent = 0
         self._was_full = self._ended = False
 
+    def __repr__(self) -> str:
+        return f"Link({self.stream}, {self._unsent:,} B unsent{', ended' if self._ended else ''})"
+
     @property
     def unsent(self) -> int:
         """Bytes that gRPC has not taken, or cannot send because the other side takes nothing."""

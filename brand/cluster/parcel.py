@@ -52,6 +52,9 @@ class Unpacking:
     def __init__(self) -> None:
         self._alone = False
 
+    def __repr__(self) -> str:
+        return f"Unpacking({'the next message alone' if self._alone else 'parcels'})"
+
     def messages(self, data: bytes) -> list[bytes]:
         """The messages in one piece. Raises `ProtocolError`."""
         if self._alone or len(data) > PARCEL:

@@ -50,6 +50,9 @@ class Peers:
             self._streams.close()
             raise
 
+    def __repr__(self) -> str:
+        return f"Peers(node {self._greeting.node} of {self._greeting.nodes} at {self.address}, {self._streams!r})"
+
     @property
     def address(self) -> str:
         """Where it listens: `host:port`."""

@@ -94,6 +94,9 @@ class Nonces:
         self._clock, self._lock = clock, threading.Lock()
         self._periods: list[_Period] = []
 
+    def __repr__(self) -> str:
+        return f"Nonces({[len(period.used) for period in self._periods]} used, newest period first)"
+
     def make(self) -> bytes:
         """A nonce of `NONCE` bytes."""
         with self._lock:
@@ -118,7 +121,7 @@ class _Period:
 
     def __init__(self, began_s: float) -> None:
         self.began_s, self._key = began_s, os.urandom(_RANDOM)
-        self._used: set[bytes] = set()
+        self.used: set[bytes] = set()
 
     def make(self) -> bytes:
         random = os.urandom(_RANDOM)
@@ -126,9 +129,9 @@ class _Period:
 
     def use(self, nonce: bytes) -> bool:
         good = hmac.compare_digest(self._mark(nonce[:_RANDOM]), nonce[_RANDOM:])
-        if not good or nonce in self._used or len(self._used) >= MAX_USED:
+        if not good or nonce in self.used or len(self.used) >= MAX_USED:
             return False
-        self._used.add(nonce)
+        self.used.add(nonce)
         return True
 
     def _mark(self, random: bytes) -> bytes:

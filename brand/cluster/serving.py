@@ -70,6 +70,9 @@ class Attendance:
         self._met = not self._missing
         self._refusal: str | None = None
 
+    def __repr__(self) -> str:
+        return f"Attendance({len(self._peers)} nodes, missing {sorted(self._missing)}, refusal {self._refusal!r})"
+
     @property
     def refusal(self) -> str | None:
         """Why the server must give up; None while it need not."""

@@ -38,6 +38,10 @@ class Streams:
 
     # -- called by the loop ------------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"open {[str(stream) for stream in self._links]}"
+        return f"Streams({state}, {len(self._events)} events of {self._held:,} B)"
+
     def take(self) -> list[Event]:
         """All events since the last call."""
         with self._changed:

@@ -40,6 +40,9 @@ class Lines:
     def __init__(self) -> None:
         self._rest = b""
 
+    def __repr__(self) -> str:
+        return f"Lines({len(self._rest)} B of a line that has not ended)"
+
     def take(self, data: bytes) -> list[str]:
         """The lines that end in this piece; an empty piece is the end of the output."""
         whole = self._rest + (data or b"\n" * bool(self._rest))
@@ -84,6 +87,9 @@ class Child:
             assert self._process.stdin is not None
             self._process.stdin.write(f"{token}\n".encode())
             self._process.stdin.flush()
+
+    def __repr__(self) -> str:
+        return f"Child({self}, process {self._process.pid}, address {self.address!r}, met {self.met})"
 
     def __str__(self) -> str:
         return f"node {self.node} at {self.where}"
@@ -149,6 +155,10 @@ class Supervisor:
         """How nodes ended while the other nodes went on."""
         self._stop_end, self._stop_start = socket.socketpair()
         self._selector.register(self._stop_end, selectors.EVENT_READ, self._take_stop)
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped else "ready" if self._ready else "not ready"
+        return f"Supervisor({len(self._running)} of {self._nodes} nodes run, {state}, failure {self._failure!r})"
 
     def run(self, starts: Sequence[Start]) -> None:
         """Run the nodes until stopped, or until none is left.

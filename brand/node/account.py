@@ -86,6 +86,10 @@ class Account:
         self.repeated = 0
         """Positions that one training process drew after another one had."""
 
+    def __repr__(self) -> str:
+        processes, drawn = len(self._numbers), np.count_nonzero(self._drawn)
+        return f"Account({drawn:,} of {len(self._drawn):,} positions drawn by {processes}, {self.repeated:,} repeated)"
+
     def note(self, drawer: Drawer, positions: NDArray[np.int64]) -> None:
         """These are drawn. What comes again says nothing of what is missing, as the end of an epoch is filled up."""
         number = self._numbers.setdefault(drawer.training, min(255, len(self._numbers) + 1))
@@ -157,6 +161,9 @@ class Conduct:
         self._fault: str | None = None
         """Why draws are refused."""
         self._told_of_repeats = False
+
+    def __repr__(self) -> str:
+        return f"Conduct(processes {sorted(self._trainings)}, fault {self._fault!r})"
 
     def begins(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
         """A training process begins an epoch; so many draw for one rank. `again`: it had begun a later one, or none."""

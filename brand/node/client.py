@@ -1,6 +1,6 @@
 """How does a process draw? It asks the node server, maps the server's pages, and copies what it was given.
 
-`Node` is picklable and opens nothing before it is used, so it survives fork, spawn and forkserver; each process, and
+`Client` is picklable and opens nothing before it is used, so it survives fork, spawn and forkserver; each process, and
 each thread that draws at the same time, has a connection of its own. A server that is gone is replaced: the draw is
 asked again, and what the old one had in memory is read exactly.
 """
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import EndedError, ServerError
+from brand.errors import EndedError, ServerError, counted
 from brand.node import messages
 from brand.node.launch import Spec, start_server
 from brand.node.memory import Memory
@@ -33,7 +33,7 @@ FETCH_BYTES: Final = 8 << 20
 """About so much is fetched at a time from other nodes."""
 
 _T = TypeVar("_T")
-_nodes: weakref.WeakSet[Node] = weakref.WeakSet()
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class Cluster(Protocol):
@@ -48,7 +48,7 @@ class Cluster(Protocol):
         ...
 
 
-class Node:
+class Client:
     """The way to the server of one data set.
 
     Where the server refuses a request, the client raises the class that the server names: `UsageError`,
@@ -81,7 +81,7 @@ class Node:
         self._served: ServerFacts | None = None
         """The server with which this process, or the one that it was forked from, was connected last."""
         self._begin_anew()
-        _nodes.add(self)
+        _clients.add(self)
 
     def _begin_anew(self) -> None:
         """Without connections: a forked child has its own."""
@@ -98,6 +98,10 @@ class Node:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        connections = len(self._idle) + (self._control is not None)
+        return f"Client({self.path!r}, {self.address}, run {self.run!r}, {counted(connections, 'free connection')})"
 
     def begin(
         self,
@@ -125,7 +129,7 @@ class Node:
             connection.send(messages.pack_begin(number, epoch, position, *ranks, batch, processes))
             if not batch:
                 return None
-            body = connection.ask(messages.pack_which(number, epoch, ranks[0]), Kind.POSITIONS)
+            body = connection.request(messages.pack_which(number, epoch, ranks[0]), Kind.POSITIONS)
             return messages.unpack_positions(body)
 
         return self._with_control(act)
@@ -137,7 +141,7 @@ class Node:
         """
         connection = self._connect(owner)
         try:
-            body = connection.ask(messages.pack_json(Kind.ORDER, {"run": self.run, "tag": tag}), Kind.ORDER)
+            body = connection.request(messages.pack_json(Kind.ORDER, {"run": self.run, "tag": tag}), Kind.ORDER)
             return Order.from_json(messages.unpack_json(body)["order"])
         except (ConnectionError, TimeoutError) as error:
             raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
@@ -191,7 +195,7 @@ class Node:
             message, limit = messages.pack_fetch(places[some]), int(sizes[some].sum()) + int(some.sum())
 
             def act(connection: Session, message: bytes = message, limit: int = limit) -> memoryview:
-                return connection.ask(message, Kind.FETCH, limit)
+                return connection.request(message, Kind.FETCH, limit)
 
             found, data = unpack_samples(self._with_control(act), sizes[some])
             present.append(found)
@@ -200,7 +204,7 @@ class Node:
 
     def stats(self) -> dict[str, Any]:
         """Counters of the server. Raises `ServerError`."""
-        return self._with_control(lambda c: messages.unpack_json(c.ask(messages.frame(Kind.STATS), Kind.STATS)))
+        return self._with_control(lambda c: messages.unpack_json(c.request(messages.frame(Kind.STATS), Kind.STATS)))
 
     def report(self, fact: dict[str, Any]) -> None:
         """Put a fact on the server's list of samples that were replaced."""
@@ -300,7 +304,7 @@ def look_at(address: str) -> dict[str, Any]:
     try:
         connection = Session(address, None, None)
         try:
-            return messages.unpack_json(connection.ask(messages.frame(Kind.STATS), Kind.STATS))
+            return messages.unpack_json(connection.request(messages.frame(Kind.STATS), Kind.STATS))
         finally:
             connection.close()
     except (ConnectionError, TimeoutError) as error:
@@ -309,8 +313,8 @@ def look_at(address: str) -> dict[str, Any]:
 
 def _begin_anew_in_child() -> None:
     """A forked child must not use its parent's connections, nor wait for a lock that a thread of it holds."""
-    for node in list(_nodes):
-        node._begin_anew()
+    for client in list(_clients):
+        client._begin_anew()
 
 
 os.register_at_fork(after_in_child=_begin_anew_in_child)

@@ -54,6 +54,9 @@ class Clients:
         for listener in self._listeners:
             selector.register(listener.fileno(), selectors.EVENT_READ, lambda _, at=listener: self._accept(at))
 
+    def __repr__(self) -> str:
+        return f"Clients({len(self)} connected, {self._numbers} since the start)"
+
     def __len__(self) -> int:
         return len(self._channels)
 

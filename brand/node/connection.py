@@ -96,6 +96,10 @@ class Channel:
         """When the message began that is not whole yet, or the connection."""
         self._inbox, self._outbox = bytearray(), bytearray()
 
+    def __repr__(self) -> str:
+        state = "closing" if self.closing else "greeted" if self.greeted else "not greeted"
+        return f"Channel({self.number}, {state}, {len(self._inbox)} B in, {len(self._outbox)} B out)"
+
     def greet(self, drawer: Drawer | None) -> None:
         """The client has said hello, and who draws."""
         self.greeted, self.drawer = True, drawer

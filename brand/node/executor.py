@@ -47,6 +47,10 @@ class Executor:
         for thread in self._threads:
             thread.start()
 
+    def __repr__(self) -> str:
+        waiting = f"{self._reads.qsize()} reads and {self._plans.qsize()} plans wait"
+        return f"Executor(depth {self.depth}, {waiting}, {self._results.qsize()} results)"
+
     def read(self, job: Job, done: Done) -> None:
         """Run `job(reader)` in an I/O thread, then `done(result, error)` in the loop."""
         self._reads.put((job, done))

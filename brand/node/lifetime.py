@@ -28,6 +28,10 @@ class Lifetime:
         for owner in owners:
             self.own(owner)
 
+    def __repr__(self) -> str:
+        owners = f"owners {sorted(self._owners)}" if self.owned else "no owners"
+        return f"Lifetime({owners}{', its clients have left' if self._left_s is not None else ''})"
+
     def own(self, process: int) -> None:
         """Live as long as this process does, too."""
         if process in self._owners:

@@ -100,11 +100,15 @@ class Session:
             self.close()
             raise
 
+    def __repr__(self) -> str:
+        state = "open" if self._hang_up.alive else "closed"
+        return f"Session({self._address}, {state}, {len(self._numbers)} orders, {getattr(self, 'server', None)})"
+
     def number_of(self, run: str, order: Order, tag: int | None = None, turn: int | None = None) -> int:
-        """The server's number of a run with an order; see `Node.begin`."""
+        """The server's number of a run with an order; see `Client.begin`."""
         if order not in self._numbers:
             facts = {"run": run, "order": order.to_json(), "tag": tag, "turn": turn}
-            body = self.ask(messages.pack_json(Kind.ORDER, facts), Kind.ORDER)
+            body = self.request(messages.pack_json(Kind.ORDER, facts), Kind.ORDER)
             self._numbers[order] = int(messages.unpack_json(body)["number"])
         return self._numbers[order]
 
@@ -116,18 +120,18 @@ class Session:
             self._body(bytes(self._exactly(HEAD.size)), Kind.FAILED)
             raise
 
-    def ask(self, message: bytes, expected: Kind, limit: int = MAX_REPLY) -> memoryview:
+    def request(self, message: bytes, expected: Kind, limit: int = MAX_REPLY) -> memoryview:
         """Send a message; the body of the reply, of so many bytes at the most."""
         self.send(message)
         return self._body(bytes(self._exactly(HEAD.size)), expected, limit)
 
     def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64]) -> Drawn:
-        """See `Node.draw`."""
+        """See `Client.draw`."""
         if len(positions) > MAX_DRAW:
             raise ValueError(f"{len(positions)} positions in one draw; the limit is {MAX_DRAW}")
         number = self.number_of(run, order)
         asked_s = time.monotonic()
-        lease = messages.unpack_lease(self.ask(messages.pack_draw(number, epoch, positions), Kind.LEASE))
+        lease = messages.unpack_lease(self.request(messages.pack_draw(number, epoch, positions), Kind.LEASE))
         waited_s = time.monotonic() - asked_s
         if len(lease.places) != len(positions) or not 0 <= lease.places.min() <= lease.places.max() < order.samples:
             raise ProtocolError("the server's answer is to another question")

@@ -40,6 +40,9 @@ class Troubles:
         """Draws that the log has heard of: their clients, and since when they wait."""
         self._look_s = 0.0
 
+    def __repr__(self) -> str:
+        return f"Troubles({self._repeats.counted} counted and not told, late draws of clients {sorted(self._told)})"
+
     @property
     def pending(self) -> bool:
         """Whether there is something to be summed up later."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brand.node.choose import DEFAULT_DEPTH
-from brand.node.client import Node
+from brand.node.client import Client
 from brand.node.memory import Memory
 from brand.node.server import NodeServer
 from brand.storage.dataset import StoredDataSet
@@ -41,7 +41,7 @@ class RunningServer:
     path: str
     """Folder of its data set."""
     address: str
-    """What `BrandDataset(path, server=...)` and `Node` take."""
+    """What `BrandDataset(path, server=...)` and `Client` take."""
     node: NodeServer
     """The server itself. Its state belongs to its thread: look at it only while nothing goes on."""
     thread: threading.Thread
@@ -57,10 +57,10 @@ class RunningServer:
             return client.stats()
 
 
-def attached(server: RunningServer, run: str | None = None) -> Node:
+def attached(server: RunningServer, run: str | None = None) -> Client:
     """A client of a running server, without PyTorch, in a run of this name; it never starts another server."""
     data = StoredDataSet(server.path)
-    return Node(server.path, data.id, data.mean_bytes, server.address, None, run or secrets.token_hex(8), attach=True)
+    return Client(server.path, data.id, data.mean_bytes, server.address, None, run or secrets.token_hex(8), attach=True)
 
 
 @contextmanager

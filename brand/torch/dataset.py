@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.node.choose import Nodes, ProtocolChoice, choose_order
-from brand.node.client import Node
+from brand.node.client import Client
 from brand.node.memory import Memory
 from brand.node.tls import Tls
 from brand.protocol.order import Order
@@ -220,7 +220,7 @@ class BrandDataset(Dataset[Any]):
         return self._fetcher.tag_of(order)
 
     @property
-    def _node(self) -> Node:
+    def _node(self) -> Client:
         return self._way.client
 
     def _asked(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:

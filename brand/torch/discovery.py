@@ -56,6 +56,9 @@ class Job:
         self._name, self.node, self.nodes = name, node, nodes
         self._remote_memory, self._tls = remote_memory, tls
 
+    def __repr__(self) -> str:
+        return f"Job({self._name!r}, node {self.node} of {self.nodes})"
+
     def member(self) -> dict[str, Any]:
         """What a server is told. Raises `ServerError`."""
         store = _store()

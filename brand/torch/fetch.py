@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
-from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError
+from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
 from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
@@ -68,6 +68,9 @@ class Fetcher:
         self.replacements = Replacements()
         self._drawn: tuple[int, int] | None = None
         """Tag and epoch of the last draw."""
+
+    def __repr__(self) -> str:
+        return f"Fetcher({str(self.data.path)!r}, {counted(len(self._orders), 'order')}, drew last {self._drawn})"
 
     def tag_of(self, order: Order) -> int:
         """The tag of an order's tickets: the same in all processes, so far as orders do not collide."""
@@ -242,6 +245,10 @@ class Fetched:
         self.waited_s = waited_s
         """How long the node server took to answer."""
         self._present, self._late, self._samples, self._order = present, late, samples, order
+
+    def __repr__(self) -> str:
+        late = counted(len(self._late), "sample")
+        return f"Fetched({counted(len(self), 'sample')}, {late} read exactly, waited {self.waited_s:.3f} s)"
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
+from brand.errors import counted
 from brand.printable import printable
 
 ENOUGH: Final = 5000
@@ -33,6 +34,9 @@ class ReadingHabit:
 
     def __init__(self) -> None:
         self._jumps = self._single = 0
+
+    def __repr__(self) -> str:
+        return f"ReadingHabit({counted(self._jumps, 'jump')}, {counted(self._single, 'single draw')})"
 
     def note_draw(self, count: int, data_set: Any) -> None:
         """So many were drawn with one request."""

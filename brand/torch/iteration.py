@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
-from brand.errors import FormatError
+from brand.errors import FormatError, counted
 from brand.torch.assemble import assemble, pinned
 from brand.torch.fetch import Fetched
 from brand.torch.positions import Positions
@@ -72,6 +72,10 @@ class Iteration:
         self.handed_out = 0
         self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stop.is_set() else "running" if self._thread.is_alive() else "no thread"
+        return f"Iteration({state}, {counted(self.handed_out, 'sample')} handed out, {self.positions!r})"
 
     def batches(self) -> Generator[Any, None, None]:
         """The batches, in order. Nothing is started before the first is asked for.

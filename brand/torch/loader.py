@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
-from brand.errors import UsageError
+from brand.errors import UsageError, counted
 from brand.torch.dataset import BrandDataset
 from brand.torch.iteration import Iteration
 from brand.torch.sampler import BrandSampler
@@ -105,6 +105,10 @@ class BrandLoader(DataLoader[Any]):
         """Where the time goes."""
         self._epoch: Iteration | None = None
         self._pool: ThreadPoolExecutor | None = None
+
+    def __repr__(self) -> str:
+        begun = counted(self.iterations, "iteration")
+        return f"BrandLoader({self.dataset!r}, {self.batch_size}, sampler={self.sampler!r}, {begun} begun)"
 
     def __len__(self) -> int:
         """Batches of a whole epoch for this rank."""

@@ -39,6 +39,11 @@ class Positions(Iterator[int]):
         self._mine: NDArray[np.int64] | None = None
         """With `locality`: the positions of this rank."""
 
+    def __repr__(self) -> str:
+        if not self._begun:
+            return "Positions(not begun)"
+        return f"Positions(epoch {self.epoch} from {self.start:,}, {self.yielded:,} of {self.most:,} yielded)"
+
     def begin(self) -> None:
         """Settle epoch, position and ranks, as late as possible, and announce them to the server.
 

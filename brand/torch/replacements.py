@@ -37,6 +37,9 @@ class Replacements:
     def __reduce__(self) -> tuple[type[Replacements], tuple[()]]:
         return Replacements, ()
 
+    def __repr__(self) -> str:
+        return f"Replacements({self._repeats.counted} counted and not told)"
+
     def note(self, index: int, by: int, error: FormatError) -> None:
         """Sample `index` was replaced by another, as it cannot be read."""
         now_s = time.monotonic()

@@ -90,6 +90,10 @@ class BrandSampler(DistributedSampler[int]):
         self._present: Positions | None = None
         """The iteration that was begun last."""
 
+    def __repr__(self) -> str:
+        coming = "" if self._next is None else f", next epoch {self._next.epoch} from {self._next.position:,}"
+        return f"BrandSampler({str(self.data_set.path)!r}, seed={self.seed}, {self._present!r}{coming})"
+
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, from its beginning, or from where a loaded state of this epoch is.
 

@@ -58,6 +58,9 @@ class SampleSeeds(TorchFunctionMode):
         self.generator = torch.Generator()
         self._operators = _Operators(self.generator)
 
+    def __repr__(self) -> str:
+        return f"SampleSeeds(seed {self.generator.initial_seed()})"
+
     def __torch_function__(
         self,
         func: Callable[..., Any],

@@ -11,7 +11,7 @@ import secrets
 from functools import cached_property
 from typing import Any
 
-from brand.node.client import Node
+from brand.node.client import Client
 from brand.node.connection import own_address
 from brand.node.memory import Memory
 from brand.node.tls import Tls
@@ -44,9 +44,9 @@ class Way:
         return "client" in self.__dict__
 
     @cached_property
-    def client(self) -> Node:
+    def client(self) -> Client:
         """The client of the server. Raises `UsageError`, and `ServerError` where another rank does not answer."""
-        return Node(
+        return Client(
             str(self._data.path),
             self._data.id,
             self._data.mean_bytes,

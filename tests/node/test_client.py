@@ -16,7 +16,7 @@ import pytest
 from brand import pack
 from brand.errors import BrandError, ProtocolError, ServerError, UnreachableError, UsageError
 from brand.node import draws, messages
-from brand.node.client import Node, look_at
+from brand.node.client import Client, look_at
 from brand.node.connection import socket_name
 from brand.node.messages import Kind
 from brand.node.server import NodeServer
@@ -88,7 +88,7 @@ def test_more_clients_at_once_than_the_queue_holds(texts: Path) -> None:
     """Many workers connect while a server measures a large data set: each of them waits for its turn."""
     server = NodeServer(texts, random_address())
     thread = threading.Thread(target=server.run, daemon=True)
-    node = Node(str(texts), StoredDataSet(texts).id, 200.0, server.address, None, "run", attach=True)
+    node = Client(str(texts), StoredDataSet(texts).id, 200.0, server.address, None, "run", attach=True)
     try:
         with ExitStack() as stack, closing(node):
             for _ in range(129):
@@ -121,7 +121,8 @@ def test_what_a_server_refuses_as_wrong_use_is_a_usage_error(texts: Path, tmp_pa
     """The client raises the class that the server names: another data set, an unknown tag, a fetch from no node."""
     pack([{"number": 1}], tmp_path / "other", {"number": "int"}, jobs=1)
     with running_server(texts) as server, closing(attached(server)) as client:
-        other = Node(str(tmp_path), StoredDataSet(tmp_path / "other").id, 8.0, server.address, None, "run", attach=True)
+        data = StoredDataSet(tmp_path / "other")
+        other = Client(str(data.path), data.id, data.mean_bytes, server.address, None, "run", attach=True)
         with closing(other), pytest.raises(UsageError, match=rf"{server.address} refuses: .* serves data set "):
             other.stats()
         with pytest.raises(UsageError, match=r"no order of run .* has tag 7"):

@@ -53,7 +53,7 @@ def many_chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def connected(client: Session) -> int:
     """How many clients the server has."""
-    return int(messages.unpack_json(client.ask(messages.frame(Kind.STATS), Kind.STATS))["clients"])
+    return int(messages.unpack_json(client.request(messages.frame(Kind.STATS), Kind.STATS))["clients"])
 
 
 def run(code: str, *args: object) -> str:

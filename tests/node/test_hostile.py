@@ -19,7 +19,7 @@ import pytest
 
 from brand.errors import ServerError
 from brand.node import clients, messages
-from brand.node.client import Node
+from brand.node.client import Client
 from brand.node.connection import socket_name
 from brand.node.leases import MAX_LEASES
 from brand.node.messages import Kind
@@ -416,7 +416,7 @@ def test_a_listener_of_another_user_is_refused(texts: Path) -> None:
     thread = threading.Thread(target=lambda: heard.append(as_nobody(hears_nothing)))
     thread.start()
     assert os.read(ready, 1) == b"x"
-    node = Node(str(texts), StoredDataSet(texts).id, 200.0, address, None, "run", attach=False)
+    node = Client(str(texts), StoredDataSet(texts).id, 200.0, address, None, "run", attach=False)
     with closing(node), pytest.raises(ServerError, match="another user"):
         node.stats()
     thread.join()
@@ -430,9 +430,9 @@ def test_a_server_that_hangs_up_in_its_first_words(texts: Path, said: bytes) -> 
     """A client that attaches says that the server does not answer; it does not wait for more."""
     code = (
         "import sys\n"
-        "from brand.node.client import Node\n"
+        "from brand.node.client import Client\n"
         "from brand.storage.dataset import StoredDataSet\n"
-        "node = Node(sys.argv[1], StoredDataSet(sys.argv[1]).id, 200.0, sys.argv[2], None, 'run', attach=True)\n"
+        "node = Client(sys.argv[1], StoredDataSet(sys.argv[1]).id, 200.0, sys.argv[2], None, 'run', attach=True)\n"
         "try:\n"
         "    node.stats()\n"
         "except Exception as error:\n"

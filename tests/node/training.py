@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from brand.node.client import Node
+from brand.node.client import Client
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
 from tests.orders import order_of
@@ -28,12 +28,12 @@ from tests.orders import order_of
 BATCH = 30
 
 
-def node_for(data: StoredDataSet, address: str, run: str) -> Node:
+def node_for(data: StoredDataSet, address: str, run: str) -> Client:
     """The way to a server that is started where there is none."""
-    return Node(str(data.path), data.id, data.mean_bytes, address, 0.3, run, attach=False)
+    return Client(str(data.path), data.id, data.mean_bytes, address, 0.3, run, attach=False)
 
 
-def draw_all(node: Node, order: Order, epoch: int, positions: Any, *, owner: int) -> list[int]:
+def draw_all(node: Client, order: Order, epoch: int, positions: Any, *, owner: int) -> list[int]:
     """Draw; the places, of which those from memory must be what the server says."""
     parts = node.draw(order, epoch, np.asarray(positions, np.int64), owner=owner)
     for part in parts:
@@ -41,7 +41,7 @@ def draw_all(node: Node, order: Order, epoch: int, positions: Any, *, owner: int
     return [place for part in parts for place in part.places.tolist()]
 
 
-def work(node: Node, order: Order, owner: int, pipe: Connection, others: Sequence[Connection]) -> None:
+def work(node: Client, order: Order, owner: int, pipe: Connection, others: Sequence[Connection]) -> None:
     """A worker: draws what it is told, until its training is gone."""
     for other in others:  # or nobody would ever hear that the training has ended
         other.close()

@@ -29,7 +29,8 @@ def main(path: str, server: str, epochs: str, seed: str, extra: str) -> None:
     _say("ready")
     sys.stdin.readline()
     try:
-        loader, found = loader_of(data_set, int(seed)), list[int]()
+        loader = loader_of(data_set, int(seed))
+        found: list[int] = []
         for epoch in range(int(epochs)):
             for (batch,) in loader:
                 if not found:

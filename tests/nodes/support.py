@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node import messages
-from brand.node.client import Node, look_at
+from brand.node.client import Client, look_at
 from brand.node.launch import Spec, start_server
 from brand.node.member import Member
 from brand.node.messages import Kind
@@ -30,17 +30,17 @@ Places = NDArray[np.int64]
 TOKEN = "a token for tests only, 32 bytes"
 
 
-def node_of(path: Path, address: str, run: str = "run") -> Node:
+def node_of(path: Path, address: str, run: str = "run") -> Client:
     """A client of one of the servers."""
     data = StoredDataSet(path)
-    return Node(str(path), data.id, data.mean_bytes, address, None, run, attach=True)
+    return Client(str(path), data.id, data.mean_bytes, address, None, run, attach=True)
 
 
 @dataclass
 class Rank:
     """One rank of a training: draws its positions of each epoch in batches, in step with all others."""
 
-    node: Node
+    node: Client
     order: Order
     rank: int
     ranks: int
@@ -135,7 +135,7 @@ class Server:
         told = [None if node == self.member.node else address for node, address in enumerate(addresses)]
         with closing(self._session()) as session:
             session.send(messages.pack_json(Kind.PEERS, {"addresses": told}))
-            session.ask(messages.frame(Kind.STATS), Kind.STATS)
+            session.request(messages.frame(Kind.STATS), Kind.STATS)
 
     def facts(self) -> dict[str, Any]:
         """Its statistics."""

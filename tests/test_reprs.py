@@ -1,0 +1,156 @@
+"""Objects with a state tell it in one line, without a secret and without their arrays."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import selectors
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brand.cluster.greeting import Greeting
+from brand.cluster.link import Link
+from brand.cluster.parcel import Unpacking
+from brand.cluster.peers import Peers
+from brand.cluster.proof import Nonces
+from brand.cluster.serving import Attendance
+from brand.cluster.streams import Streams
+from brand.cluster.supervisor import Lines
+from brand.errors import DecodeError
+from brand.node.account import Account, Conduct
+from brand.node.client import Client
+from brand.node.clients import Clients
+from brand.node.connection import Channel
+from brand.node.executor import Executor
+from brand.node.lifetime import Lifetime
+from brand.node.network import Stream
+from brand.node.session import Session
+from brand.node.troubles import Troubles
+from brand.node.turns import Turns
+from brand.storage.dataset import StoredDataSet
+from brand.storage.vectored import LocalFiles
+from brand.testing.node import random_address, running_server
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from brand.torch.discovery import Job
+from brand.torch.habit import ReadingHabit
+from brand.torch.replacements import Replacements
+from brand.torch.seeding import SampleSeeds
+from tests.node.conftest import texts as texts
+
+SECRET = "a token for tests only, 32 bytes"
+_NODE = "client session clients connection executor lifetime troubles account"
+ROOMS = ["torch/*.py", "cluster/*.py", *(f"node/{name}.py" for name in _NODE.split())]
+
+
+def _closed(made: Any, stack: ExitStack) -> Any:
+    stack.callback(made.close)
+    return made
+
+
+def _selector(stack: ExitStack) -> selectors.BaseSelector:
+    return stack.enter_context(selectors.DefaultSelector())
+
+
+def _socket(stack: ExitStack) -> socket.socket:
+    return stack.enter_context(socket.socket(socket.AF_UNIX))
+
+
+def _link() -> Link:
+    link = Link(Stream(1, asks=True), lambda: None)
+    assert link.put(b"abc")
+    return link
+
+
+def _replaced() -> Replacements:
+    replacements = Replacements()
+    for _ in range(2):
+        replacements.note(1, 2, DecodeError("damaged", chunk=0))
+    return replacements
+
+
+GREETING = Greeting("set", 0, 2, 4096, None, "0")
+EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
+    "Account": (lambda *_: Account(Turns(8, 0, 2)), "Account(0 of 8 positions drawn by 0, 0 repeated)"),
+    "Conduct": (lambda *_: Conduct([]), "Conduct(processes [], fault None)"),
+    "Unpacking": (lambda *_: Unpacking(), "Unpacking(parcels)"),
+    "Nonces": (lambda *_: Nonces(), "Nonces([] used, newest period first)"),
+    "Attendance": (
+        lambda *_: Attendance(["a:1", "b:2", "c:3"], 1),
+        "Attendance(3 nodes, missing [0, 2], refusal None)",
+    ),
+    "Lines": (lambda *_: Lines(), "Lines(0 B of a line that has not ended)"),
+    "Job": (lambda *_: Job("job", 1, 2), "Job('job', node 1 of 2)"),
+    "ReadingHabit": (lambda *_: ReadingHabit(), "ReadingHabit(0 jumps, 0 single draws)"),
+    "Replacements": (lambda *_: _replaced(), "Replacements(1 counted and not told)"),
+    "SampleSeeds": (lambda *_: SampleSeeds(), "SampleSeeds(seed NUMBER)"),
+    "Link": (lambda *_: _link(), "Link(Stream(node=1, asks=True), 3 B unsent)"),
+    "Streams": (lambda *a: _closed(Streams(), a[2]), "Streams(open [], 0 events of 0 B)"),
+    "Peers": (
+        lambda *a: _closed(Peers(GREETING, SECRET, "127.0.0.1:0"), a[2]),
+        "Peers(node 0 of 2 at 127.0.0.1:NUMBER, Streams(open [], 0 events of 0 B))",
+    ),
+    "Executor": (
+        lambda *a: _closed(Executor(2, lambda: LocalFiles(str)), a[2]),
+        "Executor(depth 2, 0 reads and 0 plans wait, 0 results)",
+    ),
+    "Lifetime": (lambda *a: _closed(Lifetime(_selector(a[2]), (os.getpid(),)), a[2]), "Lifetime(owners [NUMBER])"),
+    "Clients": (
+        lambda *a: _closed(Clients(random_address(), _selector(a[2]), lambda *_: None, lambda _: None), a[2]),
+        "Clients(0 connected, 0 since the start)",
+    ),
+    "Channel": (lambda *a: Channel(7, _socket(a[2])), "Channel(7, not greeted, 0 B in, 0 B out)"),
+    "Troubles": (
+        lambda *_: Troubles(str, lambda _: 0, 8),
+        "Troubles(0 counted and not told, late draws of clients [])",
+    ),
+    "Session": (
+        lambda *a: _closed(Session(a[1], StoredDataSet(a[0]).id, os.getpid()), a[2]),
+        "Session(ADDRESS, open, 0 orders, ServerFacts(share=1.0, nodes=1, remote_share=0.0, listens_at=None, "
+        "joined=False, node=0, process=NUMBER))",
+    ),
+    "BrandSampler": (
+        lambda *a: BrandSampler(BrandDataset(a[0], server=a[1]), seed=3),
+        "BrandSampler('PATH', seed=3, None, next epoch 0 from 0)",
+    ),
+    "Positions": (lambda *a: iter(BrandSampler(BrandDataset(a[0], server=a[1]))), "Positions(not begun)"),
+    "BrandLoader": (
+        lambda *a: BrandLoader(BrandDataset(a[0], server=a[1]), 16),
+        "BrandLoader(BrandDataset('PATH', 1,200 samples, NUMBER chunks of NUMBER, {number: int, text: str}), 16, "
+        "sampler=BrandSampler('PATH', seed=0, None, next epoch 0 from 0), 0 iterations begun)",
+    ),
+    "Client": (
+        lambda *a: Client(str(a[0]), "id", 1.0, a[1], None, "training", attach=True),
+        "Client('PATH', ADDRESS, run 'training', 0 free connections)",
+    ),
+    "Way": (lambda *a: BrandDataset(a[0], server=a[1])._way, "Way(not settled)"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_an_object_tells_its_state_in_a_line(texts: Path, name: str) -> None:
+    """What changes from run to run aside: numbers of processes, ports and the seed of torch."""
+    make, expected = EXPECTED[name]
+    with ExitStack() as stack:
+        server = stack.enter_context(running_server(texts, memory=1.0))
+        told = repr(make(texts, server.address, stack))
+    told = told.replace(server.address, "ADDRESS").replace(str(texts), "PATH")
+    assert re.fullmatch(re.escape(expected).replace("NUMBER", "[0-9]+"), told), told
+    assert SECRET not in told
+
+
+def test_every_class_with_a_state_has_a_repr(repository: Path) -> None:
+    """Of the rooms where a state lives; dataclasses have theirs."""
+    silent = []
+    for path in sorted(path for room in ROOMS for path in (repository / "brand").glob(room)):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+                if "__init__" in methods and "__repr__" not in methods:
+                    silent.append(f"{path.name}: {node.name}")
+    assert silent == []
