@@ -17,7 +17,7 @@ import pytest
 from brand.cluster.launcher import free_ports
 from brand.node.client import look_at
 from brand.node.launch import ServerError
-from tests.nodes.support import Rank, check_epoch, draw_in_step, node_of, order_of
+from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of, order_of
 from tests.support import LIMIT_S, Outcome, brand, running_brand, wait_until
 
 SSH = """#!/bin/sh

@@ -19,7 +19,7 @@ from brand.chunker import convert_images
 from brand.cluster.launcher import free_ports
 from brand.node.client import look_at
 from tests.cli.test_launch import certificate, check_draws
-from tests.nodes.support import TOKEN
+from tests.several_nodes.support import TOKEN
 from tests.support import LIMIT_S, brand, options, wait_until
 
 pytestmark = pytest.mark.slow

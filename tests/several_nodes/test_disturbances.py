@@ -24,8 +24,8 @@ from brand.testing.storage import Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests.cluster.conftest import Certificates
 from tests.cluster.conftest import certificates as certificates
-from tests.nodes.support import Server, servers
 from tests.rounds import Chance, rounds
+from tests.several_nodes.support import Server, servers
 from tests.support import LIMIT_S
 from tests.torch.support import planned
 

@@ -21,8 +21,8 @@ from brand.testing.cluster import running_cluster
 from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
-from tests.nodes.support import Rank, all_reachable, check_epoch, draw_in_step, node_of, order_of, servers
 from tests.rounds import Chance, rounds
+from tests.several_nodes.support import Rank, all_reachable, check_epoch, draw_in_step, node_of, order_of, servers
 from tests.support import wait_until
 
 

@@ -17,7 +17,7 @@ from brand.node.member import Member
 from brand.node.network import Stream
 from brand.node.remote import SILENCE_S
 from brand.testing.node import random_address, running
-from tests.nodes.world import Cluster, Walk, walk
+from tests.several_nodes.world import Cluster, Walk, walk
 
 WALKS = 96
 STEPS = 350

@@ -25,8 +25,8 @@ from brand.node.server import NodeServer
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import random_address
-from tests.nodes.support import order_of
 from tests.rounds import examples
+from tests.several_nodes.support import order_of
 from tests.support import wait_until
 
 PAGE = 128

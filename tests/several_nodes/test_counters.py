@@ -11,7 +11,7 @@ import pytest
 from brand.node import epochs as epochs_module
 from brand.node import remote
 from brand.testing.cluster import RunningCluster, running_cluster
-from tests.nodes.support import Rank, across, draw_in_step, node_of, order_of, servers
+from tests.several_nodes.support import Rank, across, draw_in_step, node_of, order_of, servers
 from tests.support import wait_until
 
 

@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.nodes.support import Rank, across, all_reachable, check_epoch, draw_in_step, node_of, order_of, servers
+from tests.several_nodes.support import (
+    Rank,
+    across,
+    all_reachable,
+    check_epoch,
+    draw_in_step,
+    node_of,
+    order_of,
+    servers,
+)
 from tests.support import wait_until
 
 
