@@ -17,13 +17,13 @@ from brand.node.launch import ServerError
 SPACES = [Namespace("brand-1-0", "10.77.0.1"), Namespace("brand-1-1", "10.77.0.2")]
 ASKS = """
 import socket, sys
-print(socket.create_connection((sys.argv[1], 7070), timeout=30).recv(10).decode())
+print(socket.create_connection((sys.argv[1], 7070), timeout=600).recv(10).decode())
 """
 ANSWERS = """
 import socket
 listener = socket.create_server(("0.0.0.0", 7070))
 print("listens", flush=True)
-listener.settimeout(30)
+listener.settimeout(600)
 listener.accept()[0].sendall(b"hello")
 """
 

@@ -20,7 +20,7 @@ from brand.node.network import Closed, Event, Opened, Stream
 from brand.node.tls import Tls
 from tests.cluster.conftest import Certificates
 from tests.cluster.support import TOKEN, Node, asking, greeting, running
-from tests.support import wait_until
+from tests.support import LIMIT_S, wait_until
 
 ASKS, ANSWERS = Stream(1, asks=True), Stream(0, asks=False)
 NOTHING: Iterator[bytes] = iter(())
@@ -35,12 +35,12 @@ class Stranger:
     def nonce(self) -> bytes:
         """What everybody gets."""
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(GREET)
-        return call(b"", timeout=30)
+        return call(b"", timeout=LIMIT_S)
 
     def exchange(self, metadata: list[tuple[str, str | bytes]], messages: Iterator[bytes] = NOTHING) -> Any:
         """A call that would be a stream."""
         call: grpc.StreamStreamMultiCallable[bytes, bytes] = self.channel.stream_stream(EXCHANGE)
-        return call(messages, metadata=tuple(metadata), timeout=30)
+        return call(messages, metadata=tuple(metadata), timeout=LIMIT_S)
 
     def refused(self, metadata: list[tuple[str, str | bytes]]) -> tuple[grpc.StatusCode, str]:
         """Why it is not let in; it must learn nothing else."""
@@ -208,7 +208,7 @@ def test_methods_that_are_not_there(stranger: Stranger) -> None:
     """There are two, and nothing tells what else might be."""
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = stranger.channel.unary_unary("/brand.Peers/Other")
     with pytest.raises(grpc.RpcError) as caught:
-        call(b"", timeout=30)
+        call(b"", timeout=LIMIT_S)
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -68,7 +68,6 @@ def test_an_interrupted_draw_is_forgotten(texts: Path, interrupt: int) -> None:
 def test_storage_that_hangs(texts: Path, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads that never end: a draw is answered after `LONGEST_WAIT_S` all the same, and its samples read exactly."""
     monkeypatch.setattr(core, "LONGEST_WAIT_S", 0.1)
-    monkeypatch.setattr("brand.node.session.ANSWER_LIMIT_S", 4.0)
     with (
         BlockedStorage() as storage,
         running_server(texts, depth=depth, storage=storage) as server,

@@ -27,7 +27,7 @@ from tests.node.conftest import SAMPLES, text
 from tests.node.support import greeted, listeners, servers_of
 from tests.node.training import draw_all, node_for, order_for
 from tests.rounds import Chance, rounds
-from tests.support import session_processes, wait_until
+from tests.support import LIMIT_S, session_processes, wait_until
 
 
 def running(process: int) -> bool:
@@ -102,7 +102,7 @@ class Training:
 
     def result(self) -> list[str]:
         """What it said of its epochs, when it has ended by itself; empty where it failed."""
-        code = self.process.wait(60)
+        code = self.process.wait(LIMIT_S)
         self._thread.join()
         self._said.seek(0)
         assert code == 0, self._said.read().decode()
@@ -252,7 +252,7 @@ def test_ctrl_c_does_not_take_the_server_from_others(texts: Path) -> None:
             second.started()
             assert second.server == first.server
             os.killpg(first.pid, signal.SIGINT)
-            assert first.process.wait(60) != 0
+            assert first.process.wait(LIMIT_S) != 0
             done = second.text.count("right")
             wait_until(lambda: second.text.count("right") > done + 1, "the second goes on")
             assert servers_of(texts) == [first.server]
@@ -346,6 +346,7 @@ def test_more_chunks_than_a_process_may_have_files_open(tmp_path: Path) -> None:
 ORPHAN = '''
 import multiprocessing, os, sys, time
 from torch.utils.data import DataLoader, get_worker_info
+from brand.node.launch import ServerError
 from brand.torch import BrandDataset, BrandSampler
 
 class Late(BrandDataset):
@@ -357,14 +358,15 @@ class Late(BrandDataset):
         self.calls += 1
         if get_worker_info() is not None and self.calls > 2:
             parent = os.getppid()
-            open(self.path.parent / "waiting", "w").close()
+            (self.path.parent / "waiting").touch()
             multiprocessing.parent_process().join()
             while os.getppid() == parent and sys.argv[2] != "forkserver":
                 time.sleep(0.001)
             try:
-                return super().__getitems__(indices)
-            finally:
-                open(self.path.parent / "drawn", "w").close()
+                super().__getitems__(indices)
+            except ServerError:
+                (self.path.parent / "refused").touch()
+            (self.path.parent / "drawn").touch()
         return super().__getitems__(indices)
 
 if __name__ == "__main__":
@@ -392,7 +394,8 @@ def test_a_worker_that_outlives_its_training_starts_no_server(texts: Path, tmp_p
             wait_until((tmp_path / "waiting").exists, "a worker is about to draw")
             training.kill()
             wait_until((tmp_path / "drawn").exists, "the worker has drawn")
-            wait_until(lambda: not servers_of(data_set), "no server is left", limit_s=3)
+            assert (tmp_path / "refused").exists()
+            wait_until(lambda: not servers_of(data_set), "no server is left")
         finally:
             for process in servers_of(data_set):
                 os.kill(process, signal.SIGKILL)

@@ -28,7 +28,7 @@ from brand.storage.dataset import StoredDataSet
 from brand.testing.node import RunningServer, random_address, running_server
 from brand.testing.storage import BlockedStorage
 from tests.node.support import RawClient, draw, greeted, memory_kib, order_of
-from tests.support import wait_until
+from tests.support import LIMIT_S, wait_until
 
 
 @pytest.fixture
@@ -405,10 +405,10 @@ def test_a_listener_of_another_user_is_refused(texts: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(socket_name(address))
             listener.listen()
-            listener.settimeout(30)
+            listener.settimeout(LIMIT_S)
             os.write(go, b"x")
             connection, _ = listener.accept()
-            connection.settimeout(30)
+            connection.settimeout(LIMIT_S)
             return connection.recv(1000) == b""
 
     heard: list[bool] = []
@@ -445,7 +445,7 @@ def test_a_server_that_hangs_up_in_its_first_words(texts: Path, said: bytes) -> 
         command = [sys.executable, "-c", code, str(texts), address]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
             try:
-                end_s = time.monotonic() + 20
+                end_s = time.monotonic() + LIMIT_S
                 while client.poll() is None and time.monotonic() < end_s:
                     with suppress(TimeoutError):
                         connection, _ = listener.accept()

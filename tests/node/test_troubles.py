@@ -181,7 +181,6 @@ def test_a_server_whose_storage_fails_says_so_once(chunks: Path, caplog: pytest.
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_what_the_server_says_reaches_the_training(chunks: Path) -> None:
     """A server that started by itself writes its warnings to the standard error of the training: a line, and a sum."""
     for chunk in (chunks / "chunks").iterdir():
@@ -195,7 +194,7 @@ def test_what_the_server_says_reaches_the_training(chunks: Path) -> None:
         "print(len(data_set.stats()['replaced']))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(chunks)], capture_output=True, text=True, timeout=500, check=True
+        [sys.executable, "-c", code, str(chunks)], capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
     assert done.stdout == "200\n"
     one, rest = [line for line in done.stderr.splitlines() if line.startswith("brand server: ")]
