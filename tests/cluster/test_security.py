@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from brand.cluster import asking as asking_module
 from brand.cluster.answering import STRANGER
 from brand.cluster.options import EXCHANGE, GREET, HELLO, MAX_MESSAGE, PROOF, WELCOME
 from brand.cluster.proof import Hello, Token
@@ -260,12 +261,22 @@ def impostor(handler: Impostor) -> Iterator[str]:
         server.stop(None).wait()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "handler",
+    [Impostor(bytes(64), {}, silent=True), Impostor(bytes(64), {WELCOME: greeting(1).to_json()})],
+    ids=["says nothing", "proves nothing"],
+)
+def test_an_impostor_that_does_not_answer(handler: Impostor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not waited for."""
+    monkeypatch.setattr(asking_module, "ANSWER_LIMIT_S", 0.2)
+    with impostor(handler) as address, running(0) as asker:
+        asker.peers.connect({1: address})
+        assert "does not answer within " in asker.closed(ASKS).reason
+
+
 @pytest.mark.parametrize(
     ("handler", "reason"),
     [
-        (Impostor(bytes(64), {}, silent=True), "does not answer within 3 s"),
-        (Impostor(bytes(64), {WELCOME: greeting(1).to_json()}), "does not answer within 3 s"),
         (Impostor(bytes(64), {WELCOME: greeting(1).to_json(), PROOF: bytes(32)}), "does not know the token"),
         (Impostor(bytes(63), {}), "is no node of Brand"),
         (Impostor(b"", {}), "is no node of Brand"),

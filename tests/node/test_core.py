@@ -150,9 +150,18 @@ def test_an_epoch_that_is_begun_again_comes_from_memory() -> None:
         assert draw(world_, 1, run, 0, range(60)) == 1.0
 
 
-@pytest.mark.parametrize("stop", [5, 40, 100, 119, 125, 200])
-@pytest.mark.parametrize("pages", [SAMPLES // 3, SAMPLES // 3 + 12, SAMPLES // 2])
-def test_the_epoch_after_a_break_comes_from_memory(pages: int, stop: int) -> None:
+@pytest.mark.parametrize(
+    ("stop", "pages"),
+    [
+        (5, SAMPLES // 3),
+        (40, SAMPLES // 2),
+        (100, SAMPLES // 3 + 12),
+        (119, SAMPLES // 3),
+        (125, SAMPLES // 3 + 12),
+        (200, SAMPLES // 2),
+    ],
+)
+def test_the_epoch_after_a_break_comes_from_memory(stop: int, pages: int) -> None:
     """Before or after the next epoch is planned: what is kept stays, and nothing is read exactly."""
     world_ = world(pages)
     run = world_.register(1, **ORDER)

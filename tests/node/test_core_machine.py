@@ -197,5 +197,5 @@ def finish(world: World, clients: list[int]) -> None:
     assert world.arena.free == world.arena.count - 1, "pages are lost"
 
 
-CoreMachine.TestCase.settings = examples(120, stateful_step_count=50)
+CoreMachine.TestCase.settings = examples(60, stateful_step_count=50)
 TestCore = CoreMachine.TestCase

@@ -137,7 +137,7 @@ def training(path: Path, address: str, **more: object) -> Iterator[Training]:
         wait_until(lambda: not listeners(address), "the server has ended")
 
 
-@rounds(10)
+@rounds(3)
 def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> None:
     """Of the training, of a worker or of the server: nothing is left, and the next training finds its way."""
     rng, address, data = chance.rng, random_address(), StoredDataSet(texts)

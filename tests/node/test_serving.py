@@ -46,8 +46,10 @@ def pages(path: Path, count: int) -> int:
     return count * measure_pages(StoredDataSet(path))[0]
 
 
-@pytest.mark.parametrize("memory", [2, 5, 40, 0.1, 0.3, 1.0])
-@pytest.mark.parametrize("protocol", ["stripes", "slots"])
+@pytest.mark.parametrize(
+    ("memory", "protocol"),
+    [(2, "stripes"), (5, "slots"), (40, "stripes"), (0.1, "slots"), (0.3, "stripes"), (1.0, "slots")],
+)
 def test_the_samples_do_not_depend_on_memory_or_time(texts: Path, memory: int | float, protocol: str) -> None:
     """Memory of two pages, of a few, of everything; reads that take any time and end in any order."""
     storage = SlowStorage(seed=int(memory * 100), longest_s=0.002)

@@ -25,7 +25,7 @@ def model_plan(
     return model_slots(mapping, access, refill, lambda group, k: priorities(mapping, seed, epoch, k)[group].tolist())
 
 
-@examples(150)
+@examples(80)
 @given(mappings(), refills, seeds, epochs, st.randoms(use_true_random=False))
 def test_a_plan_is_that_of_the_model_for_any_access_sequence(
     mapping: Mapping, refill: Refill, seed: int, epoch: int, dice: Random
