@@ -35,7 +35,7 @@ from tests.several_nodes.support import (
 from tests.support import LIMIT_S, wait_until
 
 
-@rounds(4)
+@rounds(2)
 def test_a_node_is_killed_at_any_moment(texts: Path, chance: Chance) -> None:
     """By `kill -9`, and sometimes it comes back: the others draw every sample once, from the shared storage."""
     rng, order = chance.rng, order_of(texts)
