@@ -37,6 +37,7 @@ def test_importing_brand_loads_no_heavy_library() -> None:
     assert not {"torch", "grpc", "click", "rich", "PIL", "soundfile"} & set(loaded)
 
 
+@pytest.mark.slow
 def test_the_data_set_class_is_found_lazily() -> None:
     """`from brand import BrandDataset` is the class of `brand.torch`, and loads torch only then."""
     told = python(
@@ -118,6 +119,7 @@ def test_no_file_of_the_library_is_long(repository: Path) -> None:
     assert {path.name: lines for path, lines in lengths.items() if lines > MOST_LINES} == {}
 
 
+@pytest.mark.slow
 def test_the_library_neither_prints_nor_reads_the_environment(repository: Path) -> None:
     """No call of print; os.environ only where it is asked which rank this is, as launchers say it there."""
     found = []

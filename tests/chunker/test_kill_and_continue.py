@@ -290,6 +290,7 @@ def test_a_source_that_changed_meanwhile_is_another_source(source: Path, tmp_pat
     assert "another source" in told.err
 
 
+@pytest.mark.slow
 def test_two_conversions_at_a_time_are_kept_apart(photos: Path, tmp_path: Path) -> None:
     """While one holds the lock, another says so, changes nothing, and the lock ends with its holder."""
     work = tmp_path / "set" / ".brand-work"
@@ -325,6 +326,7 @@ def test_damaged_leftovers_are_made_again(photos: Path, tmp_path: Path) -> None:
     assert tree_digest(target) == whole
 
 
+@pytest.mark.slow
 def test_the_module_can_be_stopped_before_it_has_begun(tmp_path: Path) -> None:
     """A wrong call in a process of its own ends with its message."""
     told = brand_process("convert", "images", tmp_path / "missing", tmp_path / "set")

@@ -70,6 +70,7 @@ def same(found: Any, expected: Any) -> bool:
     return type(found) is type(expected) and bool(found == expected)
 
 
+@pytest.mark.slow
 @examples(20)
 @given(st.lists(SAMPLES, min_size=1, max_size=20), st.integers(1, 7), st.sampled_from(["auto", "none", "zstd"]))
 def test_any_values_come_back_equal(
@@ -147,6 +148,7 @@ def test_real_files_in_image_and_audio_fields_come_back_bit_for_bit(tmp_path: Pa
     assert decoded[1].samples.ndim == 2
 
 
+@pytest.mark.slow
 def test_a_list_a_generator_and_an_indexable_hold_the_same_samples(tmp_path: Path) -> None:
     """Whatever way the samples come in, sample `i` is the `i`-th."""
     source = Numbers(500)

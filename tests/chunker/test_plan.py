@@ -177,6 +177,7 @@ def test_raw_bytes_are_estimated_from_the_probe_where_unknown() -> None:
     assert plan(probe, raw_bytes=None, samples=1000).raw_bytes == 700_000
 
 
+@pytest.mark.slow
 def test_the_plan_does_not_depend_on_the_hash_seed() -> None:
     """Compression and identity are the same in every interpreter (sets and dicts of bytes are ordered by it)."""
     code = (

@@ -148,6 +148,7 @@ def test_skipping_leaves_out_exactly_the_bad_file(photos: Path, folder: Path, tm
     assert [error for step in verify(tmp_path / "set") for error in step.errors] == []
 
 
+@pytest.mark.slow
 def test_many_bad_files_are_all_listed(photos: Path, folder: Path, tmp_path: Path) -> None:
     """Sorted by path, each once; the command shows the first ten and says how many there are."""
     names = {spoil(folder) for spoil in (truncated_jpeg, truncated_png, damaged_webp, name_that_is_not_utf_8)}

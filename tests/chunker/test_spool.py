@@ -128,6 +128,7 @@ def test_progress_counts_samples_and_bytes(tmp_path: Path, monkeypatch: pytest.M
     assert told[-1] == Progress("spool", 3000, 3000, raw, raw)
 
 
+@pytest.mark.slow
 def test_a_data_set_does_not_depend_on_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A generator larger than one run gives the bytes that it gives in one run, and every sample comes back."""
     texts = [f"{i} " * (i % 50) for i in range(4000)]

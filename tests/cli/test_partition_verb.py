@@ -179,6 +179,7 @@ def test_an_unfinished_share_is_explained(shares: Path) -> None:
         assert_refused(brand(verb, shares / "0", *more), 1, "not finished", "same `brand partition` command again")
 
 
+@pytest.mark.slow
 def test_a_bar_is_shown_on_a_terminal(photos_set: Path, tmp_path: Path) -> None:
     """One line with counts that ends at 100 %; the result follows."""
     code, seen = on_terminal("partition", photos_set, "--nodes", 2, tmp_path / "{node}")
@@ -214,6 +215,7 @@ def test_a_full_disk_is_a_clear_error_and_with_space_it_goes_on(
     assert tree_digest(disk.folder / "share") == tree_digest(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_sizes_is_a_clear_error(photos_set: Path, tmp_path: Path) -> None:
     """`ulimit -f`: a chunk that cannot be copied whole does not appear, and without the limit it goes on."""
     command = ("partition", photos_set, "--nodes", 1, tmp_path / "share", "--copy")

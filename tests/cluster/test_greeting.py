@@ -32,6 +32,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(GREETINGS)
 def test_a_greeting_comes_back_as_it_was(said: Greeting) -> None:
     """Through JSON, where it is not too long."""

@@ -128,6 +128,7 @@ def test_a_command_that_fails_is_named_and_undone(tmp_path: Path, monkeypatch: p
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("permitted")
 def test_they_reach_each_other_and_nothing_else() -> None:
     """Each has loopback and one address; the machine's own network does not change; all are gone after the block."""

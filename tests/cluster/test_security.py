@@ -274,6 +274,7 @@ def test_an_impostor_that_does_not_answer(handler: Impostor, monkeypatch: pytest
         assert "does not answer within " in asker.closed(ASKS).reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("handler", "reason"),
     [
@@ -318,6 +319,7 @@ def test_the_asking_side_checks_the_greeting_too(welcome: bytes, reason: str) ->
         assert asker.take() == []
 
 
+@pytest.mark.slow
 def test_a_reason_is_given_once() -> None:
     """Not at each attempt."""
     handler = Impostor(b"", {})

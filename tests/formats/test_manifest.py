@@ -46,6 +46,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
     return signed(value)
 
 
+@pytest.mark.slow
 @given(HEADERS, st.binary(min_size=16, max_size=16), st.integers(0, 1 << 20), st.integers(0, 2**50))
 def test_a_manifest_comes_back(header: Header, identity: bytes, dictionary_size: int, stored: int) -> None:
     """Pack, parse: the same facts."""
@@ -75,6 +76,7 @@ def test_any_flipped_bit_is_an_error(byte: int, bit: int) -> None:
         parse_manifest(bytes(data), NAME)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_at_all_is_missed() -> None:
     """The same for every single bit."""
     data = bytearray(pack_manifest(GOOD))

@@ -68,7 +68,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 ArenaMachine.TestCase.settings = examples(40, stateful_step_count=25)
-TestArena = ArenaMachine.TestCase
+TestArena = pytest.mark.slow(ArenaMachine.TestCase)
 
 
 @given(

@@ -64,6 +64,7 @@ def test_an_interrupted_draw_is_forgotten(texts: Path, interrupt: int) -> None:
         assert first == data_set.__getitems__(tickets[10:20])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 3])
 def test_storage_that_hangs(texts: Path, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads that never end: a draw is answered after `LONGEST_WAIT_S` all the same, and its samples read exactly."""

@@ -88,6 +88,7 @@ def test_the_next_epoch_is_read_ahead_where_other_ranks_draw_elsewhere(replicas:
     assert world_.epochs()[run, 1].held.any()
 
 
+@pytest.mark.slow
 def test_a_run_that_pauses_goes_on_from_memory() -> None:
     """A validation takes minutes, another run needs the room meanwhile; after it, reading ahead goes on."""
     world_ = world(SAMPLES // 3)
@@ -123,6 +124,7 @@ def test_where_everything_fits_each_sample_is_read_once() -> None:
     assert world_.core.counters.read_samples == SAMPLES
 
 
+@pytest.mark.slow
 def test_what_is_kept_grows_again_when_a_second_run_has_ended() -> None:
     """A short run beside a long one: afterwards as much is kept as before."""
     world_ = world(SAMPLES // 2)
@@ -150,6 +152,7 @@ def test_an_epoch_that_is_begun_again_comes_from_memory() -> None:
         assert draw(world_, 1, run, 0, range(60)) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "pages"),
     [

@@ -6,6 +6,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.node.world import World
@@ -198,4 +199,4 @@ def finish(world: World, clients: list[int]) -> None:
 
 
 CoreMachine.TestCase.settings = examples(60, stateful_step_count=50)
-TestCore = CoreMachine.TestCase
+TestCore = pytest.mark.slow(CoreMachine.TestCase)

@@ -22,6 +22,8 @@ from tests.node.test_core_machine import finish
 from tests.node.world import World
 from tests.rounds import Chance, rounds
 
+pytestmark = pytest.mark.slow
+
 ROUNDS, WALKS = 2, 12
 STEPS = 400
 

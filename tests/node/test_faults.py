@@ -137,6 +137,7 @@ def training(path: Path, address: str, **more: object) -> Iterator[Training]:
         wait_until(lambda: not listeners(address), "the server has ended")
 
 
+@pytest.mark.slow
 @rounds(3)
 def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> None:
     """Of the training, of a worker or of the server: nothing is left, and the next training finds its way."""
@@ -175,6 +176,7 @@ def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> No
     assert not listeners(address)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_is_replaced(texts: Path) -> None:
     """Again and again in the middle of an epoch: each epoch brings each sample once, in the order of its plan."""
     address = random_address()
@@ -193,6 +195,7 @@ def test_a_server_that_is_killed_is_replaced(texts: Path) -> None:
     assert int(lines[-1].split()[-1]) not in killed
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path) -> None:
     """Each thread of a training has a connection to the old one; whoever draws next finds the new one."""
     data_set = BrandDataset(texts, fields=("index",), memory=0.3)
@@ -223,6 +226,7 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
     wait_until(lambda: not running(server), "it has ended")
 
 
+@pytest.mark.slow
 def test_a_server_lives_as_long_as_its_last_owner(texts: Path) -> None:
     """Two trainings share a server; the one that started it ends first."""
     address = random_address()
@@ -243,6 +247,7 @@ def test_a_server_lives_as_long_as_its_last_owner(texts: Path) -> None:
             wait_until(lambda: not running(first.server), "the server ends with the second")
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_take_the_server_from_others(texts: Path) -> None:
     """The whole process group gets SIGINT; a training that ignores it goes on with the server of one that does not."""
     address = random_address()
@@ -288,6 +293,7 @@ def dies_at_its_start(folder: Path, times: int) -> str:
     return str(program)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_while_it_starts(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one is started; where that dies as well, again and again, the error says so."""
     data, address = StoredDataSet(texts), random_address()
@@ -305,6 +311,7 @@ def test_a_server_that_is_killed_while_it_starts(texts: Path, tmp_path: Path, mo
             node.draw(order, 0, np.arange(10), owner=os.getpid())
 
 
+@pytest.mark.slow
 def test_many_start_a_server_at_once(texts: Path) -> None:
     """Six threads find none and start one each: one listens, and all draw from it."""
     data, address = StoredDataSet(texts), random_address()
@@ -328,6 +335,7 @@ def test_many_start_a_server_at_once(texts: Path) -> None:
     wait_until(lambda: not servers_of(texts), "no server is left")
 
 
+@pytest.mark.slow
 def test_more_chunks_than_a_process_may_have_files_open(tmp_path: Path) -> None:
     """300 chunks, eight threads that read, 400 descriptors (usual are 1,024, for more chunks): no read fails."""
     path, address = tmp_path / "chunks.brand", random_address()
@@ -381,6 +389,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_a_worker_that_outlives_its_training_starts_no_server(texts: Path, tmp_path: Path, context: str) -> None:
     """kill -9 of the training: a worker has batches left to draw, and finds no server any more."""

@@ -164,6 +164,7 @@ def test_a_draw_from_a_run_that_others_have_registered(texts: Path) -> None:
         assert server.facts()["waiting"] == 0
 
 
+@pytest.mark.slow
 def test_many_questions_at_once_whose_answers_nobody_takes(server: RunningServer, texts: Path) -> None:
     """4,000 times STATS in one go, 40 KiB each: what waits to be sent is bounded, and others are served meanwhile."""
     with greeted(server.address, texts) as client:
@@ -195,6 +196,7 @@ def test_ten_thousand_draws_whose_answers_nobody_takes(server: RunningServer, te
         assert memory_kib(os.getpid(), "RssAnon") - before < 48 << 10
 
 
+@pytest.mark.slow
 def test_as_many_epochs_as_there_are(texts: Path) -> None:
     """Draws from epoch after epoch, none of them begun: memory does not grow with their number."""
     with running_server(texts) as server, greeted(server.address, texts) as client:
@@ -424,6 +426,7 @@ def test_a_listener_of_another_user_is_refused(texts: Path) -> None:
     os.close(go)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [b"", b"x", messages.HEAD.pack(10, Kind.HELLO, 1), messages.pack_json(Kind.HELLO, {})])
 def test_a_server_that_hangs_up_in_its_first_words(texts: Path, said: bytes) -> None:
     """A client that attaches says that the server does not answer; it does not wait for more."""

@@ -6,6 +6,7 @@ from collections import Counter
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brand.node.arena import Arena
@@ -111,4 +112,4 @@ class ResidentsMachine(RuleBasedStateMachine):
 
 
 ResidentsMachine.TestCase.settings = examples(60, stateful_step_count=30)
-TestResidents = ResidentsMachine.TestCase
+TestResidents = pytest.mark.slow(ResidentsMachine.TestCase)

@@ -68,6 +68,7 @@ def model_plan(
 # Against the model
 
 
+@pytest.mark.slow
 @examples(100)
 @given(mappings(), many_nodes(), refills, seeds, epochs, st.randoms(use_true_random=False))
 def test_a_plan_is_that_of_the_model_for_any_access_sequence(
@@ -94,6 +95,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "mapping", "refill"), SIZES)
 def test_a_plan_of_some_size_is_that_of_the_model(nodes: Nodes, mapping: Mapping, refill: Refill) -> None:
     """The same with more groups and the access sequence of the epoch."""
@@ -129,6 +131,7 @@ def assert_same(plan: Plan, expected: Plan) -> None:
         assert found.tolist() == wanted.tolist()
 
 
+@pytest.mark.slow
 @given(mappings(), st.integers(1, 3), st.integers(0, 99), st.integers(0, 99), refills, seeds, epochs)
 def test_one_node_makes_the_plan_of_one_node(
     mapping: Mapping, ranks: int, window: int, remote: int, refill: Refill, seed: int, epoch: int
@@ -139,6 +142,7 @@ def test_one_node_makes_the_plan_of_one_node(
     assert plan.requests is None
 
 
+@pytest.mark.slow
 @given(mappings(), many_nodes(), st.booleans(), refills, seeds, epochs)
 def test_nothing_sent_ahead_leaves_the_plan_of_one_node(
     mapping: Mapping, nodes: Nodes, no_window: bool, refill: Refill, seed: int, epoch: int
@@ -156,6 +160,7 @@ def test_nothing_sent_ahead_leaves_the_plan_of_one_node(
 # What the third table says
 
 
+@pytest.mark.slow
 @given(mappings(), many_nodes(), refills, seeds, epochs)
 def test_every_draw_elsewhere_is_asked_or_was_sent_ahead(
     mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int
@@ -171,6 +176,7 @@ def test_every_draw_elsewhere_is_asked_or_was_sent_ahead(
     ]
 
 
+@pytest.mark.slow
 @given(mappings(), many_nodes(), refills, seeds, epochs)
 def test_what_is_sent_ahead_is_the_owners_and_for_the_node_that_asked(
     mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int
@@ -186,6 +192,7 @@ def test_what_is_sent_ahead_is_the_owners_and_for_the_node_that_asked(
         assert set(sent) <= set(coming[: nodes.window])
 
 
+@pytest.mark.slow
 @given(mappings(), many_nodes(), refills, seeds, epochs)
 def test_a_node_never_has_more_than_its_limit_nor_two_for_one_location(
     mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int
@@ -203,6 +210,7 @@ def test_a_node_never_has_more_than_its_limit_nor_two_for_one_location(
         assert len({locations[p] for p in here[node]}) == len(here[node])
 
 
+@pytest.mark.slow
 @given(mappings(), many_nodes(), refills, seeds, epochs)
 def test_nothing_is_read_in_order_to_be_sent_ahead(
     mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int

@@ -63,6 +63,7 @@ def test_each_figure_is_that_of_the_table(row: tuple[str, int, int]) -> None:
         assert everywhere == pytest.approx(neighbours, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("protocol", "stripe"), [("stripes", 1), ("stripes", 8), ("slots", 1)])
 def test_an_epoch_tells_nothing_about_the_next(protocol: str, stripe: int) -> None:
     """A sample, and a block of samples, comes in the same part of several epochs as often as by chance."""
@@ -73,6 +74,7 @@ def test_an_epoch_tells_nothing_about_the_next(protocol: str, stripe: int) -> No
     assert found.drift.p > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "size", "stripe"), [("stripes", 4, 1), ("stripes", 4, 2), ("stripes", 5, 5), ("slots", 4, 1)]
 )

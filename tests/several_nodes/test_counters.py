@@ -12,6 +12,8 @@ from brand.testing.cluster import running_cluster
 from tests.several_nodes.support import Rank, across, all_open, draw_in_step, node_of, order_of, servers
 from tests.support import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("ahead", [0, 40])

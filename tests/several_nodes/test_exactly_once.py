@@ -22,6 +22,8 @@ from tests.several_nodes.support import (
 )
 from tests.support import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("protocol", "nodes", "on_each"), [("stripes", 2, 2), ("slots", 3, 1), ("stripes", 5, 1)])
 def test_every_sample_once(texts: Path, protocol: str, nodes: int, on_each: int) -> None:

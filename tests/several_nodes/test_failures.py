@@ -34,6 +34,8 @@ from tests.several_nodes.support import (
 )
 from tests.support import LIMIT_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @rounds(2)
 def test_a_node_is_killed_at_any_moment(texts: Path, chance: Chance) -> None:

@@ -20,6 +20,8 @@ from tests.rounds import Chance, examples, rounds
 from tests.storage.support import NOTES, SAMPLES, read_each, told_by_verify
 from tests.support import options
 
+pytestmark = pytest.mark.slow
+
 Sets = list[tuple[Path, list[dict[str, Any]]]]
 
 
@@ -133,7 +135,6 @@ def test_any_missing_file_is_told(sets: Sets) -> None:
             assert isinstance(told[0], MissingFileError) or path.name == "brand.json"
 
 
-@pytest.mark.slow
 @rounds(1)
 def test_no_byte_is_without_a_check(sets: Sets, chance: Chance) -> None:
     """One bit in every 23rd byte of every file of the raw data set, and in every 97th of the others."""

@@ -232,6 +232,7 @@ def stored(cache: Path, tmp_path: Path) -> tuple[Profile, Path]:
     return found, save_profile(found)
 
 
+@pytest.mark.slow
 @examples(50)
 @given(profiles())
 def test_json_gives_the_same_profile(found: Profile) -> None:
@@ -546,6 +547,7 @@ def test_a_round_goes_one_way_and_the_next_one_back() -> None:
     assert rounds([Cell(4096, 1)], 2) == [[Cell(4096, 1)]] * 2
 
 
+@pytest.mark.slow
 @examples(10)
 @given(st.lists(st.integers(1 << 16, 1 << 24), min_size=1, max_size=4), st.integers(0, 100))
 def test_little_data_is_used_again_and_again(files: list[int], seed: int) -> None:
@@ -671,6 +673,7 @@ def test_reads_are_announced_done_and_dropped(fashion: Path, tmp_path: Path, mon
     assert len(calls) >= 3 * 4 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_files_that_stay_in_memory_are_not_measured(photos_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so; a file system that does not tell what it holds is believed."""

@@ -316,6 +316,7 @@ def test_each_measure_is_a_line_with_its_uniform_value_beside_it() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_files_are_measured_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An array and a text; with two epochs, the test as well; ids that are indices, with their places."""
     one, two, place_of = shuffled(500, 0), shuffled(500, 1), shuffled(500, 2)

@@ -138,6 +138,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_forked_workers_have_connections_to_the_store_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four that ask at the same time as their training get their own answers, and find the same job."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -141,6 +141,7 @@ def test_batches_of_transformed_samples(small: Path, options: dict[str, Any]) ->
         assert equal(*both(data_set, 20, **collate))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_batches_of_all_codecs(tmp_path: Path, png: bytes, clips: Path, compression: Any) -> None:
     """Each kind of field, compressed (with a dictionary) and not."""
@@ -195,6 +196,7 @@ def test_empty_files(tmp_path: Path, memory: Any) -> None:
             assert [len(file) for batch in loader for file in batch[0]] == [0] * 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("threads", "ahead"), [(1, 1), (1, 30), (2, 2), (8, 1), (8, 30)])
 def test_threads_and_batches_ahead_change_nothing(fashion_set: Path, threads: int, ahead: int) -> None:
     """Real pictures; a batch is more than what one thread decodes at a time."""
@@ -217,6 +219,7 @@ def test_a_batch_is_the_callers_own(small: Path) -> None:
         assert sorted(records_of(kept)) == records(make_samples(COUNT, 1500))
 
 
+@pytest.mark.slow
 def test_the_length_is_the_number_of_batches(small: Path, opened: Openings) -> None:
     """Without drawing any; for one rank of several, too."""
     data_set = opened(small)
@@ -291,6 +294,7 @@ def test_an_epoch_may_be_left_early(small: Path, batches: int) -> None:
         assert indices_of(loader) == planned(small, loader.sampler.order, 0)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
 def test_an_error_in_the_training_loop_ends_the_threads(small: Path, error: BaseException) -> None:
     """And comes through as it is."""
@@ -304,6 +308,7 @@ def test_an_error_in_the_training_loop_ends_the_threads(small: Path, error: Base
         assert data_set.stats()["clients"] >= 1
 
 
+@pytest.mark.slow
 def test_dropping_a_loader_in_mid_epoch_ends_its_threads(small: Path) -> None:
     """Its iterator, its pool, and its connection."""
     with running_server(small, memory=0.3) as server:
@@ -352,6 +357,7 @@ def test_two_loaders_at_once(small: Path, smaller: Path) -> None:
             assert indices_of(each[side] for each in found) == planned(path, order, epoch)
 
 
+@pytest.mark.slow
 def test_loaders_in_several_threads(small: Path) -> None:
     """Each trains for itself, on one data set."""
     wrong: list[int] = []
@@ -440,6 +446,7 @@ def test_stages_say_where_the_time_goes(small: Path) -> None:
     assert text.splitlines()[-1] == f"slowest: {facts['slowest']}"
 
 
+@pytest.mark.slow
 def test_a_slow_transform_is_the_slowest_stage(small: Path) -> None:
     """By far."""
 

@@ -58,6 +58,7 @@ def test_epochs_differ_and_so_do_seeds(numbers: Path, protocol: ProtocolChoice) 
     assert same_place < 0.02
 
 
+@pytest.mark.slow
 @MANY_WORKERS
 @pytest.mark.parametrize("workers", [0, 1, 4, -1, -3])
 def test_workers_and_threads(numbers: Path, expected: list[list[int]], workers: int) -> None:
@@ -69,6 +70,7 @@ def test_workers_and_threads(numbers: Path, expected: list[list[int]], workers: 
         assert delivered(data_set, workers) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "workers"), [(0.2, 0), (0.5, -2), (1.0, -2), (None, 0)])
 def test_memory(numbers: Path, expected: list[list[int]], memory: Any, workers: int) -> None:
     """From more than a sixteenth to all of the data, or whatever is free."""
@@ -88,6 +90,7 @@ def test_a_server_that_was_started_by_hand(tmp_path: Path, memory: float) -> Non
         assert BrandSampler(data_set).order == BrandSampler(BrandDataset(tmp_path / "set", memory=memory)).order
 
 
+@pytest.mark.slow
 @MANY_WORKERS
 @pytest.mark.parametrize(("workers", "delays"), [(4, 1), (-3, 2)])
 def test_timing(numbers: Path, expected: list[list[int]], workers: int, delays: int) -> None:
@@ -97,6 +100,7 @@ def test_timing(numbers: Path, expected: list[list[int]], workers: int, delays: 
         assert delivered(data_set, workers) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 5, 640, 1000])
 def test_the_size_of_a_batch(numbers: Path, expected: list[list[int]], batch: int) -> None:
     """Batches are cut out of one order."""

@@ -113,6 +113,7 @@ def epochs(data_set: BrandDataset, threads: int, batch: int = 6, seed: int = 1) 
     return [drawn(loader) for _ in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RANDOM)
 def test_every_random_function(opened: Callable[[Draw], BrandDataset], name: str) -> None:
     """The same for 1, 2 and 4 threads, other batches and a second run; other for each sample, epoch and seed.

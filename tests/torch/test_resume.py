@@ -115,6 +115,7 @@ def check(
 # -- the sampler -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trip", "ranks"), [(through_json, 1), (through_torch, 2), (through_json, 3), (through_torch, 5)]
 )
@@ -190,6 +191,7 @@ def test_a_loop_over_epochs_goes_on(data_set: BrandDataset, epochs: list[list[in
 # -- BrandLoader -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trip", "ranks", "batch", "threads"),
     [(through_json, 1, BATCH, 1), (through_torch, 1, 7, 3), (through_json, 2, 3, 2), (through_torch, 3, 1, 1)],

@@ -78,6 +78,7 @@ def check(found: list[int], data_set: BrandDataset, broken: Collection[int], epo
 # -- damaged samples -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "protocol", "memory"), [(0, GROUPS, 0.7), (2, "slots", 1.0), (-1, "slots", 0.7), (-3, GROUPS, 1.0)]
 )
@@ -204,6 +205,7 @@ def test_a_whole_sample_of_a_small_group_is_found(
 # -- missing chunks --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [0, 2, -2])
 def test_a_missing_chunk_is_replaced_by_its_group(small: Path, tmp_path: Path, kind: int) -> None:
     """All of its samples, each listed; epochs stay as long as they are."""
@@ -237,6 +239,7 @@ def test_a_missing_chunk_of_more_than_64_samples(wide: Path) -> None:
         assert sum(len(batch[0]) for batch in loader_of(data_set, -1)) == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [0, -2])
 def test_a_missing_chunk_is_a_line_in_the_log_and_a_count(
     wide: Path, kind: int, caplog: pytest.LogCaptureFixture
@@ -268,6 +271,7 @@ def test_the_samples_of_a_missing_chunk_are_not_all_replaced_by_the_same_one(sma
         assert len({fact["by"] for fact in data_set.stats()["replaced"]}) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [0, -1])
 def test_a_missing_first_chunk_of_a_compressed_data_set(tmp_path: Path, kind: int) -> None:
     """The others are whole."""
@@ -313,6 +317,7 @@ def png(fashion: Path) -> bytes:
     return next((fashion / "test" / "8_bag").iterdir()).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "memory"), [(0, 1.0), (2, 0.7), (-1, 0.7), (-3, 1.0)])
 def test_files_that_do_not_decode_are_replaced(half_files: Path, kind: int, memory: float) -> None:
     """In memory or read exactly."""
