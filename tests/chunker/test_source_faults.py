@@ -132,6 +132,7 @@ def test_what_only_decoding_finds_is_kept_bit_for_bit_without_it(folder: Path, t
     assert files_below(tmp_path / "back") == files_below(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", ALL)
 def test_skipping_leaves_out_exactly_the_bad_file(photos: Path, folder: Path, tmp_path: Path, spoil: Spoil) -> None:
     """`--on-error skip`: report and skipped.tsv list it with its reason, everything else comes back."""
@@ -212,6 +213,7 @@ def test_two_files_of_one_stem_are_two_samples(photos: Path, tmp_path: Path) -> 
     assert files_below(tmp_path / "back") == files_below(tmp_path / "src")
 
 
+@pytest.mark.slow
 def test_clips_that_do_not_decode_are_skipped(clips: Path, tmp_path: Path) -> None:
     """Audio: a text, a picture and a head without a body."""
     shutil.copytree(clips, tmp_path / "src", ignore=shutil.ignore_patterns("*.tsv"))

@@ -41,6 +41,7 @@ def test_a_greeting_comes_back_as_it_was(said: Greeting) -> None:
         assert Greeting.from_json(text) == said
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_what_is_no_greeting(text: bytes) -> None:
     """A clear error, whatever it is."""
@@ -90,6 +91,7 @@ def test_a_greeting_of_another_version() -> None:
         Greeting.from_json(text)
 
 
+@pytest.mark.slow
 @given(GREETINGS, GREETINGS)
 def test_nodes_agree_where_all_but_number_and_version_are_the_same(mine: Greeting, theirs: Greeting) -> None:
     """And their numbers are two of the cluster's."""

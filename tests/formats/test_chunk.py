@@ -90,6 +90,7 @@ def test_a_front_comes_back(sizes: list[int], number: int, dictionary: bytes, da
     assert parse_preamble(file, NAME) == front.preamble
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.integers(0, 7))
 def test_any_flipped_bit_of_a_front_is_an_error(byte: int, bit: int) -> None:
     """No bit of preamble, header, dictionary or table is without a check."""

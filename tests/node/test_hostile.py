@@ -256,6 +256,7 @@ def test_garbage(server: RunningServer, texts: Path) -> None:
     assert server.facts()["clients"] == 1
 
 
+@pytest.mark.slow
 def test_half_messages(server: RunningServer, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that never ends is waited for only so long; one that comes byte by byte is as good as any."""
     monkeypatch.setattr(clients, "HALF_MESSAGE_S", 0.2)

@@ -57,6 +57,7 @@ def assert_every_sample_is_there(plan: Plan) -> None:
     assert read is None
 
 
+@pytest.mark.slow
 @examples(200)
 @given(orders(), epochs)
 def test_an_epoch_delivers_every_sample_exactly_once(order: Order, epoch: int) -> None:
@@ -64,6 +65,7 @@ def test_an_epoch_delivers_every_sample_exactly_once(order: Order, epoch: int) -
     assert sorted(order.plan(epoch).sample_of.tolist()) == list(range(order.samples))
 
 
+@pytest.mark.slow
 @examples(200)
 @given(orders(), epochs)
 def test_every_sample_is_in_memory_when_it_is_drawn(order: Order, epoch: int) -> None:
@@ -110,6 +112,7 @@ def test_a_draw_is_answered_from_the_group_that_it_names(order: Order, epoch: in
             assert asked % mapping.chunk_size == drawn % mapping.chunk_size
 
 
+@pytest.mark.slow
 @given(orders(), epochs)
 def test_a_plan_is_made_the_same_every_time(order: Order, epoch: int) -> None:
     """Neither numpy's global random state nor what was planned before changes a plan, and planning leaves it alone."""

@@ -193,6 +193,7 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
     return message
 
 
+@pytest.mark.slow
 @given(data=st.data(), asks=st.booleans())
 @examples(1000)
 def test_whatever_a_node_says_the_server_goes_on(

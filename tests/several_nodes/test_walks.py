@@ -32,6 +32,7 @@ def two_nodes() -> Cluster:
     return cluster
 
 
+@pytest.mark.slow
 @rounds(1)
 def test_every_page_has_one_owner_on_every_node(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever arrives late, whoever is slow, whichever stream ends: each answer is the plan's, and none is missing."""
@@ -96,6 +97,7 @@ def test_a_node_that_asks_twice_is_sent_once() -> None:
     cluster.end()
 
 
+@pytest.mark.slow
 def test_nodes_that_begin_at_different_positions_draw_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever is faster: every rank is refused before its first draw is answered, and hears who begins where."""
     caplog.set_level(logging.CRITICAL)

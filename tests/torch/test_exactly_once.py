@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -123,11 +122,19 @@ def test_edges_of_sizes(tmp_path: Path, edge: str, protocol: ProtocolChoice, thr
 
 @pytest.mark.parametrize(
     ("protocol", "memory"),
-    zip(
-        itertools.cycle(["stripes", "slots"]),
-        [600, 4000, "4kB", "0.01MiB", "30KiB", 0.02, 0.1, 0.5, 1.0, 10**12, "1TB"],
-        strict=False,
-    ),
+    [
+        ("stripes", 600),
+        ("slots", 4000),
+        ("stripes", "4kB"),
+        ("slots", "0.01MiB"),
+        ("stripes", "30KiB"),
+        ("slots", 0.02),
+        ("stripes", 0.1),
+        ("slots", 0.5),
+        ("stripes", 1.0),
+        ("slots", 10**12),
+        ("stripes", "1TB"),
+    ],
 )
 def test_memory_however_it_is_given(small: Path, protocol: ProtocolChoice, memory: Memory) -> None:
     """From less than the largest sample and less than a chunk to all of it: bytes, texts, fractions."""
