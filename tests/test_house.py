@@ -160,6 +160,7 @@ def test_the_table_of_tests_has_every_module_and_files_that_are_there(repository
     assert sorted(path for path in named if not (repository / "tests" / path).is_file()) == []
 
 
+@pytest.mark.slow
 def test_every_module_says_what_it_is_for(repository: Path) -> None:
     """Each module has a docstring."""
     silent = [

@@ -48,6 +48,7 @@ def prose(count: int) -> list[bytes]:
     return [f"the sample with number {i} says what the one before it said".encode() for i in range(count)]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 10**9), st.floats(1, 1e6))
 def test_chunks_are_64_samples_or_four_mebibytes(samples: int, mean: float) -> None:
     """At least 64 samples; where those are less than 4 MiB, as many as make the mean chunk at least that."""

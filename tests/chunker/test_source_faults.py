@@ -329,6 +329,7 @@ def test_a_folder_within_a_class_that_is_not_utf_8_is_a_problem(photos: Path, fo
     assert report.samples == 31
 
 
+@pytest.mark.slow
 def test_an_empty_folder_that_is_not_utf_8_is_no_crash(folder: Path, tmp_path: Path) -> None:
     """It cannot be kept by name: an error or a listed problem, never a traceback."""
     (folder / "tools" / os.fsdecode(b"caf\xe9")).mkdir()
@@ -350,6 +351,7 @@ def test_names_of_any_valid_kind_come_back(photos: Path, tmp_path: Path) -> None
     assert files_below(tmp_path / "back") == files_below(tmp_path / "src")
 
 
+@pytest.mark.slow
 def test_a_dry_run_counts_what_a_conversion_would_write(folder: Path, tmp_path: Path) -> None:
     """Samples, chunks, bytes, classes and bad files are those of the conversion; nothing is written."""
     truncated_jpeg(folder)

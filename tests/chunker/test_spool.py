@@ -38,6 +38,7 @@ def spooled(texts: list[str], folder: Path, seed: int = 0) -> SpoolSource:
     return spool((s for s in samples_of(texts)), SCHEMA, seed, folder, total=None, on_progress=silent)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(TEXTS, st.integers(1, 3000), st.integers(1, 50), st.integers(0, 5), st.randoms(use_true_random=False))
 def test_records_come_back_equal_for_any_run_size(

@@ -42,6 +42,7 @@ def assert_harmless(told: Outcome) -> None:
         assert not re.search(r"^brand: forged", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_every_verb_shows_such_names_escaped(hostile: Path, tmp_path: Path) -> None:
     """Paths, class names, keys and what is wrong; and the line count is that of the verb, not of the name."""
     target = tmp_path / "set\x1b[2J\n"

@@ -49,6 +49,7 @@ def test_what_is_no_greeting(text: bytes) -> None:
         Greeting.from_json(text)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(asdict(greeting(0)))), JSON | st.just("missing"))
 def test_a_greeting_with_a_wrong_field(name: str, value: Any) -> None:
     """Every field is checked: what passes is a value that the field may have."""

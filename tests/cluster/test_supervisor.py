@@ -80,6 +80,7 @@ class Watched:
         return True
 
 
+@pytest.mark.slow
 @given(st.binary(), st.lists(st.integers(1, 9)))
 def test_lines_are_whole_however_they_come(data: bytes, cuts: list[int]) -> None:
     """Cut into any pieces, the lines are those of the whole; the last one needs no end."""

@@ -52,6 +52,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(HEADERS)
 def test_a_header_comes_back(header: Header) -> None:
     """Pack, unpack: the same facts."""

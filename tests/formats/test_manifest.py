@@ -67,6 +67,7 @@ def test_a_manifest_is_made_for_people_and_machines() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(0, 7))
 def test_any_flipped_bit_is_an_error(byte: int, bit: int) -> None:
     """No bit of a manifest is without a check."""
@@ -202,6 +203,7 @@ def test_a_list_of_other_files_is_a_layout_error(change: dict[str, Any]) -> None
         parse_manifest(changed(lambda value: value.update(change)), NAME)
 
 
+@pytest.mark.slow
 @given(JSON, st.sampled_from(sorted({*json.loads(pack_manifest(GOOD))} - {"checksum"})))
 def test_any_json_in_any_key_is_a_manifest_or_a_format_error(value: Any, key: str) -> None:
     """Nothing that JSON can hold gets another error out of it, signed as it is."""

@@ -71,6 +71,7 @@ ArenaMachine.TestCase.settings = examples(40, stateful_step_count=25)
 TestArena = pytest.mark.slow(ArenaMachine.TestCase)
 
 
+@pytest.mark.slow
 @given(
     samples=st.lists(st.tuples(st.integers(0, 400), st.booleans()), min_size=1, max_size=12),
     page=st.sampled_from([64, 128, 512]),

@@ -263,6 +263,7 @@ def test_ctrl_c_does_not_take_the_server_from_others(texts: Path) -> None:
             assert servers_of(texts) == [first.server]
 
 
+@pytest.mark.slow
 def test_a_server_that_nobody_is_connected_to_ends(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner lives, and has dropped its data set: after `LINGER_S` it ends. One that nobody owns stays."""
     monkeypatch.setattr(lifetime, "LINGER_S", 0.05)

@@ -179,6 +179,7 @@ def test_many_questions_at_once_whose_answers_nobody_takes(server: RunningServer
             assert client.receive()[0] == Kind.STATS
 
 
+@pytest.mark.slow
 def test_ten_thousand_draws_whose_answers_nobody_takes(server: RunningServer, texts: Path) -> None:
     """Each with its release, as if the answer had been read: what waits is bounded, others are served."""
     with greeted(server.address, texts) as client:

@@ -27,6 +27,7 @@ def taken(outgoing: Outgoing) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 60), max_size=40), st.lists(st.lists(st.integers(0, 60), max_size=6), max_size=5))
 def test_unasked_all_comes_once_and_what_is_waited_for_comes_first(queued: set[int], asked: list[list[int]]) -> None:
     """In the order of the questions, each in the order of draws; what was not queued is nobody's matter."""

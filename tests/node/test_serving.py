@@ -183,6 +183,7 @@ def test_where_everything_fits_each_sample_is_read_once(texts: Path) -> None:
         assert server.facts()["memory"]["kept"] == server.facts()["memory"]["used"]
 
 
+@pytest.mark.slow
 def test_where_everything_fits_and_storage_is_slow(texts: Path) -> None:
     """Training waits for storage: still each sample is read once."""
     storage = CountedStorage(inner=SlowStorage(seed=3, longest_s=0.02))

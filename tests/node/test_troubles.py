@@ -149,6 +149,7 @@ def chunks(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
+@pytest.mark.slow
 def test_a_server_whose_storage_stalls_says_so(
     chunks: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def test_every_sample_is_in_memory_when_it_is_drawn(order: Order, epoch: int) ->
     assert_every_sample_is_there(order.plan(epoch))
 
 
+@pytest.mark.slow
 @given(orders(), epochs)
 def test_reads_are_inside_their_chunks_and_sorted(order: Order, epoch: int) -> None:
     """A read asks for samples that its chunk has, holds some of them, and is due no earlier than the one before it."""
@@ -100,6 +101,7 @@ def test_corner_cases_are_exactly_once_too(name: str, protocol: str, refill: str
         assert_every_sample_is_there(plan)
 
 
+@pytest.mark.slow
 @given(orders(), epochs)
 def test_a_draw_is_answered_from_the_group_that_it_names(order: Order, epoch: int) -> None:
     """The access sequence decides the group of every position, with slots also the slot."""
@@ -136,6 +138,7 @@ def test_seeds_and_epochs_differ(protocol: str) -> None:
     assert len({plan.reads.tobytes() for plan in plans}) == len(plans)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 300), st.integers(1, 64), st.data())
 def test_every_chunk_is_read_at_least_once_by_slots_and_once_in_full_by_stripes(
     samples: int, size: int, data: st.DataObject

@@ -117,6 +117,7 @@ def test_small_reads(of: tuple[str, int, str]) -> None:
     assert Order("golden", 23, 4, 3, 0, protocol, stripe, refill).plan(0).reads.tolist() == READS[of]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", DIGESTS)
 def test_larger_plans(of: tuple[str, int, str]) -> None:
     """All of a plan, by its digest."""
@@ -124,6 +125,7 @@ def test_larger_plans(of: tuple[str, int, str]) -> None:
     assert digest(Order("golden", 100_003, 64, 16, 2024, protocol, stripe, refill).plan(5)) == DIGESTS[of]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refill", ACROSS_DIGESTS)
 def test_a_larger_plan_across_nodes(refill: str) -> None:
     """All of a plan with its requests, by its digest."""

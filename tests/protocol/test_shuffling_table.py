@@ -52,6 +52,7 @@ def shuffling(protocol: str, n: int, stripe: int) -> tuple[Shuffling, float]:
     return measure(drawn, chunk_size=CHUNK, batch=BATCH), everywhere
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", TABLE)
 def test_each_figure_is_that_of_the_table(row: tuple[str, int, int]) -> None:
     """Pairs of a chunk within a batch; distance of two samples of a chunk, and of two that lie side by side."""

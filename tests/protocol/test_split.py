@@ -95,6 +95,7 @@ def test_every_rank_takes_exactly_a_batch_of_each_whole_global_batch(case: Case)
         assert Counter(taken[first : first + size]) == dict.fromkeys(range(ranks), case.batch)
 
 
+@pytest.mark.slow
 @given(cases())
 def test_the_last_incomplete_global_batch_is_dealt_in_turn(case: Case) -> None:
     """Position `j` of it to rank `j % ranks`, so that ranks differ by one sample at the most."""

@@ -127,6 +127,7 @@ def test_a_plan_of_some_size_is_that_of_the_model() -> None:
         assert ranges(reads) == [(one.chunk, one.first, one.count) for one in LARGE.in_order(group)]
 
 
+@pytest.mark.slow
 @given(cases())
 def test_every_stripe_is_read_exactly_once(case: Case) -> None:
     """The reads of an epoch are the stripes of all chunks, whole, no more."""
@@ -138,6 +139,7 @@ def test_every_stripe_is_read_exactly_once(case: Case) -> None:
     assert sorted(ranges(reads_of(case.plan()))) == expected
 
 
+@pytest.mark.slow
 @given(cases())
 def test_a_stripe_is_read_before_the_first_draw_of_each_of_its_samples(case: Case) -> None:
     """No deadline is later than the position of any sample of its stripe."""
@@ -212,6 +214,7 @@ def bags(plan: Plan) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     return np.maximum.reduceat(np.cumsum(change), np.arange(0, samples, mapping.group_size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stripe", [4, 8, 16])
 @pytest.mark.parametrize("n", [10, 16])
 def test_the_bag_of_a_group_holds_about_a_chunk(n: int, stripe: int) -> None:

@@ -46,6 +46,7 @@ def body_of(message: bytes, kind: PeerKind) -> memoryview:
     return body
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_drawing(data: Any) -> None:
     """`DRAWING` there and back; `front` is said when it is sent."""
@@ -62,6 +63,7 @@ def test_drawing(data: Any) -> None:
     assert (told.drawing.turn, told.drawing.number) == (drawing.turn, drawing.number)
 
 
+@pytest.mark.slow
 @given(st.integers(0, (1 << 32) - 1), st.integers(0, wire.MAX_ROOM), PLACES)
 def test_rooms_requests_and_fetches(number: int, room: int, places: list[int]) -> None:
     """There and back, whatever the positions are."""
@@ -85,6 +87,7 @@ def test_pushes(number: int, places: list[int], missed: int, pages: int) -> None
     assert found[3].tolist() == data.tolist()
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=100), st.integers(0, 50))
 def test_parts_of_an_answer(data: bytes, offset: int) -> None:
     """There and back; a part beyond the end of its answer is refused."""

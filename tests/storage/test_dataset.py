@@ -67,6 +67,7 @@ def test_ranges_are_those_of_the_model(layout: tuple[Any, Any]) -> None:
         assert start + size <= cut.offsets[block] + cut.sizes[block]
 
 
+@pytest.mark.slow
 def test_every_sample_is_what_was_packed(plain_set: Path, dense_set: Path) -> None:
     """By its index, raw or compressed."""
     assert [StoredDataSet(plain_set).sample(i) for i in range(10)] == SAMPLES

@@ -288,6 +288,7 @@ def packed(data: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.slow
 def test_extras_that_unpack_to_a_thousand_times_their_size_are_refused(clips: Path, tmp_path: Path) -> None:
     """Though they are signed: before anything of them is laid down, with both sizes."""
     with_extras(clips, packed(bytes(1 << 26)))

@@ -72,6 +72,7 @@ def figures(found: Shuffling) -> tuple[float, float, float]:
     return found.pairs, found.mates, found.neighbours
 
 
+@pytest.mark.slow
 @examples(200)
 @given(st.integers(0, 40).flatmap(lambda n: st.permutations(range(n))), st.integers(1, 45), st.integers(1, 45))
 def test_the_figures_are_those_of_their_definitions(order: list[int], chunk_size: int, batch: int) -> None:

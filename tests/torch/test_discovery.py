@@ -95,6 +95,7 @@ def test_two_that_say_they_are_the_same_node(store: Any, monkeypatch: pytest.Mon
         Job("job", 0, 2).meet("127.0.0.1:2")
 
 
+@pytest.mark.slow
 def test_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens there: the error names it, and what to do."""
     monkeypatch.setattr(discovery, "LIMIT_S", 0.2)

@@ -105,6 +105,7 @@ EDGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("threads", "protocol"), [(0, "slots"), (2, "stripes")])
 @pytest.mark.parametrize("edge", EDGES)
 def test_edges_of_sizes(tmp_path: Path, edge: str, protocol: ProtocolChoice, threads: int) -> None:
@@ -120,6 +121,7 @@ def test_edges_of_sizes(tmp_path: Path, edge: str, protocol: ProtocolChoice, thr
             assert each_once(loader, records(samples))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "memory"),
     [
@@ -146,6 +148,7 @@ def test_memory_however_it_is_given(small: Path, protocol: ProtocolChoice, memor
         assert facts["memory"]["used"] <= facts["memory"]["limit"] <= 75 * 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["stripes", "slots"])
 @pytest.mark.parametrize("memory", ["20kB", 1.0])
 def test_samples_from_nothing_to_more_than_the_memory(tmp_path: Path, protocol: ProtocolChoice, memory: Memory) -> None:

@@ -89,6 +89,7 @@ def both(data_set: BrandDataset, batch: int, **more: Any) -> tuple[list[Any], li
 # -- the same batches ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [1500, 0.3, 1.0])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("batch", [1, 7, 16, 17, 100])
@@ -122,6 +123,7 @@ def test_batches_of_tuples_with_strings(small: Path, fields: tuple[str, ...], tr
         assert equal(*both(data_set, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -324,6 +326,7 @@ def test_dropping_a_loader_in_mid_epoch_ends_its_threads(small: Path) -> None:
         wait_until(lambda: server.facts()["clients"] == 1, "only the one who looks is connected")
 
 
+@pytest.mark.slow
 def test_an_iterator_outlives_its_loader(small: Path) -> None:
     """`iter(BrandLoader(...))` is enough."""
     with served(small) as data_set:
@@ -395,6 +398,7 @@ def test_a_second_iterator_does_not_cut_the_first_short(small: Path) -> None:
 # -- how far ahead, and where the time goes --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "ahead"), [(1, 1), (1, 8), (4, 5)])
 def test_what_is_ahead_is_bounded(small: Path, batch: int, ahead: int) -> None:
     """While nobody takes a batch: those that are ready, and one request, which has half as many at the most."""
