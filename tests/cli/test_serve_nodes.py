@@ -196,7 +196,8 @@ def test_the_token_may_be_in_a_file(photos_set: Path, peers: list[str], tmp_path
 
 def test_it_ends_with_its_input(photos_set: Path, peers: list[str]) -> None:
     """However the holder of the other side has ended; also where it serves alone."""
-    alone, several = [], ["--node", 0, "--peers", ",".join(peers)]
+    alone: list[object] = []
+    several = ["--node", 0, "--peers", ",".join(peers)]
     for args, blow in ((alone, signal.SIGTERM), (several, signal.SIGKILL)):
         holder = subprocess.Popen(["sleep", "1000"], stdout=subprocess.PIPE)
         assert holder.stdout is not None
