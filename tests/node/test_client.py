@@ -77,6 +77,7 @@ def test_storage_that_hangs(texts: Path, depth: int, monkeypatch: pytest.MonkeyP
         tickets = list(BrandSampler(data_set, seed=1))
         got = data_set.__getitems__(tickets[:10])
         assert [number for number, _ in got] == [index for _, index in got]
+        storage.release()  # the server's end would wait for the reads
 
 
 def test_more_clients_at_once_than_the_queue_holds(texts: Path) -> None:
