@@ -276,7 +276,7 @@ else:
 for number, batch in enumerate(loader):
     if number == 3:
         tell()
-        time.sleep(60)
+        time.sleep(1000)
 """
 
 
