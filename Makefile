@@ -10,15 +10,18 @@ DEV := $(VENV)/.ready-dev
 DOCS := $(VENV)/.ready-docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test explore lint bench docs clean
+.PHONY: help demo quick test explore marks coverage lint bench docs clean
 help:
 	@echo "make demo    convert, look at, verify and train from a small real data set"
-	@echo "make test    all tests but the large real sets"
-	@echo "make explore ROUNDS of each test of chance (100) and ten times the Hypothesis examples, with a fresh SEED that it"
-	@echo "             prints; an hour or more. make explore SEED=N has the same again"
+	@echo "make quick   all tests but the slow ones: less than a minute"
+	@echo "make test    all tests but the large real sets, other frameworks and the pages"
+	@echo "make explore ROUNDS of each test of chance (100) and twenty times the Hypothesis examples, with a fresh SEED that"
+	@echo "             it prints; an hour or more. make explore SEED=N has the same again"
+	@echo "make marks   measure which tests are marked slow and are not, and the other way round"
+	@echo "make coverage  the lines of brand/node that its own tests do not run"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   all benchmarks; rivals take part where they are installed (bench/README.md)"
-	@echo "make docs    the documentation as HTML in docs/_build/html"
+	@echo "make docs    the documentation as HTML in docs/_build/html; what its pages show is run"
 	@echo "make clean   remove what these made"
 
 $(SETUP): pyproject.toml
@@ -48,15 +51,27 @@ demo: $(SETUP)
 	$(BIN)/brand convert audio examples/data/clips $(DEMO)/clips.brand --transcripts examples/data/clips/transcripts.tsv
 	$(BIN)/brand cat $(DEMO)/clips.brand 0
 
+quick: $(DEV)
+	$(BIN)/python -m pytest -n auto -m "not slow and not realdata and not frameworks and not pages"
+
 test: $(DEV)
 	$(BIN)/python -m pytest -n auto
 
 # The kills, the walks and the Hypothesis tests of `make test`, many more of each, and others in each run.
 explore: SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 explore: $(DEV)
-	$(BIN)/python -m pytest -n auto -m "(rounds or hypothesis) and not realdata" --rounds $(ROUNDS) --seed $(SEED) \
+	$(BIN)/python -m pytest -n auto -m "(rounds or hypothesis) and not realdata and not pages" --rounds $(ROUNDS) --seed $(SEED) \
 		--hypothesis-profile explore --hypothesis-seed $(SEED)
 	$(BIN)/python -m brand.testing.integrity --trials $$((200 * $(ROUNDS))) --seed $(SEED)
+
+marks: $(DEV)
+	$(BIN)/python -m tests.marks
+
+coverage: $(DEV)
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -n auto tests/node tests/several_nodes
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --include "brand/node/*"
 
 lint: $(DEV)
 	$(BIN)/ruff check
@@ -73,7 +88,8 @@ bench: $(DEV)
 
 docs: $(DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python -m pytest -n auto -m pages
 	@echo "open docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) $(DEMO) $(SCRATCH) build dist docs/_build docs/api *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) $(SCRATCH) build dist docs/_build docs/api *.egg-info .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

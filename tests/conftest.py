@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from brand.chunker import convert_audio, convert_images
+from brand.node import launch, session
+from brand.testing import node as running_node
 from tests import rounds
 from tests.leftovers import Leftovers
-from tests.support import Disk, options
+from tests.support import LIMIT_S, Disk, options
 
 rounds.register_profiles()
 
@@ -45,6 +47,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for line in rounds.figures([r for r in reports if isinstance(r, pytest.TestReport) and "rounds" in r.keywords]):
             terminalreporter.write_line(line)
         terminalreporter.write_line(header)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """No limit of ours on a start, an answer or an end is over because the machine has much else to do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "START_LIMIT_S", LIMIT_S)
+        patch.setattr(session, "START_LIMIT_S", LIMIT_S)
+        patch.setattr(session, "ANSWER_LIMIT_S", LIMIT_S)
+        patch.setattr(running_node, "END_LIMIT_S", LIMIT_S)
+        yield
 
 
 @pytest.fixture(scope="session")

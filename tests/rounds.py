@@ -7,7 +7,7 @@
 The seed and its number fix the random numbers of a round. `make test` runs as many rounds as the test says (here 10)
 with seed 0, so a red round stays red. `make explore` runs a hundred of each test with a fresh seed, and prints it;
 `pytest TEST --rounds 100 --seed 7 -k 7-42` runs round 42 of seed 7 again. `examples` does the same for Hypothesis: the
-same examples in each `make test`, ten times as many and other ones in each `make explore`.
+same examples in each `make test`, twenty times as many and other ones in each `make explore`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 
 FIXED_SEED = 0
 _USUAL_EXAMPLES = 100
-_MORE = 10
+_MORE = 20
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 

@@ -8,7 +8,7 @@ A page's blocks run from top to bottom in a folder that holds `examples/`:
     ```text      with `<!-- output -->` above it: what the Python block before it prints, or the error it ends with
 
 `<!-- setup` ... `-->` holds commands that are not shown; there, `$ fashion-mnist` makes the data sets that training.md
-converts. `python -m tests.test_docs [PAGE...]` writes what is printed today into the pages.
+converts. `make docs` runs the pages, `python -m tests.test_docs [PAGE...]` writes what is printed today into them.
 """
 
 from __future__ import annotations
@@ -222,6 +222,7 @@ def _end_servers() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.pages
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "statistics.md"])  # its counters depend on timing
 def test_a_page_shows_what_happens(name: str, tmp_path: Path) -> None:
     """Every block of the page prints what the page says it prints."""
@@ -236,6 +237,12 @@ def test_links_lead_to_files(name: str) -> None:
     targets = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", text)
     missing = [target for target in targets if not (ROOT / name).parent.joinpath(target).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("name", [page.name for page in DOCS.glob("*.md")])
+def test_a_page_says_what_is_and_not_what_is_to_come(name: str) -> None:
+    """`not yet` in a page is true on the day when it is written, and nothing reminds us of it afterwards."""
+    assert not re.search(r"\bnot\s+yet\b", (DOCS / name).read_text(encoding="utf-8"), re.IGNORECASE)
 
 
 def test_every_error_is_explained() -> None:

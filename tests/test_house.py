@@ -37,6 +37,7 @@ def test_importing_brand_loads_no_heavy_library() -> None:
     assert not {"torch", "grpc", "click", "rich", "PIL", "soundfile"} & set(loaded)
 
 
+@pytest.mark.slow
 def test_the_data_set_class_is_found_lazily() -> None:
     """`from brand import BrandDataset` is the class of `brand.torch`, and loads torch only then."""
     told = python(
@@ -118,6 +119,7 @@ def test_no_file_of_the_library_is_long(repository: Path) -> None:
     assert {path.name: lines for path, lines in lengths.items() if lines > MOST_LINES} == {}
 
 
+@pytest.mark.slow
 def test_the_library_neither_prints_nor_reads_the_environment(repository: Path) -> None:
     """No call of print; os.environ only where it is asked which rank this is, as launchers say it there."""
     found = []
@@ -142,6 +144,23 @@ def test_verbs_print_through_one_function(repository: Path) -> None:
     assert found == {"output.py", "cat.py"}
 
 
+def room_and_name(path: Path) -> str:
+    """How the table of tests names a module: rooms within a room are left out, so that a move within a room is free."""
+    return "/".join((*path.parts[:-1][:1], path.stem))
+
+
+def test_the_table_of_tests_has_every_module_and_files_that_are_there(repository: Path) -> None:
+    """`tests/README.md` says which test files prove a module."""
+    table = (repository / "tests" / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w/]+)` \| (.+) \|$", table, re.MULTILINE))
+    named = {path for tests in rows.values() for path in re.findall(r"`(.+?)`", tests)}
+    package = repository / "brand"
+    modules = {room_and_name(p.relative_to(package)) for p in package.rglob("*.py") if p.name != "__init__.py"}
+    assert set(rows) == modules
+    assert sorted(path for path in named if not (repository / "tests" / path).is_file()) == []
+
+
+@pytest.mark.slow
 def test_every_module_says_what_it_is_for(repository: Path) -> None:
     """Each module has a docstring."""
     silent = [

@@ -65,6 +65,7 @@ def test_what_was_never_escaped_is_not_taken_back(text: str) -> None:
         unescaped(text)
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_json_keeps_its_values(text: str) -> None:
     """A document that is shown parses to what it was made of, and holds nothing that acts."""

@@ -28,6 +28,6 @@ def test_examples_grow_with_the_profile() -> None:
     """What a Hypothesis test says is what it has under the usual profile; other settings stay."""
     usual, explore = settings.get_profile("brand"), settings.get_profile("explore")
     assert examples(60).max_examples == 60 * settings().max_examples // usual.max_examples
-    assert explore.max_examples == 10 * usual.max_examples
+    assert explore.max_examples == 20 * usual.max_examples
     assert (usual.derandomize, explore.derandomize) == (True, False)
     assert examples(60, stateful_step_count=7).stateful_step_count == 7

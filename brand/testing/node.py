@@ -26,7 +26,8 @@ from brand.node.server import NodeServer
 from brand.storage.dataset import StoredDataSet
 from brand.testing.storage import Habit
 
-_END_LIMIT_S: Final = 30.0
+END_LIMIT_S: Final = 30.0
+"""How long a server may take to end."""
 
 
 def random_address() -> str:
@@ -111,8 +112,8 @@ def running(path: str, server: NodeServer) -> Iterator[RunningServer]:
         yield RunningServer(path, server.address, server, thread)
     finally:
         server.stop()
-        thread.join(_END_LIMIT_S)
+        thread.join(END_LIMIT_S)
         if faults:
             raise faults[0]
         if thread.is_alive():
-            raise TimeoutError(f"the node server at {server.address} did not end within {_END_LIMIT_S:.0f} s")
+            raise TimeoutError(f"the node server at {server.address} did not end within {END_LIMIT_S:.0f} s")

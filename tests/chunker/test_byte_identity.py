@@ -74,6 +74,7 @@ def convert(request: pytest.FixtureRequest, photos: Path, clips: Path, tmp_path:
     }[request.param]
 
 
+@pytest.mark.slow
 def test_the_bytes_do_not_depend_on_processes_or_run(convert: Convert, tmp_path: Path) -> None:
     """One, two, three processes, and once more: every file is the same, and nothing else lies there."""
     digests = []
@@ -108,6 +109,7 @@ def test_reindex_writes_the_same_bytes(convert: Convert, tmp_path: Path) -> None
     assert tree_digest(tmp_path / "set") == before
 
 
+@pytest.mark.slow
 def test_unpacked_folders_convert_to_the_same_bytes(photos: Path, clips: Path, tmp_path: Path) -> None:
     """Convert, unpack, convert: the same data set, since the folder is the same."""
     plain = Options(layout=Layout(5), jobs=2)

@@ -54,6 +54,7 @@ def found(folder: Folder) -> list[tuple[str, int]]:
     return [(folder.listing.key(index), labels[index]) for index in range(len(folder.listing))]
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.lists(PATHS, min_size=1, max_size=14))
 @example([("c", "a-b"), ("c", "a", "b"), ("c", "a.b"), ("c", "a0")])
@@ -72,6 +73,7 @@ def test_classes_labels_and_order_are_image_folders(paths: list[tuple[str, ...]]
             assert folder.problems == []
 
 
+@pytest.mark.slow
 @examples(40)
 @given(st.lists(st.lists(NAMES, min_size=1, max_size=3).map(tuple), min_size=1, max_size=12))
 @example([("a-b",), ("a", "b"), ("a.b",), ("a", "c", "d"), ("Z",)])

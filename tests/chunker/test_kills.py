@@ -66,7 +66,7 @@ def reach(process: subprocess.Popen[bytes], target: Path, count: int) -> None:
 
 
 @pytest.mark.slow
-@rounds(3)
+@rounds(1)
 def test_a_conversion_is_killed(conversions: Conversions, tmp_path: Path, left: Leftovers, chance: Chance) -> None:
     """All its processes, its parent or one worker, once to three times; unfinished, it reads as no data set."""
     rng, target = chance.rng, tmp_path / "set"

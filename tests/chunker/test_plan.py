@@ -48,6 +48,7 @@ def prose(count: int) -> list[bytes]:
     return [f"the sample with number {i} says what the one before it said".encode() for i in range(count)]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 10**9), st.floats(1, 1e6))
 def test_chunks_are_64_samples_or_four_mebibytes(samples: int, mean: float) -> None:
     """At least 64 samples; where those are less than 4 MiB, as many as make the mean chunk at least that."""
@@ -177,6 +178,7 @@ def test_raw_bytes_are_estimated_from_the_probe_where_unknown() -> None:
     assert plan(probe, raw_bytes=None, samples=1000).raw_bytes == 700_000
 
 
+@pytest.mark.slow
 def test_the_plan_does_not_depend_on_the_hash_seed() -> None:
     """Compression and identity are the same in every interpreter (sets and dicts of bytes are ordered by it)."""
     code = (

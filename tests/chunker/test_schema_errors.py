@@ -87,6 +87,7 @@ def test_a_wrong_value_names_sample_and_field(
     assert not (tmp_path / "set" / "brand.json").exists()
 
 
+@pytest.mark.slow
 def test_json_nested_too_deep_is_a_schema_error(tmp_path: Path) -> None:
     """Not a RecursionError."""
     deep: list[Any] = []

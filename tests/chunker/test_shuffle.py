@@ -30,6 +30,7 @@ def model(samples: int, seed: int) -> NDArray[np.intp]:
     return np.argsort(np.random.Philox(key=seed).random_raw(samples), kind="stable")
 
 
+@pytest.mark.slow
 @examples(150)
 @given(st.integers(1, 400), st.integers(0, 2**64 - 1), st.integers(1, 500))
 def test_the_order_is_the_argsort_of_the_keys_for_any_block(samples: int, seed: int, block: int) -> None:
@@ -68,6 +69,7 @@ def test_seeds_give_different_orders() -> None:
     assert len({tuple(order(40, seed).tolist()) for seed in range(100)}) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1 << 21, 5])
 def test_every_place_is_equally_likely(block: int) -> None:
     """Chi-square over 1,000 fixed seeds: each of 12 indices lies at each of 12 places about equally often."""

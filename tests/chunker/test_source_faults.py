@@ -132,6 +132,7 @@ def test_what_only_decoding_finds_is_kept_bit_for_bit_without_it(folder: Path, t
     assert files_below(tmp_path / "back") == files_below(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", ALL)
 def test_skipping_leaves_out_exactly_the_bad_file(photos: Path, folder: Path, tmp_path: Path, spoil: Spoil) -> None:
     """`--on-error skip`: report and skipped.tsv list it with its reason, everything else comes back."""
@@ -148,6 +149,7 @@ def test_skipping_leaves_out_exactly_the_bad_file(photos: Path, folder: Path, tm
     assert [error for step in verify(tmp_path / "set") for error in step.errors] == []
 
 
+@pytest.mark.slow
 def test_many_bad_files_are_all_listed(photos: Path, folder: Path, tmp_path: Path) -> None:
     """Sorted by path, each once; the command shows the first ten and says how many there are."""
     names = {spoil(folder) for spoil in (truncated_jpeg, truncated_png, damaged_webp, name_that_is_not_utf_8)}
@@ -211,6 +213,7 @@ def test_two_files_of_one_stem_are_two_samples(photos: Path, tmp_path: Path) -> 
     assert files_below(tmp_path / "back") == files_below(tmp_path / "src")
 
 
+@pytest.mark.slow
 def test_clips_that_do_not_decode_are_skipped(clips: Path, tmp_path: Path) -> None:
     """Audio: a text, a picture and a head without a body."""
     shutil.copytree(clips, tmp_path / "src", ignore=shutil.ignore_patterns("*.tsv"))
@@ -326,6 +329,7 @@ def test_a_folder_within_a_class_that_is_not_utf_8_is_a_problem(photos: Path, fo
     assert report.samples == 31
 
 
+@pytest.mark.slow
 def test_an_empty_folder_that_is_not_utf_8_is_no_crash(folder: Path, tmp_path: Path) -> None:
     """It cannot be kept by name: an error or a listed problem, never a traceback."""
     (folder / "tools" / os.fsdecode(b"caf\xe9")).mkdir()
@@ -347,6 +351,7 @@ def test_names_of_any_valid_kind_come_back(photos: Path, tmp_path: Path) -> None
     assert files_below(tmp_path / "back") == files_below(tmp_path / "src")
 
 
+@pytest.mark.slow
 def test_a_dry_run_counts_what_a_conversion_would_write(folder: Path, tmp_path: Path) -> None:
     """Samples, chunks, bytes, classes and bad files are those of the conversion; nothing is written."""
     truncated_jpeg(folder)

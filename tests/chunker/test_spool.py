@@ -38,6 +38,7 @@ def spooled(texts: list[str], folder: Path, seed: int = 0) -> SpoolSource:
     return spool((s for s in samples_of(texts)), SCHEMA, seed, folder, total=None, on_progress=silent)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(TEXTS, st.integers(1, 3000), st.integers(1, 50), st.integers(0, 5), st.randoms(use_true_random=False))
 def test_records_come_back_equal_for_any_run_size(
@@ -128,6 +129,7 @@ def test_progress_counts_samples_and_bytes(tmp_path: Path, monkeypatch: pytest.M
     assert told[-1] == Progress("spool", 3000, 3000, raw, raw)
 
 
+@pytest.mark.slow
 def test_a_data_set_does_not_depend_on_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A generator larger than one run gives the bytes that it gives in one run, and every sample comes back."""
     texts = [f"{i} " * (i % 50) for i in range(4000)]

@@ -75,6 +75,7 @@ def test_a_disk_that_fills_up_while_samples_are_spooled_is_a_clear_error(
     assert not (target / "brand.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [2_000, 10_000, 60_000])
 def test_a_limit_on_file_sizes_is_a_clear_error(photos: Path, tmp_path: Path, limit: int) -> None:
     """`ulimit -f`: no chunk is published that could not be written whole, and without the limit it goes on."""
@@ -100,6 +101,7 @@ def test_a_read_only_target_is_a_clear_error(photos: Path, disk: Disk) -> None:
     assert "Errno" not in told.err
 
 
+@pytest.mark.slow
 def test_too_few_open_files_is_a_clear_error_or_none_at_all(fashion: Path, tmp_path: Path) -> None:
     """With `ulimit -n 40` files cannot be read 64 at a time: no traceback, and nothing wrong is written."""
     target = tmp_path / "set"

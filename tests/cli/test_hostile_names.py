@@ -42,6 +42,7 @@ def assert_harmless(told: Outcome) -> None:
         assert not re.search(r"^brand: forged", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_every_verb_shows_such_names_escaped(hostile: Path, tmp_path: Path) -> None:
     """Paths, class names, keys and what is wrong; and the line count is that of the verb, not of the name."""
     target = tmp_path / "set\x1b[2J\n"
@@ -114,6 +115,7 @@ def test_skipped_tsv_gives_every_name_back(hostile: Path, tmp_path: Path) -> Non
     assert [(problem.path, problem.reason) for problem in report.skipped] == [tuple(row) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_text_on_a_terminal_does_not_act(tmp_path: Path) -> None:
     """`cat` shows the texts of a sample on one line each; `--field` into a pipe gives the text as it is."""
     text = "one\x1b[31m\ntwo\u202e"

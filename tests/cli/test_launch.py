@@ -17,8 +17,8 @@ import pytest
 from brand.cluster.launcher import free_ports
 from brand.errors import ServerError
 from brand.node.client import look_at
-from tests.nodes.support import Rank, check_epoch, draw_in_step, node_of
 from tests.orders import order_of
+from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of
 from tests.support import LIMIT_S, Outcome, brand, running_brand, wait_until
 
 SSH = """#!/bin/sh

@@ -179,6 +179,7 @@ def test_an_unfinished_share_is_explained(shares: Path) -> None:
         assert_refused(brand(verb, shares / "0", *more), 1, "not finished", "same `brand partition` command again")
 
 
+@pytest.mark.slow
 def test_a_bar_is_shown_on_a_terminal(photos_set: Path, tmp_path: Path) -> None:
     """One line with counts that ends at 100 %; the result follows."""
     code, seen = on_terminal("partition", photos_set, "--nodes", 2, tmp_path / "{node}")
@@ -214,6 +215,7 @@ def test_a_full_disk_is_a_clear_error_and_with_space_it_goes_on(
     assert tree_digest(disk.folder / "share") == tree_digest(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_sizes_is_a_clear_error(photos_set: Path, tmp_path: Path) -> None:
     """`ulimit -f`: a chunk that cannot be copied whole does not appear, and without the limit it goes on."""
     command = ("partition", photos_set, "--nodes", 1, tmp_path / "share", "--copy")
@@ -234,15 +236,27 @@ def many(fashion: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.fixture(scope="module")
+def whole(many: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """The shares of three nodes, as a command that nothing stops writes them."""
+    out = tmp_path_factory.mktemp("whole")
+    assert brand("partition", many, "--nodes", 3, "--copy", "--group-chunks", 2, out / "{node}").code == 0
+    return [tree_digest(out / str(node)) for node in range(3)]
+
+
 def held(folder: Path) -> int:
     """Chunks of a share that are there."""
     return len(os.listdir(folder / "chunks")) if (folder / "chunks").exists() else 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize(("node", "moment"), [(0, 0), (0, 100), (1, 1), (2, 200)])
-def test_stopped_at_any_moment_it_goes_on(many: Path, tmp_path: Path, node: int, moment: int, stop: int) -> None:
+@pytest.mark.parametrize(
+    ("node", "moment", "stop"),
+    [(0, 0, signal.SIGINT), (0, 100, signal.SIGKILL), (1, 1, signal.SIGKILL), (2, 200, signal.SIGINT)],
+)
+def test_stopped_at_any_moment_it_goes_on(
+    many: Path, whole: list[dict[str, str]], tmp_path: Path, node: int, moment: int, stop: int
+) -> None:
     """What looks finished is whole, what is not says so, and the same command ends as if nothing had been."""
     command = ("partition", str(many), "--nodes", "3", "--copy", "--group-chunks", "2", str(tmp_path / "{node}"))
     with running_brand(*command) as process:
@@ -257,10 +271,7 @@ def test_stopped_at_any_moment_it_goes_on(many: Path, tmp_path: Path, node: int,
             assert_refused(brand("info", folder), 1, "same `brand partition` command again")
     done = brand(*command)
     assert done.code == 0, done.err
-    whole = tmp_path / "whole"
-    assert brand(*command[:-1], str(whole / "{node}")).code == 0
-    for number in range(3):
-        assert tree_digest(tmp_path / str(number)) == tree_digest(whole / str(number))
+    assert [tree_digest(tmp_path / str(number)) for number in range(3)] == whole
 
 
 @pytest.mark.slow

@@ -119,6 +119,7 @@ def test_what_the_page_cache_kept_is_told(
     assert "times over" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known")
 def test_curves_are_drawn(photos_set: Path, tmp_path: Path) -> None:
     """As a picture of the kind that the name asks for."""

@@ -19,7 +19,7 @@ from brand.chunker import convert_images
 from brand.cluster.launcher import free_ports
 from brand.node.client import look_at
 from tests.cli.test_launch import certificate, check_draws
-from tests.nodes.support import TOKEN
+from tests.several_nodes.support import TOKEN
 from tests.support import LIMIT_S, brand, options, wait_until
 
 pytestmark = pytest.mark.slow
@@ -161,43 +161,20 @@ def test_a_node_alone_says_for_whom_it_waits(photos_set: Path, peers: list[str])
         assert node.ends() == 0
 
 
-def disagreeing(first: list[object], second: list[object], tokens: tuple[str, str] = (TOKEN, TOKEN)) -> tuple[str, str]:
-    """The last words of the one of two nodes that finds the other one first, and ends; what the other one says."""
-    with serving(*first, token=tokens[0]) as one:
+def test_another_data_set_ends_it(photos: Path, photos_set: Path, peers: list[str], tmp_path: Path) -> None:
+    """The node that finds the other one first; both nodes and both data sets are named, on both sides."""
+    convert_images(photos, tmp_path / "other.brand", options(8, seed=1))
+    args = ["--peers", ",".join(peers[:2]), "--node"]
+    with serving(photos_set, *args, 0) as one:
         one.says("listens at")
-        with serving(*second, token=tokens[1]) as two:
+        with serving(tmp_path / "other.brand", *args, 1) as two:
             wait_until(lambda: any(node.process.poll() is not None for node in (one, two)), "one ends")
             ended, other = (one, two) if two.process.poll() is None else (two, one)
             assert ended.ends() == 2
             other.says(r"^WARNING: ipv4:127\.0\.0\.1\S* is turned away: ")
-            return ended.said[-1], next(line for line in other.said if "turned away" in line)
-
-
-def test_another_token_ends_it(photos_set: Path, peers: list[str]) -> None:
-    """The one that was not let in is told so; the other one says no more than that it turned somebody away."""
-    args = [photos_set, "--peers", ",".join(peers[:2]), "--node"]
-    ended, other = disagreeing([*args, 0], [*args, 1], (TOKEN, f"{TOKEN}!"))
-    assert re.fullmatch(r"brand: node [01] at 127\S+ has another token: start all nodes with the same", ended)
-    assert other.endswith("is turned away: not let in")
-
-
-def test_another_data_set_ends_it(photos: Path, photos_set: Path, peers: list[str], tmp_path: Path) -> None:
-    """Both nodes and both data sets are named, on both sides."""
-    convert_images(photos, tmp_path / "other.brand", options(8, seed=1))
-    args = ["--peers", ",".join(peers[:2]), "--node"]
-    ended, other = disagreeing([photos_set, *args, 0], [tmp_path / "other.brand", *args, 1])
-    assert re.fullmatch("brand: node [01] serves data set [0-9a-f]{32}, node [01] data set [0-9a-f]{32}", ended)
-    assert other.endswith(ended.removeprefix("brand: "))
-
-
-def test_another_number_of_nodes_ends_it(photos_set: Path, peers: list[str]) -> None:
-    """Who lists how many is said."""
-    args = [photos_set, "--peers"]
-    ended, _ = disagreeing([*args, ",".join(peers[:2]), "--node", 0], [*args, ",".join(peers), "--node", 1])
-    assert ended in (
-        "brand: node 1 knows of 3 nodes, node 0 2 nodes",
-        "brand: node 0 knows of 2 nodes, node 1 3 nodes",
-    )
+            last, told = ended.said[-1], next(line for line in other.said if "turned away" in line)
+    assert re.fullmatch("brand: node [01] serves data set [0-9a-f]{32}, node [01] data set [0-9a-f]{32}", last)
+    assert told.endswith(last.removeprefix("brand: "))
 
 
 def test_the_token_may_be_in_a_file(photos_set: Path, peers: list[str], tmp_path: Path) -> None:
@@ -217,10 +194,11 @@ def test_the_token_may_be_in_a_file(photos_set: Path, peers: list[str], tmp_path
             node.says("^all 3 nodes are connected$")
 
 
-@pytest.mark.parametrize("kill", [False, True])
-def test_it_ends_with_its_input(photos_set: Path, peers: list[str], kill: bool) -> None:
-    """However whoever held the other side has ended; also where it serves alone."""
-    for args in ([], ["--node", 0, "--peers", ",".join(peers)]):
+def test_it_ends_with_its_input(photos_set: Path, peers: list[str]) -> None:
+    """However the holder of the other side has ended; also where it serves alone."""
+    alone: list[object] = []
+    several = ["--node", 0, "--peers", ",".join(peers)]
+    for args, blow in ((alone, signal.SIGTERM), (several, signal.SIGKILL)):
         holder = subprocess.Popen(["sleep", "1000"], stdout=subprocess.PIPE)
         assert holder.stdout is not None
         command = [sys.executable, "-m", "brand", "serve", photos_set, "--until-eof", *args]
@@ -233,7 +211,7 @@ def test_it_ends_with_its_input(photos_set: Path, peers: list[str], kill: bool) 
         ) as served:
             assert served.stdout is not None
             assert served.stdout.readline().startswith(b"unix:@")
-            holder.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+            holder.send_signal(blow)
             assert served.wait(LIMIT_S) == 0
         holder.wait(LIMIT_S)
         holder.stdout.close()

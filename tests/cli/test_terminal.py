@@ -40,6 +40,7 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
+@pytest.mark.slow
 def test_a_conversion_shows_a_bar_on_a_terminal(photos: Path, tmp_path: Path) -> None:
     """One line a stage, with counts, that ends at 100 %; the result follows."""
     code, seen = on_terminal("convert", "images", photos, tmp_path / "set", "-j", 2)
@@ -52,6 +53,7 @@ def test_a_conversion_shows_a_bar_on_a_terminal(photos: Path, tmp_path: Path) ->
     assert "scan: 31" not in told
 
 
+@pytest.mark.slow
 def test_json_shows_no_bar_on_a_terminal(photos: Path, tmp_path: Path) -> None:
     """The document is all there is."""
     code, seen = on_terminal("convert", "images", photos, tmp_path / "set", "--json")
@@ -60,6 +62,7 @@ def test_json_shows_no_bar_on_a_terminal(photos: Path, tmp_path: Path) -> None:
     assert "\x1b" not in seen
 
 
+@pytest.mark.slow
 def test_binary_data_is_not_written_to_a_terminal(photos_set: Path) -> None:
     """`brand cat --field image` says how to keep it instead."""
     code, seen = on_terminal("cat", photos_set, 0, "--field", "image")
@@ -69,12 +72,14 @@ def test_binary_data_is_not_written_to_a_terminal(photos_set: Path) -> None:
     assert "PNG\r" not in seen
 
 
+@pytest.mark.slow
 def test_text_is_written_to_a_terminal(photos_set: Path) -> None:
     """Only bytes are held back."""
     code, seen = on_terminal("cat", photos_set, 0, "--field", "key")
     assert (code, seen.strip()) == (0, "animals/armadillo.png")
 
 
+@pytest.mark.slow
 def test_errors_end_the_bar_and_stand_below_it(photos: Path, tmp_path: Path) -> None:
     """The cursor is shown again and the message is a line of its own."""
     source = tmp_path / "src" / "a"

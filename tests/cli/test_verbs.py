@@ -55,6 +55,7 @@ def test_the_version_is_the_librarys() -> None:
     assert ok(brand("--version")).out.strip() == f"brand, version {library.__version__}"
 
 
+@pytest.mark.slow
 def test_python_m_brand_is_the_command(photos_set: Path) -> None:
     """In a process of its own, and as the script that is installed."""
     assert ok(brand_process("--version")).out == ok(brand("--version")).out
@@ -173,6 +174,7 @@ def test_cat_shows_a_sample(photos: Path, photos_set: Path) -> None:
     assert f"image  image/png, {size:,} bytes" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 7, 30])
 def test_cat_gives_the_original_bytes_of_a_field(photos: Path, photos_set: Path, index: int) -> None:
     """`brand cat DST 7 --field image > picture.png` is the file, without a line break added."""

@@ -166,6 +166,7 @@ def test_unpacking_python_samples_is_wrong_use(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_traceback(photos_set: Path) -> None:
     """`brand info ... | head -0`."""
     read, write = os.pipe()
@@ -179,6 +180,7 @@ def test_a_closed_pipe_is_no_traceback(photos_set: Path) -> None:
     os.close(write)
 
 
+@pytest.mark.slow
 def test_paths_that_are_not_utf_8_are_no_traceback(photos: Path, tmp_path: Path) -> None:
     """Source, target and results may lie under such names, also where the locale makes stdout strict."""
     strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
@@ -207,6 +209,7 @@ def test_a_field_without_permission_is_a_clear_error(tmp_path: Path, photos_set:
         assert_message(call(verb, tmp_path / "set", tmp_path), 1, str(tmp_path / "set"))
 
 
+@pytest.mark.slow
 def test_a_chunk_that_is_a_folder_is_a_clear_error(tmp_path: Path, photos_set: Path) -> None:
     """Verify and cat say which chunk it is."""
     shutil.copytree(photos_set, tmp_path / "set")

@@ -32,6 +32,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(GREETINGS)
 def test_a_greeting_comes_back_as_it_was(said: Greeting) -> None:
     """Through JSON, where it is not too long."""
@@ -40,6 +41,7 @@ def test_a_greeting_comes_back_as_it_was(said: Greeting) -> None:
         assert Greeting.from_json(text) == said
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_what_is_no_greeting(text: bytes) -> None:
     """A clear error, whatever it is."""
@@ -47,6 +49,7 @@ def test_what_is_no_greeting(text: bytes) -> None:
         Greeting.from_json(text)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(asdict(greeting(0)))), JSON | st.just("missing"))
 def test_a_greeting_with_a_wrong_field(name: str, value: Any) -> None:
     """Every field is checked: what passes is a value that the field may have."""
@@ -89,6 +92,7 @@ def test_a_greeting_of_another_version() -> None:
         Greeting.from_json(text)
 
 
+@pytest.mark.slow
 @given(GREETINGS, GREETINGS)
 def test_nodes_agree_where_all_but_number_and_version_are_the_same(mine: Greeting, theirs: Greeting) -> None:
     """And their numbers are two of the cluster's."""

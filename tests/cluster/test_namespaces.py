@@ -16,13 +16,13 @@ from brand.errors import ServerError, UsageError
 SPACES = [Namespace("brand-1-0", "10.77.0.1"), Namespace("brand-1-1", "10.77.0.2")]
 ASKS = """
 import socket, sys
-print(socket.create_connection((sys.argv[1], 7070), timeout=30).recv(10).decode())
+print(socket.create_connection((sys.argv[1], 7070), timeout=600).recv(10).decode())
 """
 ANSWERS = """
 import socket
 listener = socket.create_server(("0.0.0.0", 7070))
 print("listens", flush=True)
-listener.settimeout(30)
+listener.settimeout(600)
 listener.accept()[0].sendall(b"hello")
 """
 
@@ -127,6 +127,7 @@ def test_a_command_that_fails_is_named_and_undone(tmp_path: Path, monkeypatch: p
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("permitted")
 def test_they_reach_each_other_and_nothing_else() -> None:
     """Each has loopback and one address; the machine's own network does not change; all are gone after the block."""

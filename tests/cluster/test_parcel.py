@@ -29,6 +29,7 @@ def travel(messages: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     return sent, [message for data in sent for message in unpacking.messages(data)]
 
 
+@pytest.mark.slow
 @given(st.lists(SIZES, max_size=12))
 def test_messages_arrive_as_they_were(sizes: list[int]) -> None:
     """Of any sizes, those around the largest parcel among them."""

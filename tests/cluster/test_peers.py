@@ -39,6 +39,7 @@ def test_each_of_three_nodes_asks_and_answers_each() -> None:
                 awaited.remove(node.next(Opened).stream)
 
 
+@pytest.mark.slow
 def test_messages_come_in_order_both_ways(pair: Pair) -> None:
     """Of all sizes, whatever way they travel: alone, or together with others."""
     asker, answerer = pair
@@ -237,6 +238,7 @@ def test_addresses_of_other_kinds() -> None:
             asker.opened(1, asks=True)
 
 
+@pytest.mark.slow
 def test_closing_leaves_nothing_behind() -> None:
     """No thread and no descriptor, with streams open, in use, full, and to nodes that are not there."""
 

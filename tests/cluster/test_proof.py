@@ -27,6 +27,7 @@ def test_a_hello_comes_back_as_it_was(to: int, greeting: bytes) -> None:
     assert Hello(to, hello.nonce, greeting).own != hello.own
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=99))
 def test_half_a_hello(data: bytes) -> None:
     """Is an error."""

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from brand.cluster import asking as asking_module
 from brand.cluster.answering import STRANGER
 from brand.cluster.options import EXCHANGE, GREET, HELLO, MAX_MESSAGE, PROOF, WELCOME
 from brand.cluster.proof import Hello, Token
@@ -20,7 +21,7 @@ from brand.node.network import Closed, Event, Opened, Stream
 from brand.node.tls import Tls
 from tests.cluster.conftest import Certificates
 from tests.cluster.support import TOKEN, Node, asking, greeting, running
-from tests.support import wait_until
+from tests.support import LIMIT_S, wait_until
 
 ASKS, ANSWERS = Stream(1, asks=True), Stream(0, asks=False)
 NOTHING: Iterator[bytes] = iter(())
@@ -35,12 +36,12 @@ class Stranger:
     def nonce(self) -> bytes:
         """What everybody gets."""
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(GREET)
-        return call(b"", timeout=30)
+        return call(b"", timeout=LIMIT_S)
 
     def exchange(self, metadata: list[tuple[str, str | bytes]], messages: Iterator[bytes] = NOTHING) -> Any:
         """A call that would be a stream."""
         call: grpc.StreamStreamMultiCallable[bytes, bytes] = self.channel.stream_stream(EXCHANGE)
-        return call(messages, metadata=tuple(metadata), timeout=30)
+        return call(messages, metadata=tuple(metadata), timeout=LIMIT_S)
 
     def refused(self, metadata: list[tuple[str, str | bytes]]) -> tuple[grpc.StatusCode, str]:
         """Why it is not let in; it must learn nothing else."""
@@ -208,7 +209,7 @@ def test_methods_that_are_not_there(stranger: Stranger) -> None:
     """There are two, and nothing tells what else might be."""
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = stranger.channel.unary_unary("/brand.Peers/Other")
     with pytest.raises(grpc.RpcError) as caught:
-        call(b"", timeout=30)
+        call(b"", timeout=LIMIT_S)
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -260,12 +261,23 @@ def impostor(handler: Impostor) -> Iterator[str]:
         server.stop(None).wait()
 
 
+@pytest.mark.parametrize(
+    "handler",
+    [Impostor(bytes(64), {}, silent=True), Impostor(bytes(64), {WELCOME: greeting(1).to_json()})],
+    ids=["says nothing", "proves nothing"],
+)
+def test_an_impostor_that_does_not_answer(handler: Impostor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not waited for."""
+    monkeypatch.setattr(asking_module, "ANSWER_LIMIT_S", 0.2)
+    with impostor(handler) as address, running(0) as asker:
+        asker.peers.connect({1: address})
+        assert "does not answer within " in asker.closed(ASKS).reason
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("handler", "reason"),
     [
-        (Impostor(bytes(64), {}, silent=True), "does not answer within 3 s"),
-        (Impostor(bytes(64), {WELCOME: greeting(1).to_json()}), "does not answer within 3 s"),
         (Impostor(bytes(64), {WELCOME: greeting(1).to_json(), PROOF: bytes(32)}), "does not know the token"),
         (Impostor(bytes(63), {}), "is no node of Brand"),
         (Impostor(b"", {}), "is no node of Brand"),
@@ -307,6 +319,7 @@ def test_the_asking_side_checks_the_greeting_too(welcome: bytes, reason: str) ->
         assert asker.take() == []
 
 
+@pytest.mark.slow
 def test_a_reason_is_given_once() -> None:
     """Not at each attempt."""
     handler = Impostor(b"", {})

@@ -70,6 +70,7 @@ def test_a_disagreement_at_the_start_ends_it() -> None:
     assert "another data set" in later.missing()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30))
 def test_whom_it_waits_for_are_those_that_are_not_there(events: list[tuple[int, bool]]) -> None:
     """Whatever has happened before."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -28,12 +31,18 @@ STAYS = "cat > /dev/null"
 class Watched:
     """A supervisor of shell scripts, and what it has said."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[], object] = lambda: None) -> None:
         self.said: list[str] = []
+        self._heard = heard
+        """Called after each line."""
         self.addresses: list[str] = []
         self.ready = threading.Event()
         self.error: BaseException | None = None
-        self.supervisor = Supervisor(TOKEN, self.said.append, self._ready)
+        self.supervisor = Supervisor(TOKEN, self._say, self._ready)
+
+    def _say(self, line: str) -> None:
+        self.said.append(line)
+        self._heard()
 
     def _ready(self, addresses: list[str]) -> None:
         self.addresses = addresses
@@ -71,6 +80,7 @@ class Watched:
         return True
 
 
+@pytest.mark.slow
 @given(st.binary(), st.lists(st.integers(1, 9)))
 def test_lines_are_whole_however_they_come(data: bytes, cuts: list[int]) -> None:
     """Cut into any pieces, the lines are those of the whole; the last one needs no end."""
@@ -148,27 +158,34 @@ def test_where_none_is_left_it_ends(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_who_is_late_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that says nothing, and one that waits for the others."""
-    monkeypatch.setattr(supervisor, "READY_LIMIT_S", 2.0)
-    watched = Watched()
+    """One that says nothing, and one that waits for the others; the limit is over once all have said what they will."""
+    over = threading.Event()
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: 61.0 if over.is_set() else 0.0))
+    watched = Watched(lambda: over.set() if len(watched.said) == 3 else None)
+    says = 'echo "this is all" >&2; '
     with pytest.raises(ServerError) as caught:
-        watched.run(LISTENS + MEETS + STAYS, STAYS, LISTENS + STAYS)
+        watched.run(LISTENS + MEETS + STAYS, says + STAYS, LISTENS + says + STAYS)
     assert str(caught.value) == (
-        "after 2 s not all of 3 nodes are there, so all were stopped: node 1 at place 1 does not listen; "
+        "after 60 s not all of 3 nodes are there, so all were stopped: node 1 at place 1 does not listen; "
         "node 0 at place 0 does not reach all others; node 2 at place 2 does not reach all others"
     )
 
 
 def test_who_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First by SIGTERM, then by SIGKILL, with all that it has started."""
-    monkeypatch.setattr(supervisor, "END_LIMIT_S", 0.3)
-    monkeypatch.setattr(supervisor, "KILL_LIMIT_S", 0.3)
-    watched = Watched()
+    """First by SIGTERM, then by SIGKILL, with all that it has started; SIGTERM has as long as it takes to end one."""
+    watched, sessions, clock = Watched(), dict[str, int](), itertools.count(2 * time.monotonic(), 2 * LIMIT_S)
+
+    def now_s() -> float:
+        waited_for = "[node 0]" in sessions and not Path(f"/proc/{sessions['[node 0]']}").exists()
+        return next(clock) if waited_for else time.monotonic()
+
+    monkeypatch.setattr(supervisor, "END_LIMIT_S", 0.1)
+    monkeypatch.setattr(supervisor, "KILL_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=now_s))
     deaf = LISTENS + 'echo "$$" >&2; ' + MEETS
-    with watched.running(deaf + "sleep 1000", "trap '' TERM; " + deaf + "while true; do sleep 0.05; done"):
-        pass
+    with watched.running(deaf + "exec sleep 1000", "trap '' TERM; " + deaf + "while true; do sleep 0.05; done"):
+        sessions |= {line[:8]: int(line[9:]) for line in watched.said if line[9:].isdigit()}
     assert watched.stopped_well()
-    sessions = {line[:8]: int(line[9:]) for line in watched.said if line[9:].isdigit()}
     assert [line for line in watched.said if "does not end" in line] == [
         *(f"node {node} at place {node} does not end, and gets a SIGTERM" for node in (0, 1)),
         "node 1 at place 1 does not end, and gets a SIGKILL",

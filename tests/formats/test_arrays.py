@@ -39,6 +39,7 @@ def same(tmp_path_factory: pytest.TempPathFactory) -> ArrayFile:
         return ArrayFile(file.fileno(), path, VALUES.dtype, len(HEAD), COUNT)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, COUNT - 1), max_size=3000), st.sampled_from(["<i8", "<u4", "<i2"]))
 def test_take_is_indexing(same: ArrayFile, numbers: list[int], dtype: str) -> None:
     """Any numbers, in any order, some of them twice, more than one call of the kernel takes."""

@@ -72,6 +72,7 @@ def error_of(path: Path, kind: type[FormatError], number: int | None = 0) -> For
     return caught.value
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=9), st.integers(0, 3), st.binary(max_size=50), st.data())
 def test_a_front_comes_back(sizes: list[int], number: int, dictionary: bytes, data: st.DataObject) -> None:
     """Any sizes, number and dictionary: everything that was packed is read."""
@@ -89,6 +90,7 @@ def test_a_front_comes_back(sizes: list[int], number: int, dictionary: bytes, da
     assert parse_preamble(file, NAME) == front.preamble
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.integers(0, 7))
 def test_any_flipped_bit_of_a_front_is_an_error(byte: int, bit: int) -> None:
     """No bit of preamble, header, dictionary or table is without a check."""

@@ -90,6 +90,7 @@ COMPRESSIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=300) | st.sampled_from(SMALL)), st.sampled_from(COMPRESSIONS))
 def test_records_come_back(records: list[bytes], compression: Compression) -> None:
     """Whatever is stored unpacks to the record, and is smaller than it exactly where it is compressed."""
@@ -136,6 +137,7 @@ def unpack_all(dictionary: bytes, stored: Sequence[bytes], raw_sizes: Sequence[i
     return [unpacked[start : start + raw].tobytes() for start, raw in zip(at.tolist(), raws.tolist(), strict=True)]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.binary(max_size=300) | st.sampled_from([*SMALL, *LARGE, b"z" * 9999, bytes(200_000)])),
     st.sampled_from(COMPRESSIONS),
@@ -187,6 +189,7 @@ def test_one_wrong_frame_among_many_is_a_value_error(dictionary: bytes, position
             unpack_all(dictionary, many, sizes)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.binary(max_size=60) | st.just(b"\x28\xb5\x2f\xfd"), st.integers(0, 2**32 - 1)), max_size=4)
 )

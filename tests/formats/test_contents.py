@@ -30,6 +30,7 @@ def model(sizes: list[int], limit: int) -> list[list[int]]:
     return blocks
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 30), max_size=40), st.integers(1, 50))
 def test_blocks_are_those_of_the_model(sizes: list[int], limit: int) -> None:
     """Consecutive, complete, within the limit, and no smaller than need be."""

@@ -52,6 +52,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(HEADERS)
 def test_a_header_comes_back(header: Header) -> None:
     """Pack, unpack: the same facts."""
@@ -123,6 +124,7 @@ def test_claims_above_the_limits_are_oversized(change: dict[str, Any]) -> None:
         Header.from_json(GOOD | change, NAME)
 
 
+@pytest.mark.slow
 @given(JSON, st.sampled_from(sorted(GOOD)))
 def test_any_json_in_any_key_is_a_header_or_a_format_error(value: Any, key: str) -> None:
     """Nothing that JSON can hold gets another error out of it."""

@@ -177,6 +177,7 @@ def test_a_head_that_is_none_is_one_clear_error(sealed: Path, change: Callable[[
     assert caught.value.path == path
 
 
+@pytest.mark.slow
 @given(st.integers(0, 127 * 8 - 1), st.sampled_from(["place", "samples"]), st.integers(0, 127), st.integers(0, 255))
 def test_any_damage_to_the_head_is_the_array_or_a_format_error(
     sealed_once: Path, bit: int, name: str, at: int, byte: int

@@ -46,6 +46,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
     return signed(value)
 
 
+@pytest.mark.slow
 @given(HEADERS, st.binary(min_size=16, max_size=16), st.integers(0, 1 << 20), st.integers(0, 2**50))
 def test_a_manifest_comes_back(header: Header, identity: bytes, dictionary_size: int, stored: int) -> None:
     """Pack, parse: the same facts."""
@@ -66,6 +67,7 @@ def test_a_manifest_is_made_for_people_and_machines() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(0, 7))
 def test_any_flipped_bit_is_an_error(byte: int, bit: int) -> None:
     """No bit of a manifest is without a check."""
@@ -75,6 +77,7 @@ def test_any_flipped_bit_is_an_error(byte: int, bit: int) -> None:
         parse_manifest(bytes(data), NAME)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_at_all_is_missed() -> None:
     """The same for every single bit."""
     data = bytearray(pack_manifest(GOOD))
@@ -200,6 +203,7 @@ def test_a_list_of_other_files_is_a_layout_error(change: dict[str, Any]) -> None
         parse_manifest(changed(lambda value: value.update(change)), NAME)
 
 
+@pytest.mark.slow
 @given(JSON, st.sampled_from(sorted({*json.loads(pack_manifest(GOOD))} - {"checksum"})))
 def test_any_json_in_any_key_is_a_manifest_or_a_format_error(value: Any, key: str) -> None:
     """Nothing that JSON can hold gets another error out of it, signed as it is."""

@@ -34,6 +34,7 @@ def test_gather_is_indexing(
     assert gather(array, indices).tolist() == (indices + 100).tolist()
 
 
+@pytest.mark.slow
 @given(size=st.integers(1, 30), data=st.data())
 def test_scatter_is_assignment(
     small_windows: None, tmp_path_factory: pytest.TempPathFactory, size: int, data: st.DataObject

@@ -22,6 +22,7 @@ from tests.rounds import examples
 MIXED = Schema.parse({"text": "str", "number": "int", "blob": "bytes", "ratio": "float"})
 
 
+@pytest.mark.slow
 @given(data_sets())
 def test_every_sample_comes_back(made: tuple[Schema, list[dict[str, Any]]]) -> None:
     """Encode, decode: the same values, whatever the codecs and their order."""
@@ -33,6 +34,7 @@ def test_every_sample_comes_back(made: tuple[Schema, list[dict[str, Any]]]) -> N
             assert same(codec, values[name], sample[name]), (name, codec)
 
 
+@pytest.mark.slow
 @given(data_sets())
 def test_records_are_those_of_the_model(made: tuple[Schema, list[dict[str, Any]]]) -> None:
     """The bytes are the ones that a slow reading of the specification gives, and `encode_record` makes the same."""
@@ -45,6 +47,7 @@ def test_records_are_those_of_the_model(made: tuple[Schema, list[dict[str, Any]]
         assert encode_record(schema, fixed, payloads) == record
 
 
+@pytest.mark.slow
 @given(data_sets())
 def test_the_independent_reader_decodes_the_same(made: tuple[Schema, list[dict[str, Any]]]) -> None:
     """A decoder that shares no code with Brand finds the same values."""
@@ -56,6 +59,7 @@ def test_the_independent_reader_decodes_the_same(made: tuple[Schema, list[dict[s
             assert same(codec, found, sample[name])
 
 
+@pytest.mark.slow
 @given(data_sets(), st.data())
 def test_only_the_fields_asked_for_are_decoded(made: tuple[Schema, list[dict[str, Any]]], data: st.DataObject) -> None:
     """Any choice of fields comes in the order asked for, also after a pickle round trip."""
@@ -68,6 +72,7 @@ def test_only_the_fields_asked_for_are_decoded(made: tuple[Schema, list[dict[str
     assert all(same(schema.codec(name), values[name], samples[0][name]) for name in names)
 
 
+@pytest.mark.slow
 @given(data_sets(most=1), st.data())
 def test_a_record_of_another_length_is_refused(made: tuple[Schema, list[dict[str, Any]]], data: st.DataObject) -> None:
     """A record cut short or too long is a ValueError, never a sample, at every length."""
@@ -80,6 +85,7 @@ def test_a_record_of_another_length_is_refused(made: tuple[Schema, list[dict[str
         decode(record + data.draw(st.binary(min_size=1, max_size=9)))
 
 
+@pytest.mark.slow
 @examples(300)
 @given(data_sets(most=1), st.data())
 def test_a_record_with_a_wrong_byte_decodes_or_is_a_value_error(

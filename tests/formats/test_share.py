@@ -53,12 +53,14 @@ def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
     return json.dumps(value | {"checksum": xxhash.xxh3_64_hexdigest(canonical_json(value))}).encode()
 
 
+@pytest.mark.slow
 @given(shares())
 def test_a_share_comes_back(share: Share) -> None:
     """Pack, parse: the same facts."""
     assert parse_share(pack_share(share), NAME) == share
 
 
+@pytest.mark.slow
 @given(shares())
 def test_every_chunk_has_one_owner_and_is_in_one_share(share: Share) -> None:
     """As found out chunk by chunk; each node has a run of at least one, and together they have all."""
@@ -77,6 +79,7 @@ def test_samples_of_a_share_are_counted() -> None:
     assert [replace(WHOLE, node=node).samples(MANIFEST.header) for node in (0, 1)] == [8, 2]
 
 
+@pytest.mark.slow
 @given(shares(), st.data())
 def test_damaged_bytes_are_an_error(share: Share, data: st.DataObject) -> None:
     """One byte changed, left out or put in anywhere: a `FormatError`, or white space that means nothing."""

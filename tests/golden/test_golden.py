@@ -72,6 +72,7 @@ def test_reindex_makes_the_same_bytes(name: str, tmp_path: Path) -> None:
     assert files_below(copy) == files_below(GOLDEN / name)
 
 
+@pytest.mark.slow
 @every_set
 def test_the_same_input_gives_the_same_samples(name: str, tmp_path: Path) -> None:
     """What is written today from the same input reads the same, in the same order of places."""

@@ -17,8 +17,7 @@ from brand.node.messages import HEAD, Kind
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
 from brand.torch import BrandDataset
-
-LIMIT_S = 60.0
+from tests.support import LIMIT_S
 
 
 class RawClient:

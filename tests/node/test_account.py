@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ def positions(rank: int, ranks: int, batch: int) -> np.ndarray:
     return rank + ranks * np.arange(batch * BATCH, (batch + 1) * BATCH, dtype=np.int64)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(0, 12), st.randoms(use_true_random=False))
 def test_a_loop_that_is_left_early_leaves_nothing_out(
     ranks: int, workers: int, prefetch: int, trained: int, random: object

@@ -19,6 +19,7 @@ from tests.rounds import examples
 PAGE = 128
 
 
+@pytest.mark.slow
 @given(
     samples=st.lists(st.tuples(st.integers(0, 400), st.booleans()), min_size=1, max_size=12),
     page=st.sampled_from([64, 128, 512]),

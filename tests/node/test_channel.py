@@ -29,6 +29,7 @@ from brand.node.messages import HEAD, MAX_REQUEST, Kind, frame
 from brand.testing.node import random_address
 from tests.node.support import listeners
 from tests.rounds import examples
+from tests.support import LIMIT_S
 
 Ends = tuple[Channel, socket.socket]
 
@@ -40,7 +41,7 @@ class Pair:
         self._stack = ExitStack()
         here, there = (self._stack.enter_context(end) for end in socket.socketpair())
         here.settimeout(0)
-        there.settimeout(30)
+        there.settimeout(LIMIT_S)
         return Channel(1, here), there
 
     def __exit__(self, *_: object) -> None:

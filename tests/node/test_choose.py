@@ -24,6 +24,7 @@ def test_the_page_cache_serves_where_it_holds_the_data(
     assert isinstance(choose.choose_vector_reader(data, 1000)(), way)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [0.1, 0.5, 1.0])
 def test_samples_are_the_same_past_the_page_cache(texts: Path, memory: float) -> None:
     """Two epochs, each in the order of its plan and with the bytes of exact reads."""

@@ -89,6 +89,7 @@ def test_the_next_epoch_is_read_ahead_where_other_ranks_draw_elsewhere(replicas:
     assert len(world_.epochs()[run, 1].epoch.states.all(HELD))
 
 
+@pytest.mark.slow
 def test_a_run_that_pauses_goes_on_from_memory() -> None:
     """A validation takes minutes, another run needs the room meanwhile; after it, reading ahead goes on."""
     world_ = world(SAMPLES // 3)
@@ -124,6 +125,7 @@ def test_where_everything_fits_each_sample_is_read_once() -> None:
     assert world_.core.counters.read_samples == SAMPLES
 
 
+@pytest.mark.slow
 def test_what_is_kept_grows_again_when_a_second_run_has_ended() -> None:
     """A short run beside a long one: afterwards as much is kept as before."""
     world_ = world(SAMPLES // 2)
@@ -151,9 +153,19 @@ def test_an_epoch_that_is_begun_again_comes_from_memory() -> None:
         assert draw(world_, 1, run, 0, range(60)) == 1.0
 
 
-@pytest.mark.parametrize("stop", [5, 40, 100, 119, 125, 200])
-@pytest.mark.parametrize("pages", [SAMPLES // 3, SAMPLES // 3 + 12, SAMPLES // 2])
-def test_the_epoch_after_a_break_comes_from_memory(pages: int, stop: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stop", "pages"),
+    [
+        (5, SAMPLES // 3),
+        (40, SAMPLES // 2),
+        (100, SAMPLES // 3 + 12),
+        (119, SAMPLES // 3),
+        (125, SAMPLES // 3 + 12),
+        (200, SAMPLES // 2),
+    ],
+)
+def test_the_epoch_after_a_break_comes_from_memory(stop: int, pages: int) -> None:
     """Before or after the next epoch is planned: what is kept stays, and nothing is read exactly."""
     world_ = world(pages)
     run = world_.register(1, **ORDER)

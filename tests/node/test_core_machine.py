@@ -6,6 +6,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brand.node.stimuli import KeptChosen
@@ -199,5 +200,5 @@ def finish(world: World, clients: list[int]) -> None:
     assert world.allocator.free == world.allocator.count - 1, "pages are lost"
 
 
-CoreMachine.TestCase.settings = examples(120, stateful_step_count=50)
-TestCore = CoreMachine.TestCase
+CoreMachine.TestCase.settings = examples(60, stateful_step_count=50)
+TestCore = pytest.mark.slow(CoreMachine.TestCase)

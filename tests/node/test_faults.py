@@ -28,7 +28,7 @@ from tests.node.support import greeted, listeners, servers_of
 from tests.node.training import draw_all, node_for
 from tests.orders import order_of
 from tests.rounds import Chance, rounds
-from tests.support import session_processes, wait_until
+from tests.support import LIMIT_S, session_processes, wait_until
 
 
 def running(process: int) -> bool:
@@ -103,7 +103,7 @@ class Training:
 
     def result(self) -> list[str]:
         """What it said of its epochs, when it has ended by itself; empty where it failed."""
-        code = self.process.wait(60)
+        code = self.process.wait(LIMIT_S)
         self._thread.join()
         self._said.seek(0)
         assert code == 0, self._said.read().decode()
@@ -138,7 +138,8 @@ def training(path: Path, address: str, **more: object) -> Iterator[Training]:
         wait_until(lambda: not listeners(address), "the server has ended")
 
 
-@rounds(10)
+@pytest.mark.slow
+@rounds(3)
 def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> None:
     """Of the training, of a worker or of the server: nothing is left, and the next training finds its way."""
     rng, address, data = chance.rng, random_address(), StoredDataSet(texts)
@@ -176,6 +177,7 @@ def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> No
     assert not listeners(address)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_is_replaced(texts: Path) -> None:
     """Again and again in the middle of an epoch: each epoch brings each sample once, in the order of its plan."""
     address = random_address()
@@ -194,6 +196,7 @@ def test_a_server_that_is_killed_is_replaced(texts: Path) -> None:
     assert int(lines[-1].split()[-1]) not in killed
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path) -> None:
     """Each thread of a training has a connection to the old one; whoever draws next finds the new one."""
     data_set = BrandDataset(texts, fields=("index",), memory=0.3)
@@ -224,6 +227,7 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
     wait_until(lambda: not running(server), "it has ended")
 
 
+@pytest.mark.slow
 def test_a_server_lives_as_long_as_its_last_owner(texts: Path) -> None:
     """Two trainings share a server; the one that started it ends first."""
     address = random_address()
@@ -244,6 +248,7 @@ def test_a_server_lives_as_long_as_its_last_owner(texts: Path) -> None:
             wait_until(lambda: not running(first.server), "the server ends with the second")
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_take_the_server_from_others(texts: Path) -> None:
     """The whole process group gets SIGINT; a training that ignores it goes on with the server of one that does not."""
     address = random_address()
@@ -253,12 +258,13 @@ def test_ctrl_c_does_not_take_the_server_from_others(texts: Path) -> None:
             second.started()
             assert second.server == first.server
             os.killpg(first.pid, signal.SIGINT)
-            assert first.process.wait(60) != 0
+            assert first.process.wait(LIMIT_S) != 0
             done = second.text.count("right")
             wait_until(lambda: second.text.count("right") > done + 1, "the second goes on")
             assert servers_of(texts) == [first.server]
 
 
+@pytest.mark.slow
 def test_a_server_that_nobody_is_connected_to_ends(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner lives, and has dropped its data set: after `LINGER_S` it ends. One that nobody owns stays."""
     monkeypatch.setattr(lifetime, "LINGER_S", 0.05)
@@ -289,6 +295,7 @@ def dies_at_its_start(folder: Path, times: int) -> str:
     return str(program)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_while_it_starts(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one is started; where that dies as well, again and again, the error says so."""
     data, address = StoredDataSet(texts), random_address()
@@ -306,6 +313,7 @@ def test_a_server_that_is_killed_while_it_starts(texts: Path, tmp_path: Path, mo
             node.draw(order, 0, np.arange(10), owner=os.getpid())
 
 
+@pytest.mark.slow
 def test_many_start_a_server_at_once(texts: Path) -> None:
     """Six threads find none and start one each: one listens, and all draw from it."""
     data, address = StoredDataSet(texts), random_address()
@@ -329,6 +337,7 @@ def test_many_start_a_server_at_once(texts: Path) -> None:
     wait_until(lambda: not servers_of(texts), "no server is left")
 
 
+@pytest.mark.slow
 def test_more_chunks_than_a_process_may_have_files_open(tmp_path: Path) -> None:
     """300 chunks, eight threads that read, 400 descriptors (usual are 1,024, for more chunks): no read fails."""
     path, address = tmp_path / "chunks.brand", random_address()
@@ -358,14 +367,15 @@ class Late(BrandDataset):
         self.calls += 1
         if get_worker_info() is not None and self.calls > 2:
             parent = os.getppid()
-            open(self.path.parent / "waiting", "w").close()
+            (self.path.parent / "waiting").touch()
             multiprocessing.parent_process().join()
             while os.getppid() == parent and sys.argv[2] != "forkserver":
                 time.sleep(0.001)
             try:
-                return super().__getitems__(indices)
-            finally:
-                open(self.path.parent / "drawn", "w").close()
+                super().__getitems__(indices)
+            except ServerError:
+                (self.path.parent / "refused").touch()
+            (self.path.parent / "drawn").touch()
         return super().__getitems__(indices)
 
 if __name__ == "__main__":
@@ -380,6 +390,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_a_worker_that_outlives_its_training_starts_no_server(texts: Path, tmp_path: Path, context: str) -> None:
     """kill -9 of the training: a worker has batches left to draw, and finds no server any more."""
@@ -393,7 +404,8 @@ def test_a_worker_that_outlives_its_training_starts_no_server(texts: Path, tmp_p
             wait_until((tmp_path / "waiting").exists, "a worker is about to draw")
             training.kill()
             wait_until((tmp_path / "drawn").exists, "the worker has drawn")
-            wait_until(lambda: not servers_of(data_set), "no server is left", limit_s=3)
+            assert (tmp_path / "refused").exists()
+            wait_until(lambda: not servers_of(data_set), "no server is left")
         finally:
             for process in servers_of(data_set):
                 os.kill(process, signal.SIGKILL)

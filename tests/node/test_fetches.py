@@ -39,6 +39,7 @@ def answer(*places: int) -> memoryview:
     return memoryview(pack_samples([bytes([place]) * SIZES[place] for place in places]))
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | st.binary(max_size=20), min_size=1, max_size=10))
 def test_samples_there_and_back(samples: list[bytes | None]) -> None:
     """Those that are there, and which they are; anything shorter or longer is refused."""

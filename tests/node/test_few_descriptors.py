@@ -16,11 +16,8 @@ from brand.node import messages
 from brand.node.messages import Kind
 from brand.node.session import Session
 from brand.storage.files import most_open
-from tests.support import wait_until
+from tests.support import LIMIT_S, wait_until
 
-pytestmark = pytest.mark.timeout(600)
-_LIMIT_S = 500.0
-"""How long a process may take on a machine that is busy; it takes two seconds on one that is not."""
 _EPOCH = """
 import resource, sys
 import brand.torch
@@ -59,7 +56,7 @@ def connected(client: Session) -> int:
 def run(code: str, *args: object) -> str:
     """Output of a process, on both streams together."""
     command = [sys.executable, "-c", code, *map(str, args)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_LIMIT_S, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S, check=False)
     return done.stdout.decode()
 
 
@@ -101,7 +98,7 @@ def test_a_server_without_a_descriptor_for_a_client_says_so(many_chunks: Path) -
         finally:
             for client in clients:
                 client.close()
-            server.communicate(timeout=_LIMIT_S)
+            server.communicate(timeout=LIMIT_S)
     assert server.returncode == 0
 
 

@@ -26,6 +26,7 @@ def share(client: RawClient, order: int, epoch: int, positions: range) -> float:
     return here / len(positions)
 
 
+@pytest.mark.slow
 def test_in_step_everything_comes_from_memory(texts: Path) -> None:
     """One rank that draws position after position, three epochs."""
     with running_server(texts, memory=MEMORY) as server, greeted(server.address, texts) as client:

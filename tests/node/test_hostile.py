@@ -29,7 +29,7 @@ from brand.testing.node import RunningServer, random_address, running_server
 from brand.testing.storage import BlockedStorage
 from tests.node.support import RawClient, draw, greeted, memory_kib
 from tests.orders import order_of
-from tests.support import wait_until
+from tests.support import LIMIT_S, wait_until
 
 
 @pytest.fixture
@@ -165,6 +165,7 @@ def test_a_draw_from_a_run_that_others_have_registered(texts: Path) -> None:
         assert server.facts()["waiting"] == 0
 
 
+@pytest.mark.slow
 def test_many_questions_at_once_whose_answers_nobody_takes(server: RunningServer, texts: Path) -> None:
     """4,000 times STATS in one go, 40 KiB each: what waits to be sent is bounded, and others are served meanwhile."""
     with greeted(server.address, texts) as client:
@@ -179,6 +180,7 @@ def test_many_questions_at_once_whose_answers_nobody_takes(server: RunningServer
             assert client.receive()[0] == Kind.STATS
 
 
+@pytest.mark.slow
 def test_ten_thousand_draws_whose_answers_nobody_takes(server: RunningServer, texts: Path) -> None:
     """Each with its release, as if the answer had been read: what waits is bounded, others are served."""
     with greeted(server.address, texts) as client:
@@ -196,6 +198,7 @@ def test_ten_thousand_draws_whose_answers_nobody_takes(server: RunningServer, te
         assert memory_kib(os.getpid(), "RssAnon") - before < 48 << 10
 
 
+@pytest.mark.slow
 def test_as_many_epochs_as_there_are(texts: Path) -> None:
     """Draws from epoch after epoch, none of them begun: memory does not grow with their number."""
     with running_server(texts) as server, greeted(server.address, texts) as client:
@@ -255,6 +258,7 @@ def test_garbage(server: RunningServer, texts: Path) -> None:
     assert server.facts()["clients"] == 1
 
 
+@pytest.mark.slow
 def test_half_messages(server: RunningServer, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that never ends is waited for only so long; one that comes byte by byte is as good as any."""
     monkeypatch.setattr(clients, "HALF_MESSAGE_S", 0.2)
@@ -406,10 +410,10 @@ def test_a_listener_of_another_user_is_refused(texts: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(socket_name(address))
             listener.listen()
-            listener.settimeout(30)
+            listener.settimeout(LIMIT_S)
             os.write(go, b"x")
             connection, _ = listener.accept()
-            connection.settimeout(30)
+            connection.settimeout(LIMIT_S)
             return connection.recv(1000) == b""
 
     heard: list[bool] = []
@@ -425,6 +429,7 @@ def test_a_listener_of_another_user_is_refused(texts: Path) -> None:
     os.close(go)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [b"", b"x", messages.HEAD.pack(10, Kind.HELLO, 1), messages.pack_json(Kind.HELLO, {})])
 def test_a_server_that_hangs_up_in_its_first_words(texts: Path, said: bytes) -> None:
     """A client that attaches says that the server does not answer; it does not wait for more."""
@@ -446,7 +451,7 @@ def test_a_server_that_hangs_up_in_its_first_words(texts: Path, said: bytes) -> 
         command = [sys.executable, "-c", code, str(texts), address]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
             try:
-                end_s = time.monotonic() + 20
+                end_s = time.monotonic() + LIMIT_S
                 while client.poll() is None and time.monotonic() < end_s:
                     with suppress(TimeoutError):
                         connection, _ = listener.accept()

@@ -142,6 +142,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), VALUES, max_size=4))
 def test_json(value: dict[str, Any]) -> None:
     """Objects there and back."""

@@ -6,6 +6,7 @@ import random
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import given
 
 from brand.node.outgoing import Outgoing, follows
@@ -26,6 +27,7 @@ def taken(outgoing: Outgoing) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 60), max_size=40), st.lists(st.lists(st.integers(0, 60), max_size=6), max_size=5))
 def test_unasked_all_comes_once_and_what_is_waited_for_comes_first(queued: set[int], asked: list[list[int]]) -> None:
     """In the order of the questions, each in the order of draws; what was not queued is nobody's matter."""
@@ -53,6 +55,7 @@ def test_asked_for_answers_come_first_and_then_what_is_sent_along() -> None:
     assert taken(outgoing) == [4]
 
 
+@pytest.mark.slow
 @given(
     st.sets(st.integers(0, 60), max_size=40),
     st.lists(st.one_of(st.lists(st.integers(0, 60), max_size=6), st.integers(1, 4)), max_size=12),

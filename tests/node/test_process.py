@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from brand import pack
 from brand.node.launch import Spec
 from tests.support import LIMIT_S
@@ -34,6 +36,7 @@ def start(said: bytes) -> str:
     return told.decode()
 
 
+@pytest.mark.slow
 def test_a_server_whose_starter_is_gone_ends_without_a_word(tmp_path: Path) -> None:
     """Whether it could serve or not, and also where it was not told all that it should do."""
     pack([{"n": n} for n in range(8)], tmp_path / "set", {"n": "int"}, jobs=1)

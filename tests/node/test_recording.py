@@ -20,8 +20,8 @@ from brand.node.stimuli import ClientReleases
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running
 from tests.node.world import World
-from tests.nodes.world import Walk
 from tests.orders import order_of
+from tests.several_nodes.world import Walk
 
 ORDER: dict[str, Any] = {"group_chunks": 3, "stripe": 4, "seed": 1}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ def test_kinds_without_number_take_no_memory_without_end() -> None:
     assert list(repeats.rest(1.0)) == [(0, 1, 1.0)]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 20)), max_size=60))
 def test_every_event_is_told_or_counted_once(events: list[tuple[int, float]]) -> None:
     """Whatever comes when, the lines add up to the events, and lines of a kind are never nearer than the interval."""

@@ -6,6 +6,7 @@ from collections import Counter
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brand.node.allocator import Allocator
@@ -108,4 +109,4 @@ class ResidentsMachine(RuleBasedStateMachine):
 
 
 ResidentsMachine.TestCase.settings = examples(60, stateful_step_count=30)
-TestResidents = ResidentsMachine.TestCase
+TestResidents = pytest.mark.slow(ResidentsMachine.TestCase)

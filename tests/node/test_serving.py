@@ -49,8 +49,14 @@ def pages(path: Path, count: int) -> int:
     return count * measure_pages(StoredDataSet(path))[0]
 
 
-@pytest.mark.parametrize("memory", [2, 5, 40, 0.1, 0.3, 1.0])
-@pytest.mark.parametrize("policy", [StripePolicy(4, stripe=8), SLOTS], ids=["stripes", "slots"])
+STRIPES_OF_8 = StripePolicy(4, stripe=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("memory", "policy"),
+    [(2, STRIPES_OF_8), (5, SLOTS), (40, STRIPES_OF_8), (0.1, SLOTS), (0.3, STRIPES_OF_8), (1.0, SLOTS)],
+)
 def test_the_samples_do_not_depend_on_memory_or_time(texts: Path, memory: int | float, policy: Policy) -> None:
     """Memory of two pages, of a few, of everything; reads that take any time and end in any order."""
     storage = SlowStorage(seed=int(memory * 100), longest_s=0.002)
@@ -69,6 +75,7 @@ def test_the_samples_do_not_depend_on_memory_or_time(texts: Path, memory: int | 
         assert memory_facts["used"] <= memory_facts["limit"]
 
 
+@pytest.mark.slow
 def test_epoch_after_epoch_from_memory(texts: Path) -> None:
     """Three epochs in step: nothing is read one by one, and no read brings less than is asked for."""
     with running_server(texts, memory=0.3) as server, drawing(texts, server.address, fields=FIELDS) as data_set:
@@ -81,6 +88,7 @@ def test_epoch_after_epoch_from_memory(texts: Path) -> None:
     assert facts["failed_reads"] == 0
 
 
+@pytest.mark.slow
 def test_a_rewind_a_skip_an_early_break(texts: Path) -> None:
     """States from before and behind, an epoch that is left early, the same epoch again."""
     with running_server(texts, memory=0.3) as server, drawing(texts, server.address, fields=FIELDS) as data_set:
@@ -116,6 +124,7 @@ def test_positions_in_any_order_and_more_than_once(texts: Path) -> None:
             assert take(data_set, asked, batch=200) == [want[p] for p in positions.tolist()]
 
 
+@pytest.mark.slow
 def test_several_runs_at_once(texts: Path) -> None:
     """Four trainings, two of them with the same order, each at its own speed, at one small server."""
     faults: list[BaseException] = []
@@ -180,6 +189,7 @@ def test_where_everything_fits_each_sample_is_read_once(texts: Path) -> None:
         assert server.facts()["memory"]["kept"] == server.facts()["memory"]["used"]
 
 
+@pytest.mark.slow
 def test_where_everything_fits_and_storage_is_slow(texts: Path) -> None:
     """Training waits for storage: still each sample is read once."""
     storage = CountedStorage(inner=SlowStorage(seed=3, longest_s=0.02))
@@ -216,6 +226,7 @@ def test_a_sample_that_is_larger_than_the_memory(one_giant: Path, memory: int | 
             assert server.memory_bytes < len(text(77)) * 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["error", "short", "wrong"])
 def test_a_read_that_goes_wrong(texts: Path, kind: str) -> None:
     """Large reads of some chunks fail, end early or bring other bytes; the files themselves are right."""
@@ -232,6 +243,7 @@ def test_a_read_that_goes_wrong(texts: Path, kind: str) -> None:
     assert (facts["exact"] > 0) == (kind != "wrong")
 
 
+@pytest.mark.slow
 def test_wrong_bytes_are_never_taken_for_checked(texts: Path) -> None:
     """Half of memory is wrong, for all epochs: every draw of it is found out and read exactly."""
     storage = FaultyStorage(*(Fault(chunk=chunk, kind="wrong") for chunk in range(0, 38, 2)))
@@ -253,6 +265,7 @@ def damaged_copy(texts: Path, tmp_path: Path) -> Path:
     return target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["byte", "short", "gone"])
 @pytest.mark.parametrize("memory", [0.02, 1.0])
 def test_damage_is_told_by_file_chunk_and_sample(texts: Path, tmp_path: Path, what: str, memory: float) -> None:
@@ -288,6 +301,7 @@ def test_damage_is_told_by_file_chunk_and_sample(texts: Path, tmp_path: Path, wh
             assert (told.value.chunk, str(told.value.path)) == (5, str(file))
 
 
+@pytest.mark.slow
 def test_a_server_ends_while_storage_hangs(texts: Path) -> None:
     """`stop` does not wait for reads that never end."""
     with BlockedStorage() as storage:

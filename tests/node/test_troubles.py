@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from brand import BrandDataset, BrandLoader, pack
-from brand.node import troubles
+from brand.node import late, troubles
 from brand.node.late import LATE_S
 from brand.node.troubles import EVERY_S, Troubles
 from brand.testing.node import running_server
@@ -152,11 +152,13 @@ def chunks(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
+@pytest.mark.slow
 def test_a_server_whose_storage_stalls_says_so(
     chunks: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the draw still waits, and it is answered as soon as the storage is."""
-    monkeypatch.setattr(troubles, "LATE_S", 0.05)
+    for module in (late, troubles):
+        monkeypatch.setattr(module, "LATE_S", 0.05)
     with BlockedStorage() as storage, running_server(chunks, memory=0.5, storage=storage) as server:
         loader = BrandLoader(BrandDataset(chunks, server=server.address, fields=("n",)), 8)
         with ThreadPoolExecutor(1) as training:
@@ -184,7 +186,6 @@ def test_a_server_whose_storage_fails_says_so_once(chunks: Path, caplog: pytest.
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_what_the_server_says_reaches_the_training(chunks: Path) -> None:
     """A server that started by itself writes its warnings to the standard error of the training: a line, and a sum."""
     for chunk in (chunks / "chunks").iterdir():
@@ -198,7 +199,7 @@ def test_what_the_server_says_reaches_the_training(chunks: Path) -> None:
         "print(len(data_set.stats()['replaced']))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(chunks)], capture_output=True, text=True, timeout=500, check=True
+        [sys.executable, "-c", code, str(chunks)], capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
     assert done.stdout == "200\n"
     one, rest = [line for line in done.stderr.splitlines() if line.startswith("brand server: ")]

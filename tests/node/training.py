@@ -4,7 +4,7 @@
 
 One line of JSON when the first batch is there, with the processes; then a dot for each batch, and for each epoch a line
 that says whether it brought each sample once, in the order of its plan. Ctrl-C is ignored where there is one more
-argument.
+argument, and heard otherwise, also where the tests themselves were started in the background, deaf to it.
 """
 
 from __future__ import annotations
@@ -98,6 +98,5 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 5:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if len(sys.argv) > 5 else signal.default_int_handler)
     train(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -54,6 +54,7 @@ def assert_every_sample_is_there(plan: Plan) -> None:
     assert read is None
 
 
+@pytest.mark.slow
 @examples(200)
 @given(orders(), epochs)
 def test_an_epoch_delivers_every_sample_exactly_once(order: Order, epoch: int) -> None:
@@ -61,6 +62,7 @@ def test_an_epoch_delivers_every_sample_exactly_once(order: Order, epoch: int) -
     assert sorted(order.plan(epoch).sample_of.tolist()) == list(range(order.samples))
 
 
+@pytest.mark.slow
 @examples(200)
 @given(orders(), epochs)
 def test_every_sample_is_in_memory_when_it_is_drawn(order: Order, epoch: int) -> None:
@@ -68,6 +70,7 @@ def test_every_sample_is_in_memory_when_it_is_drawn(order: Order, epoch: int) ->
     assert_every_sample_is_there(order.plan(epoch))
 
 
+@pytest.mark.slow
 @given(orders(), epochs)
 def test_reads_are_inside_their_chunks_and_sorted(order: Order, epoch: int) -> None:
     """A read asks for samples that its chunk has, holds some of them, and is due no earlier than the one before it."""
@@ -94,6 +97,7 @@ def test_corner_cases_are_exactly_once_too(name: str) -> None:
             assert_every_sample_is_there(plan)
 
 
+@pytest.mark.slow
 @given(orders(), epochs)
 def test_a_draw_is_answered_from_the_group_that_it_names(order: Order, epoch: int) -> None:
     """The access sequence decides the group of every position, with slots also the slot."""
@@ -106,6 +110,7 @@ def test_a_draw_is_answered_from_the_group_that_it_names(order: Order, epoch: in
             assert asked % mapping.chunk_size == drawn % mapping.chunk_size
 
 
+@pytest.mark.slow
 @given(orders(), epochs)
 def test_a_plan_is_made_the_same_every_time(order: Order, epoch: int) -> None:
     """Neither numpy's global random state nor what was planned before changes a plan, and planning leaves it alone."""
@@ -129,6 +134,7 @@ def test_seeds_and_epochs_differ(policy: Policy) -> None:
     assert len({plan.reads.tobytes() for plan in plans}) == len(plans)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 300), st.integers(1, 64), st.data())
 def test_every_chunk_is_read_at_least_once_by_slots_and_once_in_full_by_stripes(
     samples: int, size: int, data: st.DataObject

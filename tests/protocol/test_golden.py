@@ -119,12 +119,14 @@ def test_small_reads(policy: Policy) -> None:
     assert Order("golden", 23, 4, 0, policy).plan(0).reads.tolist() == READS[policy]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", DIGESTS, ids=repr)
 def test_larger_plans(policy: Policy) -> None:
     """All of a plan, by its digest."""
     assert digest(Order("golden", 100_003, 64, 2024, policy).plan(5)) == DIGESTS[policy]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refill", ACROSS_DIGESTS)
 def test_a_larger_plan_across_nodes(refill: Refill) -> None:
     """All of a plan with its requests, by its digest."""

@@ -46,6 +46,7 @@ def stripe_numbers(mapping: Mapping, stripe: int) -> list[list[int]]:
     return found
 
 
+@pytest.mark.slow
 @given(small_orders)
 def test_the_read_of_a_sample_is_the_one_that_holds_it(order: Order) -> None:
     """Look through all reads for the one that holds each place."""
@@ -55,6 +56,7 @@ def test_the_read_of_a_sample_is_the_one_that_holds_it(order: Order) -> None:
     assert read_of_sample(plan).tolist() == expected
 
 
+@pytest.mark.slow
 @given(small_orders)
 def test_what_a_read_reads_is_its_run_of_the_chunk(order: Order) -> None:
     """First place and end, from chunk, first and count."""
@@ -64,6 +66,7 @@ def test_what_a_read_reads_is_its_run_of_the_chunk(order: Order) -> None:
         assert plan.places_read(number) == (first, first + read.count)
 
 
+@pytest.mark.slow
 @given(small_orders)
 def test_what_a_read_holds_is_ascending_and_each_place_is_held_once(order: Order) -> None:
     """All reads together hold every place once; with stripes a read holds all that it reads."""
@@ -75,6 +78,7 @@ def test_what_a_read_holds_is_ascending_and_each_place_is_held_once(order: Order
         assert all(read.held == tuple(range(*plan.places_read(number))) for number, read in enumerate(reads))
 
 
+@pytest.mark.slow
 @given(sized_plans())
 def test_memory_over_time_is_that_of_playing_the_plan(made: tuple[Order, Plan, list[int]]) -> None:
     """At each position the sizes of all samples that were read and not yet drawn, to the byte."""
@@ -98,6 +102,7 @@ def test_sizes_may_be_of_any_type(dtype: type) -> None:
     assert kept.tolist() == choose_kept(plan, sizes.astype(np.int64), room, 4, 0).tolist()
 
 
+@pytest.mark.slow
 @given(sized_plans(), st.integers(1, 12), st.floats(0, 1.1), st.integers(0, 5))
 def test_kept_samples_and_the_rest_always_fit(
     made: tuple[Order, Plan, list[int]], stripe: int, share: float, seed: int
@@ -112,6 +117,7 @@ def test_kept_samples_and_the_rest_always_fit(
         assert not any(size for keep, size in zip(kept, size_of, strict=True) if keep)
 
 
+@pytest.mark.slow
 @given(sized_plans(), st.integers(0, 100), st.integers(1, 12))
 def test_all_is_kept_when_all_fits(made: tuple[Order, Plan, list[int]], more: int, stripe: int) -> None:
     """With room for the whole data set, or for more, no sample is ever released."""
@@ -119,6 +125,7 @@ def test_all_is_kept_when_all_fits(made: tuple[Order, Plan, list[int]], more: in
     assert choose_kept(plan, np.array(size_of, np.int64), sum(size_of) + more, min(stripe, order.chunk_size), 0).all()
 
 
+@pytest.mark.slow
 @given(small_orders, st.integers(1, 12), st.floats(0, 0.99))
 def test_nothing_is_kept_when_the_room_is_too_small(order: Order, unit: int, share: float) -> None:
     """With less than the most that is held at a time, nothing can be kept."""
@@ -128,6 +135,7 @@ def test_nothing_is_kept_when_the_room_is_too_small(order: Order, unit: int, sha
         assert not choose_kept(plan, sizes, room, min(unit, order.chunk_size), 0).any()
 
 
+@pytest.mark.slow
 @given(sized_plans(), st.integers(1, 12), st.floats(0, 1), st.integers(0, 5))
 def test_whole_stripes_are_kept_in_the_order_of_the_seed(
     made: tuple[Order, Plan, list[int]], stripe: int, share: float, seed: int

@@ -68,7 +68,8 @@ def model_plan(
 # Against the model
 
 
-@examples(300)
+@pytest.mark.slow
+@examples(100)
 @given(mappings(), many_nodes(), refills, seeds, epochs, st.randoms(use_true_random=False))
 def test_a_plan_is_that_of_the_model_for_any_access_sequence(
     mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int, dice: Random
@@ -84,18 +85,18 @@ def test_a_plan_is_that_of_the_model_for_any_access_sequence(
 
 
 SIZES = [
-    (Nodes(2, 2, 60, 1000), Mapping(1500, 16, 6)),
-    (Nodes(3, 6, 100, 20), Mapping(1507, 16, 5)),
-    (Nodes(3, 3, WIDE, WIDE), Mapping(1507, 16, 5)),
-    (Nodes(3, 3, WIDE, 1), Mapping(900, 8, 10)),
-    (Nodes(5, 5, 1, WIDE), Mapping(900, 8, 10)),
-    (Nodes(8, 16, 200, 40), Mapping(1200, 4, 60)),  # fewer groups than nodes
-    (Nodes(4, 12, 50, 50), Mapping(1000, 1, 7)),
+    (Nodes(2, 2, 60, 1000), Mapping(1500, 16, 6), "fill_rate"),
+    (Nodes(3, 6, 100, 20), Mapping(1507, 16, 5), "random"),
+    (Nodes(3, 3, WIDE, WIDE), Mapping(1507, 16, 5), "fill_rate"),
+    (Nodes(3, 3, WIDE, 1), Mapping(900, 8, 10), "random"),
+    (Nodes(5, 5, 1, WIDE), Mapping(900, 8, 10), "fill_rate"),
+    (Nodes(8, 16, 200, 40), Mapping(1200, 4, 60), "random"),  # fewer groups than nodes
+    (Nodes(4, 12, 50, 50), Mapping(1000, 1, 7), "fill_rate"),
 ]
 
 
-@pytest.mark.parametrize("refill", ["fill_rate", "random"])
-@pytest.mark.parametrize(("nodes", "mapping"), SIZES)
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "mapping", "refill"), SIZES)
 def test_a_plan_of_some_size_is_that_of_the_model(nodes: Nodes, mapping: Mapping, refill: Refill) -> None:
     """The same with more groups and the access sequence of the epoch."""
     plan = planned(mapping, nodes, refill, 7, 2)
@@ -130,6 +131,7 @@ def assert_same(plan: Plan, expected: Plan) -> None:
         assert found.tolist() == wanted.tolist()
 
 
+@pytest.mark.slow
 @given(mappings(), st.integers(1, 3), st.integers(0, 99), st.integers(0, 99), refills, seeds, epochs)
 def test_one_node_makes_the_plan_of_one_node(
     mapping: Mapping, ranks: int, window: int, remote: int, refill: Refill, seed: int, epoch: int
@@ -140,6 +142,7 @@ def test_one_node_makes_the_plan_of_one_node(
     assert plan.requests is None
 
 
+@pytest.mark.slow
 @given(mappings(), many_nodes(), st.booleans(), refills, seeds, epochs)
 def test_nothing_sent_ahead_leaves_the_plan_of_one_node(
     mapping: Mapping, nodes: Nodes, no_window: bool, refill: Refill, seed: int, epoch: int
@@ -157,6 +160,7 @@ def test_nothing_sent_ahead_leaves_the_plan_of_one_node(
 # What the third table says
 
 
+@pytest.mark.slow
 @given(mappings(), many_nodes(), refills, seeds, epochs)
 def test_every_draw_elsewhere_is_asked_or_was_sent_ahead(
     mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int
@@ -172,6 +176,7 @@ def test_every_draw_elsewhere_is_asked_or_was_sent_ahead(
     ]
 
 
+@pytest.mark.slow
 @given(mappings(), many_nodes(), refills, seeds, epochs)
 def test_what_is_sent_ahead_is_the_owners_and_for_the_node_that_asked(
     mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int
@@ -187,6 +192,7 @@ def test_what_is_sent_ahead_is_the_owners_and_for_the_node_that_asked(
         assert set(sent) <= set(coming[: nodes.window])
 
 
+@pytest.mark.slow
 @given(mappings(), many_nodes(), refills, seeds, epochs)
 def test_a_node_never_has_more_than_its_limit_nor_two_for_one_location(
     mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int
@@ -204,6 +210,7 @@ def test_a_node_never_has_more_than_its_limit_nor_two_for_one_location(
         assert len({locations[p] for p in here[node]}) == len(here[node])
 
 
+@pytest.mark.slow
 @given(mappings(), many_nodes(), refills, seeds, epochs)
 def test_nothing_is_read_in_order_to_be_sent_ahead(
     mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int
@@ -246,8 +253,8 @@ def test_negative_limits_are_refused(window: int, remote: int, told: str) -> Non
 @pytest.mark.slow
 def test_a_plan_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less than 80 bytes a sample at the most; blocks are as small beside the epoch as they are with a large one."""
-    mapping = Mapping(100_000, 64, 10)
-    monkeypatch.setattr(random, "BLOCK", 1 << 12)
+    mapping = Mapping(40_000, 64, 10)
+    monkeypatch.setattr(random, "BLOCK", 1 << 11)
     tracemalloc.start()
     try:
         planned(mapping, Nodes(3, 6, 1300, 1100), "fill_rate", 0, 0)

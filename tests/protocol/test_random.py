@@ -89,6 +89,7 @@ def test_a_permutation_sorts_by_the_words_of_its_stream(count: int, seed: int, s
     assert permutation(count, seed, stream, epoch).tolist() == sorted(range(count), key=lambda k: (words[k] // low, k))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["seed", "epoch"])
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_all_permutations_are_equally_likely(count: int, by: str) -> None:
@@ -124,6 +125,7 @@ def test_numbers_take_four_bytes_while_they_fit(count: int, expected: type) -> N
     assert index_dtype(count) is expected
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(0, 2**50), min_size=5, max_size=5), min_size=1, max_size=5))
 def test_ranked_puts_numbers_in_the_order_of_keys(rows: list[list[int]]) -> None:
     """Row by row: what the low bits say, sorted by what the high bits say."""

@@ -25,7 +25,8 @@ def model_plan(
     return model_slots(mapping, access, refill, lambda group, k: priorities(mapping, seed, epoch, k)[group].tolist())
 
 
-@examples(150)
+@pytest.mark.slow
+@examples(80)
 @given(mappings(), refills, seeds, epochs, st.randoms(use_true_random=False))
 def test_a_plan_is_that_of_the_model_for_any_access_sequence(
     mapping: Mapping, refill: Refill, seed: int, epoch: int, dice: Random
@@ -51,6 +52,7 @@ def test_a_plan_of_some_size_is_that_of_the_model(refill: Refill, samples: int) 
     assert reads_of(plan) == reads
 
 
+@pytest.mark.slow
 @given(mappings(), refills)
 def test_requests_in_order_of_storage_read_every_chunk_once(mapping: Mapping, refill: Refill) -> None:
     """Asked chunk by chunk, whatever chunk comes first is used up before the next is read: nothing is read twice."""
@@ -147,6 +149,7 @@ def loads(chunk_size: int, n: int, refill: Refill = "fill_rate") -> float:
     return len(plan_slots(mapping, refill, 1, 0).reads) / mapping.chunks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "expected"),
     [(2, 4.84), (4, 7.22), (5, 7.76), (6, 8.13), (8, 8.62), (9, 8.77), (10, 8.91), (12, 9.10), (16, 9.33)],
@@ -156,6 +159,7 @@ def test_loads_per_chunk_by_memory(n: int, expected: float) -> None:
     assert loads(64, n) == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chunk_size", "expected"),
     [(2, 1.27), (4, 1.78), (8, 2.50), (16, 3.55), (32, 5.06), (64, 7.22), (128, 10.3), (256, 14.7)],
@@ -165,6 +169,7 @@ def test_loads_per_chunk_by_chunk_size(chunk_size: int, expected: float) -> None
     assert loads(chunk_size, 4) == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.slow
 def test_random_refill_reads_more() -> None:
     """The paper's ablation: 191,000 chunk reads of ImageNet at n = 10, against 178,000."""
     assert loads(64, 10, "random") == pytest.approx(1.912e5 * 64 / 1_281_167, rel=0.02)

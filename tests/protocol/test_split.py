@@ -76,6 +76,7 @@ def model_split(owner_at: Sequence[int], node_of_rank: Sequence[int], batch: int
     return found
 
 
+@pytest.mark.slow
 @examples(300)
 @given(cases())
 def test_a_split_is_that_of_the_model(case: Case) -> None:
@@ -83,6 +84,7 @@ def test_a_split_is_that_of_the_model(case: Case) -> None:
     assert case.split() == model_split(case.owner_at, case.node_of_rank, case.batch)
 
 
+@pytest.mark.slow
 @given(cases())
 def test_every_rank_takes_exactly_a_batch_of_each_whole_global_batch(case: Case) -> None:
     """Whatever the owners, so that no rank waits for another one."""
@@ -93,6 +95,7 @@ def test_every_rank_takes_exactly_a_batch_of_each_whole_global_batch(case: Case)
         assert Counter(taken[first : first + size]) == dict.fromkeys(range(ranks), case.batch)
 
 
+@pytest.mark.slow
 @given(cases())
 def test_the_last_incomplete_global_batch_is_dealt_in_turn(case: Case) -> None:
     """Position `j` of it to rank `j % ranks`, so that ranks differ by one sample at the most."""
@@ -100,6 +103,7 @@ def test_the_last_incomplete_global_batch_is_dealt_in_turn(case: Case) -> None:
     assert tail == [j % len(case.node_of_rank) for j in range(len(tail))]
 
 
+@pytest.mark.slow
 @given(cases())
 def test_no_more_crosses_than_must(case: Case) -> None:
     """Of each whole global batch a node takes all that it owns and has room for."""

@@ -94,6 +94,7 @@ def ranges(reads: list[Read]) -> list[tuple[int, int, int]]:
     return [(read.chunk, read.first, read.count) for read in reads]
 
 
+@pytest.mark.slow
 @examples(150)
 @given(cases())
 def test_a_group_is_drawn_in_the_order_of_its_model_tape(case: Case) -> None:
@@ -101,6 +102,7 @@ def test_a_group_is_drawn_in_the_order_of_its_model_tape(case: Case) -> None:
     assert drawn_by_group(case.plan()) == [case.tape(group) for group in range(case.mapping.groups)]
 
 
+@pytest.mark.slow
 @examples(150)
 @given(cases())
 def test_deadlines_are_those_of_the_model(case: Case) -> None:
@@ -125,6 +127,7 @@ def test_a_plan_of_some_size_is_that_of_the_model() -> None:
         assert ranges(reads) == [(one.chunk, one.first, one.count) for one in LARGE.in_order(group)]
 
 
+@pytest.mark.slow
 @given(cases())
 def test_every_stripe_is_read_exactly_once(case: Case) -> None:
     """The reads of an epoch are the stripes of all chunks, whole, no more."""
@@ -136,6 +139,7 @@ def test_every_stripe_is_read_exactly_once(case: Case) -> None:
     assert sorted(ranges(reads_of(case.plan()))) == expected
 
 
+@pytest.mark.slow
 @given(cases())
 def test_a_stripe_is_read_before_the_first_draw_of_each_of_its_samples(case: Case) -> None:
     """No deadline is later than the position of any sample of its stripe."""
@@ -144,6 +148,7 @@ def test_a_stripe_is_read_before_the_first_draw_of_each_of_its_samples(case: Cas
     assert all(read.deadline <= drawn_at[place] for read in reads_of(plan) for place in read.held)
 
 
+@pytest.mark.slow
 @given(cases())
 def test_reads_are_sorted_and_those_of_a_group_keep_its_stripe_order(case: Case) -> None:
     """The table is sorted by deadline, and among equals of a group the order of its stripes stands."""
@@ -153,6 +158,7 @@ def test_reads_are_sorted_and_those_of_a_group_keep_its_stripe_order(case: Case)
         assert ranges(reads) == [(one.chunk, one.first, one.count) for one in case.in_order(group)]
 
 
+@pytest.mark.slow
 @given(cases())
 def test_the_access_sequence_says_which_group_is_drawn_from(case: Case) -> None:
     """Position after position, the group is that of the epoch's permutation of all places."""
@@ -171,6 +177,7 @@ def test_planning_in_other_blocks_gives_the_same_plan(block: int, monkeypatch: p
     assert plan.reads.tolist() == expected.reads.tolist()
 
 
+@pytest.mark.slow
 @given(cases(), st.integers(1, 60))
 def test_the_order_within_a_group_is_the_same_when_more_groups_follow(case: Case, more: int) -> None:
     """Tape and stripe order of every whole group depend on seed, epoch and group only, not on the number of groups."""
@@ -207,6 +214,7 @@ def bags(plan: Plan) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     return np.maximum.reduceat(np.cumsum(change), np.arange(0, samples, mapping.group_size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stripe", [4, 8, 16])
 @pytest.mark.parametrize("n", [10, 16])
 def test_the_bag_of_a_group_holds_about_a_chunk(n: int, stripe: int) -> None:

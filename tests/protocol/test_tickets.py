@@ -17,6 +17,7 @@ all_epochs = st.integers(0, MAX_EPOCH)
 all_positions = st.lists(st.integers(0, MAX_POSITIONS - 1), min_size=1, max_size=20)
 
 
+@pytest.mark.slow
 @given(tags, all_epochs, all_positions)
 def test_a_ticket_tells_tag_epoch_and_position(tag: int, epoch: int, positions: list[int]) -> None:
     """What went in comes out, for every ticket of an array."""
@@ -26,6 +27,7 @@ def test_a_ticket_tells_tag_epoch_and_position(tag: int, epoch: int, positions: 
     assert {tag_and_epoch(ticket) for ticket in made.tolist()} == {(tag, epoch)}
 
 
+@pytest.mark.slow
 @given(tags, all_epochs, all_positions)
 def test_a_ticket_is_larger_than_any_index(tag: int, epoch: int, positions: list[int]) -> None:
     """Every ticket is above 2**48, where no data set has an index, below the end of tickets, and fits int64."""

@@ -24,6 +24,7 @@ from brand.storage.dataset import StoredDataSet
 from brand.storage.unpack import unpack
 from brand.storage.verify import verify
 from brand.torch import BrandDataset
+from tests.support import LIMIT_S
 
 pytestmark = pytest.mark.realdata
 
@@ -71,7 +72,6 @@ def assert_whole(target: Path) -> None:
     assert [str(error) for step in verify(target) for error in step.errors] == []
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["images", "fashion-mnist/train", "fashion-mnist/test"])
 def test_image_sets_come_back_bit_for_bit(name: str, tmp_path: Path) -> None:
     """Convert, verify, unpack: the folder as it was."""
@@ -101,7 +101,6 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return source, tables[0], target
 
 
-@pytest.mark.timeout(600)
 def test_audio_with_transcripts_comes_back_bit_for_bit(speech: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """The table, too."""
     source, _, target = speech
@@ -130,7 +129,7 @@ def test_odd_images_are_skipped_exactly_where_pillow_cannot_decode(tmp_path: Pat
     """Pillow alone, in a process of its own, says which files these are."""
     source = real("images-odd")
     told = subprocess.run(
-        [sys.executable, "-c", DECODE, str(source)], capture_output=True, text=True, check=True, timeout=240
+        [sys.executable, "-c", DECODE, str(source)], capture_output=True, text=True, check=True, timeout=LIMIT_S
     )
     bad = frozenset(told.stdout.splitlines())
     report = convert_images(source, tmp_path / "set", Options(skip_errors=True))
@@ -151,7 +150,6 @@ def records(folder: Path) -> Iterator[dict[str, Any]]:
                 yield {"key": f"{path.stem}:{number}", "record": json.loads(line), "line": line}
 
 
-@pytest.mark.timeout(600)
 def test_a_stream_of_text_records_is_packed_and_read_back(tmp_path: Path) -> None:
     """All of them from a generator; 2,000 at random positions are what the files say."""
     source = real("text")

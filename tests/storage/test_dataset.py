@@ -46,6 +46,7 @@ def model_bytes(chunks: Any, rows: Any) -> list[set[tuple[int, int]]]:
     ]
 
 
+@pytest.mark.slow
 @given(layouts())
 def test_ranges_are_those_of_the_model(layout: tuple[Any, Any]) -> None:
     """Every byte asked for is read once, no other byte is, and ranges that touch are one."""
@@ -66,12 +67,14 @@ def test_ranges_are_those_of_the_model(layout: tuple[Any, Any]) -> None:
         assert start + size <= cut.offsets[block] + cut.sizes[block]
 
 
+@pytest.mark.slow
 def test_every_sample_is_what_was_packed(plain_set: Path, dense_set: Path) -> None:
     """By its index, raw or compressed."""
     assert [StoredDataSet(plain_set).sample(i) for i in range(10)] == SAMPLES
     assert [StoredDataSet(dense_set).sample(i) for i in range(130)] == NOTES
 
 
+@pytest.mark.slow
 @given(indices=st.lists(st.integers(0, 9), max_size=30))
 def test_samples_come_in_the_order_asked_for(plain_set: Path, indices: list[int]) -> None:
     """Any order, any repetition, also none at all."""
@@ -161,6 +164,7 @@ def test_the_independent_reader_reads_the_same(plain_set: Path, dense_set: Path)
     assert [dense.sample(i) for i in range(130)] == NOTES
 
 
+@pytest.mark.slow
 @given(
     made=data_sets(most=7), seed=st.integers(0, 5), chunk_size=st.integers(1, 8), mode=st.sampled_from(["none", "zstd"])
 )

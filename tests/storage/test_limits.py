@@ -15,6 +15,8 @@ from tests.formats.test_chunk import header, whole_chunk
 from tests.storage.support import chunk
 from tests.support import LIMIT_S
 
+pytestmark = pytest.mark.slow
+
 HUGE = 2**32 - 1
 EMPTY_FRAME_OF_4_GIB = b"\x28\xb5\x2f\xfd\xa0" + struct.pack("<I", HUGE) + b"\x01\x00\x00"
 
@@ -56,7 +58,6 @@ def outcome(what: str, folder: Path, index: int = 0) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.slow
 def test_an_index_that_claims_a_sample_of_4_gib_allocates_nothing(plain: Path) -> None:
     """Rows and chunk sizes agree with each other, and not with the file: the file is asked before the memory is."""
     rows, chunks = np.load(plain / "index/samples.npy"), np.load(plain / "index/chunks.npy")
@@ -69,7 +70,6 @@ def test_an_index_that_claims_a_sample_of_4_gib_allocates_nothing(plain: Path) -
     assert outcome("verify", plain) == "ForeignFileError"
 
 
-@pytest.mark.slow
 def test_a_frame_that_claims_4_gib_is_a_decode_error(dense: Path) -> None:
     """A sample of 12 bytes that says it unpacks to 4 GiB, which row and frame agree upon."""
     parts = take_apart(chunk(dense, 1))
@@ -81,7 +81,6 @@ def test_a_frame_that_claims_4_gib_is_a_decode_error(dense: Path) -> None:
     assert outcome("reindex", dense) == "DecodeError"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [
@@ -97,7 +96,6 @@ def test_a_preamble_that_claims_gigabytes_allocates_nothing(plain: Path, fields:
     assert outcome("reindex", plain) == kind
 
 
-@pytest.mark.slow
 def test_a_chunk_that_claims_many_others_reserves_no_room_for_them(tmp_path: Path) -> None:
     """One chunk of one sample that says it is the first of 10^8: their absence is noticed before 5 GB are reserved."""
     (tmp_path / "chunks").mkdir()
@@ -105,7 +103,6 @@ def test_a_chunk_that_claims_many_others_reserves_no_room_for_them(tmp_path: Pat
     assert outcome("reindex", tmp_path) == "MissingFileError"
 
 
-@pytest.mark.slow
 def test_the_harness_lets_good_data_sets_pass(plain: Path) -> None:
     """The limits above do not get in the way of what is whole."""
     assert [outcome(what, plain) for what in ("read", "verify", "reindex")] == ["nothing"] * 3

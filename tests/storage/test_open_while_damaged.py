@@ -14,6 +14,7 @@ from brand.errors import FormatError, UnreadableError
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset import StoredDataSet
 from tests.storage.support import SAMPLES, chunk
+from tests.support import LIMIT_S
 
 SCRIPT = """
 import os, sys
@@ -61,7 +62,7 @@ except FormatError as error:
 def outcome(folder: Path, name: str, size: int, what: str) -> str:
     """What a process of its own says that has a data set open while a file of it is cut short."""
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(folder), name, str(size), what]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, (done.returncode, done.stderr)
     return done.stdout
 

@@ -76,6 +76,7 @@ NAS = modelled(latency_s=500e-6, one=1e9, most=120e6, operations=400)
 # What follows from the numbers
 
 
+@pytest.mark.slow
 @examples(50)
 @given(profiles())
 def test_the_choice_lies_within_what_was_measured(found: Profile) -> None:
@@ -85,6 +86,7 @@ def test_the_choice_lies_within_what_was_measured(found: Profile) -> None:
     assert measured[0] <= stripe_bytes(found) <= measured[-1]
 
 
+@pytest.mark.slow
 @examples(50)
 @given(profiles(), st.integers(-8, 8))
 def test_the_choice_depends_on_ratios_only(found: Profile, power: int) -> None:
@@ -110,6 +112,7 @@ def test_a_faster_storage_needs_no_longer_reads(curve: list[float], faster: list
     assert after <= before + 1  # one byte for rounding
 
 
+@pytest.mark.slow
 @given(st.floats(10e-6, 20e-3), st.floats(1e7, 5e9), st.floats(1e7, 5e9), st.floats(50, 1e6))
 def test_the_chosen_reads_do_what_they_are_chosen_for(latency: float, one: float, most: float, ops: float) -> None:
     """On a modelled storage they reach 90 % of sequential, but for what lies between two measured sizes."""
@@ -232,6 +235,7 @@ def stored(cache: Path, tmp_path: Path) -> tuple[Profile, Path]:
     return found, save_profile(found)
 
 
+@pytest.mark.slow
 @examples(50)
 @given(profiles())
 def test_json_gives_the_same_profile(found: Profile) -> None:
@@ -326,6 +330,7 @@ def test_a_damaged_file_is_left_alone(
     assert file.read_bytes() == data
 
 
+@pytest.mark.slow
 @examples(40)
 @given(st.data())
 def test_any_damage_is_harmless(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -546,6 +551,7 @@ def test_a_round_goes_one_way_and_the_next_one_back() -> None:
     assert rounds([Cell(4096, 1)], 2) == [[Cell(4096, 1)]] * 2
 
 
+@pytest.mark.slow
 @examples(10)
 @given(st.lists(st.integers(1 << 16, 1 << 24), min_size=1, max_size=4), st.integers(0, 100))
 def test_little_data_is_used_again_and_again(files: list[int], seed: int) -> None:
@@ -560,6 +566,7 @@ def test_little_data_is_used_again_and_again(files: list[int], seed: int) -> Non
         assert overlaps(ranges) == 0
 
 
+@pytest.mark.slow
 def test_much_data_is_read_once() -> None:
     """All visits of all rounds together have no byte in common."""
     files = [3 << 32, 1 << 33]
@@ -643,6 +650,7 @@ def test_a_real_data_set_is_measured(photos_set: Path, cache: Path) -> None:
     assert load_profile(photos_set) is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_reads_are_announced_done_and_dropped(fashion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this order for each range, of one large file that was just written; and no range of a visit is read twice."""
@@ -671,6 +679,7 @@ def test_reads_are_announced_done_and_dropped(fashion: Path, tmp_path: Path, mon
     assert len(calls) >= 3 * 4 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_files_that_stay_in_memory_are_not_measured(photos_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so; a file system that does not tell what it holds is believed."""

@@ -143,6 +143,7 @@ def two_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "clips"
 
 
+@pytest.mark.slow
 @given(key=st.lists(st.sampled_from(["..", ".", "/", "a", "\0", "\\", " ", "\n", "~", "x/"]), max_size=6).map("".join))
 def test_no_key_leads_elsewhere(two_clips: Path, tmp_path_factory: pytest.TempPathFactory, key: str) -> None:
     """Any mixture of what paths are made of stays below the target, or is a `BrandError`."""
@@ -238,6 +239,7 @@ def test_extras_that_are_no_zip_are_told(clips: Path, tmp_path: Path, data: byte
         unpack(clips, tmp_path / "out")
 
 
+@pytest.mark.slow
 @examples(150)
 @given(data=st.data())
 def test_any_damage_to_the_extras_is_a_brand_error(
@@ -286,6 +288,7 @@ def packed(data: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.slow
 def test_extras_that_unpack_to_a_thousand_times_their_size_are_refused(clips: Path, tmp_path: Path) -> None:
     """Though they are signed: before anything of them is laid down, with both sizes."""
     with_extras(clips, packed(bytes(1 << 26)))

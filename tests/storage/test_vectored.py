@@ -70,6 +70,7 @@ def any_make(request: pytest.FixtureRequest) -> Make:
     return way
 
 
+@pytest.mark.slow
 @given(
     lengths=LENGTHS, offset=st.integers(0, 500), most=st.integers(1, 8), forget=st.booleans(), cut=st.integers(1, 90)
 )

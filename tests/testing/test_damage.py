@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from brand.testing.damage import KINDS, any_damage, read_files, write_files
+from tests.support import LIMIT_S
 
 FILES = {
     "brand.json": b'{"a": 1,\n  "b": [2, 3]}\n' + b" " * 2000,
@@ -56,6 +57,7 @@ def test_a_folder_is_damaged_and_mended(tmp_path: Path, *, in_place: bool) -> No
 def test_nothing_that_storage_does_is_ever_delivered(tmp_path: Path) -> None:
     """240 damages of all kinds: `verify` tells each, no read or draw gives a wrong sample, no process ends."""
     command = [sys.executable, "-m", "brand.testing.integrity", "--trials", "240", "--seed", "7", "--jobs", "2"]
-    done = subprocess.run([*command, "--work", str(tmp_path)], capture_output=True, text=True, check=False, timeout=280)
+    command += ["--work", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "most memory" in done.stdout

@@ -72,6 +72,7 @@ def figures(found: Shuffling) -> tuple[float, float, float]:
     return found.pairs, found.mates, found.neighbours
 
 
+@pytest.mark.slow
 @examples(200)
 @given(st.integers(0, 40).flatmap(lambda n: st.permutations(range(n))), st.integers(1, 45), st.integers(1, 45))
 def test_the_figures_are_those_of_their_definitions(order: list[int], chunk_size: int, batch: int) -> None:
@@ -316,6 +317,7 @@ def test_each_measure_is_a_line_with_its_uniform_value_beside_it() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_files_are_measured_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An array and a text; with two epochs, the test as well; ids that are indices, with their places."""
     one, two, place_of = shuffled(500, 0), shuffled(500, 1), shuffled(500, 2)

@@ -96,6 +96,7 @@ def test_two_that_say_they_are_the_same_node(store: Any, monkeypatch: pytest.Mon
         Job("job", 0, 2).meet("127.0.0.1:2")
 
 
+@pytest.mark.slow
 def test_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens there: the error names it, and what to do."""
     monkeypatch.setattr(discovery, "LIMIT_S", 0.2)
@@ -172,6 +173,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_forked_workers_have_connections_to_the_store_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four that ask at the same time as their training get their own answers, and find the same job."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

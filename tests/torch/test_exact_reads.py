@@ -50,12 +50,14 @@ def raw(fashion_set: Path) -> BrandDataset:
     return BrandDataset(fashion_set, decode=False)
 
 
+@pytest.mark.slow
 def test_every_sample_is_the_sources(raw: BrandDataset, samples: list[Sample]) -> None:
     """All 600, one by one: bytes, label, key and index."""
     assert len(raw) == len(samples) == 600
     assert [raw[i] for i in range(len(raw))] == samples
 
 
+@pytest.mark.slow
 def test_iterating_gives_every_sample_once(fashion_set: Path, samples: list[Sample]) -> None:
     """`for sample in ds` ends after the last."""
     keys: Any = BrandDataset(fashion_set, fields=("key",))
@@ -227,6 +229,7 @@ def test_compressed_samples_are_read_by_several_threads(tmp_path: Path) -> None:
         assert found[number] == [(row["s"],) for row in rows[number::4]]
 
 
+@pytest.mark.slow
 def test_a_fork_reads_what_its_parent_reads(fashion_set: Path, samples: list[Sample]) -> None:
     """After reads in the parent; both go on reading at the same time, and neither disturbs the other."""
     data_set = BrandDataset(fashion_set, decode=False)

@@ -47,6 +47,7 @@ def test_no_fields_is_an_empty_tuple(photos_set: Path) -> None:
     assert BrandDataset(photos_set, fields=())[0] == ()
 
 
+@pytest.mark.slow
 def test_every_photo_is_what_image_folder_loads(photos: Path, photos_set: Path) -> None:
     """RGB as `Image.open(file).convert("RGB")`: same pixels, size and mode, for PNG, JPEG, WebP, L, LA, P, RGBA."""
     modes = set()
@@ -71,6 +72,7 @@ def test_images_are_the_callers_own(photos_set: Path) -> None:
     assert images[2][0].tobytes() == second.tobytes()
 
 
+@pytest.mark.slow
 def test_reading_gives_no_warnings(photos_set: Path, clips_set: Path) -> None:
     """Not even for palettes with transparency in bytes."""
     with warnings.catch_warnings():

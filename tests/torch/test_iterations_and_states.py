@@ -97,6 +97,7 @@ def test_at_the_end_of_an_epoch_the_next_one_begins(small: Path, opened: Opening
     assert other.state_dict()["epoch"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_samples_without_batches_begin_with_the_epoch_that_was_set(small: Path, opened: Openings, workers: int) -> None:
     """`DataLoader(batch_size=None)`: the first epoch is epoch 0, with workers too."""
@@ -107,6 +108,7 @@ def test_samples_without_batches_begin_with_the_epoch_that_was_set(small: Path, 
         assert indices_of(loader) == planned(small, sampler.order, epoch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stateful_loader_gives_every_epoch(small: Path, opened: Openings, workers: int) -> None:
     """As `DataLoader` does: epochs 0, 1 and 2."""
@@ -117,9 +119,10 @@ def test_a_stateful_loader_gives_every_epoch(small: Path, opened: Openings, work
         assert indices_of(loader) == planned(small, sampler.order, epoch)
 
 
-@pytest.mark.parametrize("batches", [1, 5, 10, 11])
-@pytest.mark.parametrize("seed", [3, 9])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workers", "seed", "batches"), [(0, 3, 1), (0, 9, 5), (2, 9, 10), (2, 3, 11), (0, 3, 11), (2, 9, 1)]
+)
 def test_a_stateful_loader_goes_on_where_it_stopped(
     small: Path, opened: Openings, workers: int, seed: int, batches: int
 ) -> None:
@@ -140,6 +143,7 @@ def test_a_stateful_loader_goes_on_where_it_stopped(
     assert indices_of(loader) == expected[1]
 
 
+@pytest.mark.slow
 @TORCHDATA
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batches", [1, 5])
@@ -163,6 +167,7 @@ def test_a_stateful_loader_that_would_skip_batches_is_refused(
         next(iter(again))
 
 
+@pytest.mark.slow
 def test_workers_that_already_run_draw_from_a_loaded_state(small: Path, opened: Openings) -> None:
     """Persistent workers; the state is of a run with another seed."""
     data_set = opened(small)
@@ -174,6 +179,7 @@ def test_workers_that_already_run_draw_from_a_loaded_state(small: Path, opened: 
     assert indices_of(loader) == planned(small, other.order, 0)
 
 
+@pytest.mark.slow
 def test_workers_that_already_run_draw_for_a_sampler_that_came_later(small: Path, opened: Openings) -> None:
     """A worker was started for the first sampler, and its loader is then given a batch of the second one's tickets."""
     data_set = opened(small)
@@ -279,6 +285,7 @@ def test_no_two_orders_of_a_process_have_the_same_tag(
         BrandSampler(training, seed=1)
 
 
+@pytest.mark.slow
 def test_the_hint_is_said_once_also_by_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Openings
 ) -> None:

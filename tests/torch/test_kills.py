@@ -22,6 +22,7 @@ from tests.support import LIMIT_S, free_port, session_processes, wait_until
 from tests.torch.resumable import SEED, Job, Started, any_job, started, trained
 from tests.torch.support import make_samples, make_set, planned
 
+pytestmark = pytest.mark.slow
 EPOCHS, SAMPLES = 3, 600
 AT_WORK = ["DataLoader", "persistent", "StatefulDataLoader"]
 """Loaders with worker processes."""
@@ -104,8 +105,7 @@ def killing(chance: Chance, data: Path, tmp_path: Path, left: Leftovers) -> Kill
     return Killing(chance, data, tmp_path, left)
 
 
-@pytest.mark.slow
-@rounds(3)
+@rounds(1)
 def test_a_worker_is_killed(killing: Killing, plans: list[list[int]]) -> None:
     """PyTorch ends the iteration with an error; the run goes on from its checkpoint, by itself or started anew."""
     loading = killing.rng.choice(AT_WORK)
@@ -120,8 +120,7 @@ def test_a_worker_is_killed(killing: Killing, plans: list[list[int]]) -> None:
     killing.check(plans, job)
 
 
-@pytest.mark.slow
-@rounds(3)
+@rounds(1)
 def test_the_training_is_killed(killing: Killing, plans: list[list[int]]) -> None:
     """Its workers and its server end by themselves; the next run goes on, with other workers and batches."""
     for _ in range(killing.rng.choice([1, 1, 2])):
@@ -133,8 +132,7 @@ def test_the_training_is_killed(killing: Killing, plans: list[list[int]]) -> Non
     killing.check(plans, killing.job())
 
 
-@pytest.mark.slow
-@rounds(3)
+@rounds(1)
 def test_the_server_is_killed(killing: Killing, plans: list[list[int]]) -> None:
     """The training goes on with another one, and notices nothing but the time."""
     with started(killing.job()) as run:
@@ -148,8 +146,7 @@ def test_the_server_is_killed(killing: Killing, plans: list[list[int]]) -> None:
     assert trained(killing.folder, plans) == plans
 
 
-@pytest.mark.slow
-@rounds(3)
+@rounds(1)
 def test_one_node_of_three_is_killed(
     chance: Chance, data: Path, tmp_path: Path, left: Leftovers, plans: list[list[int]]
 ) -> None:

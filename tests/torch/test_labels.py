@@ -95,6 +95,7 @@ def named_attribute(image: Any) -> Any:
     return image.resize((8, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [picture_only, named_attribute])
 @pytest.mark.parametrize(
     ("fields", "given"), [(None, "a dict of its fields"), (("label", "image"), "a tuple of label, image")]

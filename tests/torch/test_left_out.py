@@ -14,7 +14,7 @@ from brand.errors import BrandError
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, habit
 from tests.torch.support import MANY_WORKERS, Openings, indices_of
 
-pytestmark = MANY_WORKERS
+pytestmark = [MANY_WORKERS, pytest.mark.slow]
 BATCH = 5
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from brand import pack
 from brand.errors import UsageError
 from brand.formats.media import Waveform
 from brand.testing.node import running_server
-from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from brand.torch import BrandDataset, BrandLoader, BrandSampler, iteration, stages
 from brand.torch.stages import NAMES, Stages
 from tests.support import wait_until
 from tests.torch.support import (
@@ -89,6 +90,7 @@ def both(data_set: BrandDataset, batch: int, **more: Any) -> tuple[list[Any], li
 # -- the same batches ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [1500, 0.3, 1.0])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("batch", [1, 7, 16, 17, 100])
@@ -122,6 +124,7 @@ def test_batches_of_tuples_with_strings(small: Path, fields: tuple[str, ...], tr
         assert equal(*both(data_set, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -141,6 +144,7 @@ def test_batches_of_transformed_samples(small: Path, options: dict[str, Any]) ->
         assert equal(*both(data_set, 20, **collate))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_batches_of_all_codecs(tmp_path: Path, png: bytes, clips: Path, compression: Any) -> None:
     """Each kind of field, compressed (with a dictionary) and not."""
@@ -195,6 +199,7 @@ def test_empty_files(tmp_path: Path, memory: Any) -> None:
             assert [len(file) for batch in loader for file in batch[0]] == [0] * 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("threads", "ahead"), [(1, 1), (1, 30), (2, 2), (8, 1), (8, 30)])
 def test_threads_and_batches_ahead_change_nothing(fashion_set: Path, threads: int, ahead: int) -> None:
     """Real pictures; a batch is more than what one thread decodes at a time."""
@@ -217,6 +222,7 @@ def test_a_batch_is_the_callers_own(small: Path) -> None:
         assert sorted(records_of(kept)) == records(make_samples(COUNT, 1500))
 
 
+@pytest.mark.slow
 def test_the_length_is_the_number_of_batches(small: Path, opened: Openings) -> None:
     """Without drawing any; for one rank of several, too."""
     data_set = opened(small)
@@ -291,6 +297,7 @@ def test_an_epoch_may_be_left_early(small: Path, batches: int) -> None:
         assert indices_of(loader) == planned(small, loader.sampler.order, 0)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
 def test_an_error_in_the_training_loop_ends_the_threads(small: Path, error: BaseException) -> None:
     """And comes through as it is."""
@@ -304,6 +311,7 @@ def test_an_error_in_the_training_loop_ends_the_threads(small: Path, error: Base
         assert data_set.stats()["clients"] >= 1
 
 
+@pytest.mark.slow
 def test_dropping_a_loader_in_mid_epoch_ends_its_threads(small: Path) -> None:
     """Its iterator, its pool, and its connection."""
     with running_server(small, memory=0.3) as server:
@@ -319,6 +327,7 @@ def test_dropping_a_loader_in_mid_epoch_ends_its_threads(small: Path) -> None:
         wait_until(lambda: server.facts()["clients"] == 1, "only the one who looks is connected")
 
 
+@pytest.mark.slow
 def test_an_iterator_outlives_its_loader(small: Path) -> None:
     """`iter(BrandLoader(...))` is enough."""
     with served(small) as data_set:
@@ -352,6 +361,7 @@ def test_two_loaders_at_once(small: Path, smaller: Path) -> None:
             assert indices_of(each[side] for each in found) == planned(path, order, epoch)
 
 
+@pytest.mark.slow
 def test_loaders_in_several_threads(small: Path) -> None:
     """Each trains for itself, on one data set."""
     wrong: list[int] = []
@@ -389,6 +399,7 @@ def test_a_second_iterator_does_not_cut_the_first_short(small: Path) -> None:
 # -- how far ahead, and where the time goes --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "ahead"), [(1, 1), (1, 8), (4, 5)])
 def test_what_is_ahead_is_bounded(small: Path, batch: int, ahead: int) -> None:
     """While nobody takes a batch: those that are ready, and one request, which has half as many at the most."""
@@ -440,12 +451,18 @@ def test_stages_say_where_the_time_goes(small: Path) -> None:
     assert text.splitlines()[-1] == f"slowest: {facts['slowest']}"
 
 
-def test_a_slow_transform_is_the_slowest_stage(small: Path) -> None:
-    """By far."""
+@pytest.mark.slow
+def test_a_slow_transform_is_the_slowest_stage(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By far: on this clock it takes ten seconds a sample, and nothing else takes time."""
+    now_s = 0.0
 
     def pause(value: Any) -> Any:
-        time.sleep(0.01)
+        nonlocal now_s
+        now_s += 10.0
         return value
+
+    for module in (iteration, stages):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s))
 
     with served(small, transform=pause) as data_set:
         loader = BrandLoader(data_set, 5, threads=1)

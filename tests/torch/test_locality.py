@@ -78,6 +78,7 @@ def test_every_position_once_and_as_many_for_each(cluster: RunningCluster, drop_
         assert sorted(here) == list(range(start + batch * BATCH * NODES, start + (batch + 1) * BATCH * NODES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["BrandLoader", "DataLoader"])
 def test_through_a_loader(cluster: RunningCluster, kind: str) -> None:
     """Two epochs of real samples, with and without worker processes."""

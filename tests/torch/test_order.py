@@ -19,7 +19,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 COUNT = 640
 SEED = 11
-MEMORIES = [0.2, 0.5, 1.0, None]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +58,7 @@ def test_epochs_differ_and_so_do_seeds(numbers: Path, protocol: ProtocolChoice) 
     assert same_place < 0.02
 
 
+@pytest.mark.slow
 @MANY_WORKERS
 @pytest.mark.parametrize("workers", [0, 1, 4, -1, -3])
 def test_workers_and_threads(numbers: Path, expected: list[list[int]], workers: int) -> None:
@@ -70,8 +70,8 @@ def test_workers_and_threads(numbers: Path, expected: list[list[int]], workers: 
         assert delivered(data_set, workers) == expected
 
 
-@pytest.mark.parametrize("workers", [0, -2])
-@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.slow
+@pytest.mark.parametrize(("memory", "workers"), [(0.2, 0), (0.5, -2), (1.0, -2), (None, 0)])
 def test_memory(numbers: Path, expected: list[list[int]], memory: Any, workers: int) -> None:
     """From more than a sixteenth to all of the data, or whatever is free."""
     with served(numbers, memory=memory) as data_set:
@@ -90,8 +90,9 @@ def test_a_server_that_was_started_by_hand(tmp_path: Path, memory: float) -> Non
         assert BrandSampler(data_set).order == BrandSampler(BrandDataset(tmp_path / "set", memory=memory)).order
 
 
+@pytest.mark.slow
 @MANY_WORKERS
-@pytest.mark.parametrize(("workers", "delays"), [(0, 1), (4, 1), (-3, 1), (-3, 2)])
+@pytest.mark.parametrize(("workers", "delays"), [(4, 1), (-3, 2)])
 def test_timing(numbers: Path, expected: list[list[int]], workers: int, delays: int) -> None:
     """Reads of random length, which end in any order, and little memory."""
     slow = SlowStorage(seed=delays, longest_s=0.002)
@@ -99,6 +100,7 @@ def test_timing(numbers: Path, expected: list[list[int]], workers: int, delays: 
         assert delivered(data_set, workers) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 5, 640, 1000])
 def test_the_size_of_a_batch(numbers: Path, expected: list[list[int]], batch: int) -> None:
     """Batches are cut out of one order."""

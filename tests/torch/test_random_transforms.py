@@ -113,6 +113,7 @@ def epochs(data_set: BrandDataset, threads: int, batch: int = 6, seed: int = 1) 
     return [drawn(loader) for _ in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RANDOM)
 def test_every_random_function(opened: Callable[[Draw], BrandDataset], name: str) -> None:
     """The same for 1, 2 and 4 threads, other batches and a second run; other for each sample, epoch and seed.
@@ -122,7 +123,7 @@ def test_every_random_function(opened: Callable[[Draw], BrandDataset], name: str
     data_set = opened(RANDOM[name])
     before = torch.get_rng_state()
     first = epochs(data_set, 1)
-    for threads, batch in ((1, 6), (2, 6), (4, 20)):
+    for threads, batch in ((2, 6), (4, 20)):
         assert all(map(same, epochs(data_set, threads, batch), first))
     assert torch.equal(torch.get_rng_state(), before)
     assert distinct(first[0]) == distinct(first[1]) == COUNT

@@ -45,9 +45,6 @@ def through_torch(state: State) -> State:
     return found
 
 
-TRIPS: list[Callable[[State], State]] = [through_json, through_torch]
-
-
 @pytest.fixture(scope="module", params=["stripes", "slots"])
 def protocol(request: pytest.FixtureRequest) -> ProtocolChoice:
     """Both."""
@@ -118,8 +115,10 @@ def check(
 # -- the sampler -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trip", TRIPS)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trip", "ranks"), [(through_json, 1), (through_torch, 2), (through_json, 3), (through_torch, 5)]
+)
 def test_a_sampler_at_every_step(
     data_set: BrandDataset, epochs: list[list[int]], trip: Callable[[State], State], ranks: int
 ) -> None:
@@ -192,8 +191,11 @@ def test_a_loop_over_epochs_goes_on(data_set: BrandDataset, epochs: list[list[in
 # -- BrandLoader -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trip", TRIPS)
-@pytest.mark.parametrize(("ranks", "batch", "threads"), [(1, BATCH, 1), (1, 7, 3), (2, 3, 2), (3, 1, 1)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trip", "ranks", "batch", "threads"),
+    [(through_json, 1, BATCH, 1), (through_torch, 1, 7, 3), (through_json, 2, 3, 2), (through_torch, 3, 1, 1)],
+)
 def test_a_brand_loader_at_every_step(
     data_set: BrandDataset,
     epochs: list[list[int]],

@@ -55,6 +55,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[int, BrandDataset]:
     return {n: BrandDataset(make_set(folder / str(n), make_samples(n, 20), 4), memory=1.0) for n in SIZES}
 
 
+@pytest.mark.slow
 @given(count=st.sampled_from(SIZES), ranks=st.integers(1, 12), start=st.integers(0, 30), drop_last=st.booleans())
 def test_ranks_have_equally_many_and_together_all(
     sets: dict[int, BrandDataset], count: int, ranks: int, start: int, *, drop_last: bool
@@ -229,6 +230,7 @@ def nobody_listens(data_set: BrandDataset) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_parts_and_plain_samplers_are_exact_and_start_no_server(small: Path, workers: int) -> None:
     """`Subset`, `random_split`, weighted, random, sequential and distributed sampling give what they name."""

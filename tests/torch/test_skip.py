@@ -34,8 +34,6 @@ COUNT, CHUNK, BATCH = 75, 8, 7
 SAMPLES = records(make_samples(COUNT, 1500))
 DAMAGED_PLACES = [3, 4, *range(7, COUNT, CHUNK)]
 """The last of each chunk and so of each group, and two side by side."""
-KINDS = [0, 2, -1, -3]
-"""Workers of a `DataLoader`, or below 0 threads of a `BrandLoader`."""
 GROUPS = Stripes(length=2, mixing=0.6)
 """Several groups of several chunks each, however the memory is."""
 
@@ -59,7 +57,7 @@ def broken(small: Path) -> list[int]:
 
 
 def loader_of(data_set: BrandDataset, kind: int, **more: Any) -> Any:
-    """One of `KINDS`."""
+    """A `DataLoader` with `kind` workers; below 0 a `BrandLoader` with `-kind` threads."""
     sampler = BrandSampler(data_set, seed=2)
     if kind < 0:
         return BrandLoader(data_set, BATCH, sampler=sampler, threads=-kind, **more)
@@ -81,9 +79,10 @@ def check(found: list[int], data_set: BrandDataset, broken: Collection[int], epo
 # -- damaged samples -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [GROUPS, "slots"], ids=["stripes", "slots"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("memory", [0.7, 1.0])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "protocol", "memory"), [(0, GROUPS, 0.7), (2, "slots", 1.0), (-1, "slots", 0.7), (-3, GROUPS, 1.0)]
+)
 def test_another_of_the_group_comes(
     damaged: Path, broken: list[int], kind: int, protocol: ProtocolChoice, memory: float
 ) -> None:
@@ -207,6 +206,7 @@ def test_a_whole_sample_of_a_small_group_is_found(
 # -- missing chunks --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [0, 2, -2])
 def test_a_missing_chunk_is_replaced_by_its_group(small: Path, tmp_path: Path, kind: int) -> None:
     """All of its samples, each listed; epochs stay as long as they are."""
@@ -240,6 +240,7 @@ def test_a_missing_chunk_of_more_than_64_samples(wide: Path) -> None:
         assert sum(len(batch[0]) for batch in loader_of(data_set, -1)) == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [0, -2])
 def test_a_missing_chunk_is_a_line_in_the_log_and_a_count(
     wide: Path, kind: int, caplog: pytest.LogCaptureFixture
@@ -271,6 +272,7 @@ def test_the_samples_of_a_missing_chunk_are_not_all_replaced_by_the_same_one(sma
         assert len({fact["by"] for fact in data_set.stats()["replaced"]}) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [0, -1])
 def test_a_missing_first_chunk_of_a_compressed_data_set(tmp_path: Path, kind: int) -> None:
     """The others are whole."""
@@ -316,8 +318,8 @@ def png(fashion: Path) -> bytes:
     return next((fashion / "test" / "8_bag").iterdir()).read_bytes()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("memory", [0.7, 1.0])
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "memory"), [(0, 1.0), (2, 0.7), (-1, 0.7), (-3, 1.0)])
 def test_files_that_do_not_decode_are_replaced(half_files: Path, kind: int, memory: float) -> None:
     """In memory or read exactly."""
     options: dict[str, Any] = {

@@ -13,6 +13,8 @@ import pytest
 
 from tests.support import LIMIT_S, free_port
 
+pytestmark = pytest.mark.slow
+
 
 def run(commands: Sequence[list[str]]) -> str:
     """What commands print that run at the same time."""
@@ -28,8 +30,7 @@ def run(commands: Sequence[list[str]]) -> str:
     return "\n".join(said)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "ranks", "locality"), [(0, 1, False), (1, 2, False), (2, 1, False), (2, 1, True)])
+@pytest.mark.parametrize(("nodes", "ranks", "locality"), [(1, 2, False), (2, 1, True)])
 def test_train_ddp(repository: Path, fashion_set: Path, nodes: int, ranks: int, locality: bool) -> None:
     """Two epochs, as many batches on each rank; nodes have sent each other samples."""
     script = [str(repository / "examples" / "train_ddp.py"), str(fashion_set), str(fashion_set)]
@@ -37,11 +38,11 @@ def test_train_ddp(repository: Path, fashion_set: Path, nodes: int, ranks: int, 
     torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"]
     where = ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
     commands = [[*torchrun, f"--node-rank={node}", *where, *script] for node in range(nodes)]
-    said = run(commands or [[sys.executable, *script]])
-    batches = 600 // (20 * max(1, nodes) * ranks)
-    expected = [f"epoch {epoch}: {batches} batches on each of {max(1, nodes) * ranks} ranks" for epoch in range(2)]
+    said = run(commands)
+    batches = 600 // (20 * nodes * ranks)
+    expected = [f"epoch {epoch}: {batches} batches on each of {nodes * ranks} ranks" for epoch in range(2)]
     assert re.findall(r"epoch \d: \d+ batches on each of \d+ ranks", said) == expected
     assert "test accuracy 0." in said
     came = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) samples came", said)]
-    assert len(came) == max(1, nodes) * ranks
+    assert len(came) == nodes * ranks
     assert (sum(came) > 0) == (nodes == 2), said

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,8 +24,9 @@ from brand.node.messages import Kind
 from brand.node.session import Session
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
+from brand.testing.cluster import RunningCluster
 from brand.testing.node import random_address
-from tests.support import wait_until
+from tests.support import LIMIT_S, wait_until
 
 Places = NDArray[np.int64]
 TOKEN = "a token for tests only, 32 bytes"
@@ -82,17 +84,21 @@ class Rank:
                     assert part.stored.rows["index"].tolist() == here.tolist(), "another sample than the plan's"
                     found.append(part.places)
                     self.late += len(part.places) - len(part.present)
-            step.wait(60)
+            step.wait(LIMIT_S)
 
 
-def draw_in_step(ranks: Sequence[Rank], epochs: Sequence[int]) -> None:
-    """All ranks draw epochs, batch by batch together; raises what went wrong in any of them."""
-    step = threading.Barrier(len(ranks))
+def draw_in_step(ranks: Sequence[Rank], epochs: Sequence[int], between: Callable[[int], None] = lambda _: None) -> None:
+    """All ranks draw epochs, batch by batch together; raises what went wrong in any of them.
+
+    `between` is called with the number of batches that each rank has drawn, while all ranks wait.
+    """
+    drawn = itertools.count(1)
+    step = threading.Barrier(len(ranks), action=lambda: between(next(drawn)))
     threads = [threading.Thread(target=rank.run, args=(epochs, step)) for rank in ranks]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(LIMIT_S)
     wrong = [r.error for r in ranks if r.error is not None and not isinstance(r.error, threading.BrokenBarrierError)]
     if wrong:
         raise wrong[0]
@@ -169,6 +175,12 @@ def servers(paths: Path | Sequence[Path], nodes: int, memory: float | str = 0.3,
 def all_reachable(found: Sequence[Server]) -> bool:
     """Whether every node can ask every other one."""
     return all(len(server.facts()["cluster"]["reachable"]) == len(found) - 1 for server in found)
+
+
+def all_open(cluster: RunningCluster) -> bool:
+    """The same of nodes that run in threads."""
+    others = len(cluster.servers) - 1
+    return all(len(cluster.facts(node)["cluster"]["reachable"]) == others for node in cluster.servers)
 
 
 def _end(server: Server) -> None:

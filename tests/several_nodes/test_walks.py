@@ -17,10 +17,11 @@ from brand.node.member import Member
 from brand.node.network import Stream
 from brand.node.receiving import SILENCE_S
 from brand.testing.node import random_address, running
-from tests.nodes.world import Cluster, Walk, walk
+from tests.rounds import Chance, rounds
+from tests.several_nodes.world import Cluster, Walk, walk
 
-WALKS = 96
-STEPS = 350
+WALKS, STEPS = 24, 350
+"""Of one round: the hundred rounds of `make explore` take 840,000 steps."""
 SLOTS = {"protocol": "slots", "group_chunks": 2, "nodes": 2, "ranks": 2, "window": 8, "remote": 8}
 
 
@@ -31,11 +32,12 @@ def two_nodes() -> Cluster:
     return cluster
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_every_page_has_one_owner_on_every_node(part: int, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.slow
+@rounds(1)
+def test_every_page_has_one_owner_on_every_node(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever arrives late, whoever is slow, whichever stream ends: each answer is the plan's, and none is missing."""
     caplog.set_level(logging.CRITICAL)
-    for seed in range(part, WALKS, 4):
+    for seed in chance.seeds(WALKS):
         walk(seed, STEPS)
 
 
@@ -96,6 +98,7 @@ def test_a_node_that_asks_twice_is_sent_once() -> None:
     cluster.end()
 
 
+@pytest.mark.slow
 def test_nodes_that_begin_at_different_positions_draw_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever is faster: every rank is refused before its first draw is answered, and hears who begins where."""
     caplog.set_level(logging.CRITICAL)

@@ -22,20 +22,29 @@ from brand.testing.cluster import running_cluster
 from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
-from tests.nodes.support import Rank, all_reachable, check_epoch, draw_in_step, node_of, servers
 from tests.orders import SLOTS, order_of
 from tests.rounds import Chance, rounds
-from tests.support import wait_until
+from tests.several_nodes.support import (
+    Rank,
+    all_open,
+    all_reachable,
+    check_epoch,
+    draw_in_step,
+    node_of,
+    servers,
+)
+from tests.support import LIMIT_S, wait_until
+
+pytestmark = pytest.mark.slow
 
 
-@rounds(4)
+@rounds(2)
 def test_a_node_is_killed_at_any_moment(texts: Path, chance: Chance) -> None:
     """By `kill -9`, and sometimes it comes back: the others draw every sample once, from the shared storage."""
     rng, order = chance.rng, order_of(texts)
     with ExitStack() as stack, servers(texts, 3, memory=rng.choice([0.3, 0.6])) as found:
         clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found[:2]]
         drawing = [Rank(client, order, rank, 2) for rank, client in enumerate(clients)]
-        begun = time.monotonic()
 
         def disturb() -> None:
             time.sleep(rng.uniform(0, 1.5))
@@ -51,7 +60,6 @@ def test_a_node_is_killed_at_any_moment(texts: Path, chance: Chance) -> None:
         thread.join()
         for epoch in range(4):
             check_epoch(drawing, epoch)
-        assert time.monotonic() - begun < 60
 
 
 def test_a_node_that_hangs(texts: Path) -> None:
@@ -82,18 +90,15 @@ def test_a_link_is_cut_and_mended(texts: Path) -> None:
         clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
         drawing = [Rank(client, order, rank, 3) for rank, client in enumerate(clients)]
 
-        def disturb() -> None:
-            for pair in ((0, 1), (2, 0), (1, 2)):
-                time.sleep(0.3)
+        def disturb(batches: int) -> None:
+            pair = ((0, 1), (2, 0), (1, 2))[batches // 20 % 3]
+            if batches % 20 == 5:
                 cluster.links[pair].cut()
-                time.sleep(0.2)
+            elif batches % 20 == 15:
                 cluster.links[pair].mend()
 
-        thread = threading.Thread(target=disturb)
-        thread.start()
-        draw_in_step(drawing, range(5))
-        thread.join()
-        for epoch in range(5):
+        draw_in_step(drawing, range(3), disturb)
+        for epoch in range(3):
             check_epoch(drawing, epoch)
 
 
@@ -160,7 +165,7 @@ def test_shares_on_three_nodes(shares: list[Path]) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(LIMIT_S)
         assert sorted(seen[0] + seen[1] + seen[2]) == list(range(1200))
         wanted = np.random.default_rng(0).permutation(1200)[:200].tolist()
         assert [sample["number"] for sample in data_sets[1].__getitems__(wanted)] == wanted
@@ -169,7 +174,7 @@ def test_shares_on_three_nodes(shares: list[Path]) -> None:
 
 
 def test_a_share_whose_node_is_gone_is_an_error_that_names_it(shares: list[Path]) -> None:
-    """Nobody else has its chunks: within ten seconds the draw fails, and says which node, group and position."""
+    """Nobody else has its chunks: the draw fails, and says which node, group and position."""
     order = order_of(shares[0])
     with servers(shares, 3, memory=0.5) as found:
         wait_until(lambda: all_reachable(found), "all nodes can be reached")
@@ -180,12 +185,10 @@ def test_a_share_whose_node_is_gone_is_an_error_that_names_it(shares: list[Path]
         found[2].kill()
         lost = StoredDataSet(shares[2])
         mine = lost.chunks_here
-        begun = time.monotonic()
         with pytest.raises(
             UnreachableError, match=r"position [\d,]+ of epoch 0 \(group \d+\), of rank 0 of 1, .*node 2 cannot be"
         ):
             data_set.__getitems__(tickets[16:])
-        assert time.monotonic() - begun < 10
         elsewhere = int(lost.indices(np.array([mine.start * order.chunk_size]))[0])
         with pytest.raises(UnreachableError, match="node 2 cannot be reached"):
             data_set[elsewhere]
@@ -209,12 +212,13 @@ def test_a_share_whose_node_is_gone_is_an_error_that_names_it(shares: list[Path]
         ({}, "begins epoch"),
     ],
 )
+@pytest.mark.usefixtures("patient")
 def test_nodes_that_disagree_are_refused_at_once(texts: Path, change: dict[str, Any], said: str) -> None:
     """About the order, or where it begins: the error names both nodes and what differs."""
     orders = [order_of(texts), order_of(texts, **change)]
-    with ExitStack() as stack, servers(texts, 2, memory=0.5) as found:
-        wait_until(lambda: all_reachable(found), "all nodes can be reached")
-        clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in found]
+    with ExitStack() as stack, running_cluster(texts, nodes=2, memory=0.5) as cluster:
+        wait_until(lambda: all_open(cluster), "all nodes can be reached")
+        clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
         starts = [0, 0] if change else [0, 64]
         drawing = [Rank(c, orders[r], r, 2, start=starts[r]) for r, c in enumerate(clients)]
         with pytest.raises(UsageError, match=said):

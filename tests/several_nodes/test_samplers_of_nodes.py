@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.nodes.support import all_reachable, servers
+from tests.several_nodes.support import all_reachable, servers
 from tests.support import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ def sampled(path: Path, ranks: Sequence[tuple[str, str]], epochs: int) -> list[A
         processes = []
         for rank, (server, seeds) in enumerate(zip(found, ranks, strict=True)):
             job = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-            program = [sys.executable, "-W", "error", "-m", "tests.nodes.sampling"]
+            program = [sys.executable, "-W", "error", "-m", "tests.several_nodes.sampling"]
             process = subprocess.Popen(
                 [*program, str(path), server.address, str(epochs), *seeds],
                 cwd=REPOSITORY,

@@ -42,6 +42,7 @@ def array(values: list[int]) -> Any:
     return np.array(values, np.int64)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_drawing(data: Any) -> None:
     """`DRAWING` there and back."""
@@ -55,6 +56,7 @@ def test_drawing(data: Any) -> None:
     assert wire.unpack_question(wire.pack(told), 3) == told
 
 
+@pytest.mark.slow
 @given(st.integers(0, (1 << 32) - 1), st.integers(0, wire.MAX_ROOM), PLACES)
 def test_rooms_requests_and_fetches(number: int, room: int, places: list[int]) -> None:
     """There and back, whatever the positions are."""
@@ -89,6 +91,7 @@ def test_pushes(number: int, places: list[int], missed: int, pages: int) -> None
     assert found.data.tolist() == data.tolist()
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=100), st.integers(0, 50))
 def test_parts_of_an_answer(data: bytes, offset: int) -> None:
     """There and back; a part beyond the end of its answer is refused."""
@@ -212,6 +215,7 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
     return message
 
 
+@pytest.mark.slow
 @given(data=st.data(), asks=st.booleans())
 @examples(1000)
 def test_whatever_a_node_says_the_server_goes_on(

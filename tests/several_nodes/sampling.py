@@ -1,4 +1,4 @@
-"""A rank of a training on several nodes: `python -m tests.nodes.sampling PATH SERVER EPOCHS SEED EXTRA`.
+"""A rank of a training on several nodes: `python -m tests.several_nodes.sampling PATH SERVER EPOCHS SEED EXTRA`.
 
 It says `ready` and waits for a line. It draws EPOCHS epochs in the order of SEED, and says `begun` at the first batch;
 at the end it says which indices it has drawn, or why it could not. With an EXTRA seed it first draws a batch of one

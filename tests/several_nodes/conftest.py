@@ -7,10 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from brand.node import draws, epochs, receiving
 from brand.protocol.owners import owner_of_chunk
 from brand.storage.dataset import StoredDataSet
 from brand.storage.partition import partition
 from tests.node.conftest import texts as texts
+from tests.support import LIMIT_S
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, no node asks for a sample or gives up on another node because something is slow."""
+    monkeypatch.setattr(receiving, "HURRY_S", LIMIT_S)
+    monkeypatch.setattr(epochs, "RANKS_S", LIMIT_S)
+    monkeypatch.setattr(draws, "LONGEST_WAIT_S", LIMIT_S)
+    for module in (draws, receiving):
+        monkeypatch.setattr(module, "SILENCE_S", LIMIT_S)
 
 
 @pytest.fixture(scope="session")

@@ -8,25 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.node import epochs as epochs_module
-from brand.node import receiving
-from brand.testing.cluster import RunningCluster, running_cluster
-from tests.nodes.support import Rank, draw_in_step, node_of, servers
+from brand.testing.cluster import running_cluster
 from tests.orders import order_of, slots_across
+from tests.several_nodes.support import Rank, all_open, draw_in_step, node_of, servers
 from tests.support import wait_until
 
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow this machine is, nobody asks or gives up because something takes long."""
-    for name in ("HURRY_S", "SILENCE_S"):
-        monkeypatch.setattr(receiving, name, 60.0)
-    monkeypatch.setattr(epochs_module, "RANKS_S", 60.0)
-
-
-def all_open(cluster: RunningCluster) -> bool:
-    """Whether every node can ask every other one."""
-    return all(len(cluster.facts(node)["cluster"]["reachable"]) == 2 for node in range(3))
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.usefixtures("patient")
