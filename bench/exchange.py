@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.harness import show, table
-from brand.node.choose import Nodes, ProtocolChoice, choose_order
+from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
 from brand.testing.cluster import RunningCluster, running_cluster

@@ -26,8 +26,8 @@ from bench import harness
 from bench.harness import Outcome, Rival
 from brand.cluster.greeting import Greeting
 from brand.cluster.peers import Peers
-from brand.node.network import MAX_UNSENT, Closed, Event, Opened, Received, Stream
-from brand.node.tuning import tune_server_process
+from brand.node.serve.tuning import tune_server_process
+from brand.node.wire.network import MAX_UNSENT, Closed, Event, Opened, Received, Stream
 
 SIZES: Final = (256 << 10, 1 << 20, 4 << 20)
 SOCKET: Final = Rival("socket")

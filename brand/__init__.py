@@ -14,9 +14,9 @@ from brand.version import __version__
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
     from brand.formats.media import Waveform as Waveform
-    from brand.node.choose import Slots as Slots
-    from brand.node.choose import Stripes as Stripes
-    from brand.node.tls import Tls as Tls
+    from brand.node.setup.choose import Slots as Slots
+    from brand.node.setup.choose import Stripes as Stripes
+    from brand.node.setup.tls import Tls as Tls
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
@@ -38,9 +38,9 @@ _HOMES: Final = {
     "BrandDataset": "brand.torch",
     "BrandLoader": "brand.torch",
     "BrandSampler": "brand.torch",
-    "Slots": "brand.node.choose",
-    "Stripes": "brand.node.choose",
-    "Tls": "brand.node.tls",
+    "Slots": "brand.node.setup.choose",
+    "Stripes": "brand.node.setup.choose",
+    "Tls": "brand.node.setup.tls",
     "Waveform": "brand.formats.media",
     "pack": "brand.chunker",
 }

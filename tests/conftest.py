@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from brand.chunker import convert_audio, convert_images
-from brand.node import launch, session
+from brand.node.client import launch, session
 from brand.testing import node as running_node
 from tests import rounds
 from tests.leftovers import Leftovers

@@ -44,7 +44,7 @@ class Leftovers:
 
     def servers(self, **environment: str) -> list[int]:
         """Those that are node servers."""
-        return self.programs(b"brand.node.process", **environment) + self.programs(
+        return self.programs(b"brand.node.serve.process", **environment) + self.programs(
             b"brand.cluster.process", **environment
         )
 

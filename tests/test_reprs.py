@@ -23,16 +23,16 @@ from brand.cluster.serving import Attendance
 from brand.cluster.streams import Streams
 from brand.cluster.supervisor import Lines
 from brand.errors import DecodeError
-from brand.node.account import Account, Conduct
-from brand.node.client import Client
-from brand.node.clients import Clients
-from brand.node.connection import Channel
-from brand.node.executor import Executor
-from brand.node.lifetime import Lifetime
-from brand.node.network import Stream
-from brand.node.session import Session
-from brand.node.troubles import Troubles
-from brand.node.turns import Turns
+from brand.node.client.client import Client
+from brand.node.client.session import Session
+from brand.node.decide.account import Account, Conduct
+from brand.node.decide.turns import Turns
+from brand.node.serve.clients import Clients
+from brand.node.serve.executor import Executor
+from brand.node.serve.lifetime import Lifetime
+from brand.node.serve.troubles import Troubles
+from brand.node.wire.connection import Channel
+from brand.node.wire.network import Stream
 from brand.storage.dataset import StoredDataSet
 from brand.storage.vectored import LocalFiles
 from brand.testing.node import random_address, running_server

@@ -16,12 +16,12 @@ import click
 from brand.cli.output import echo, size
 from brand.cluster import serving
 from brand.errors import StorageError, UsageError
-from brand.node.connection import own_address
-from brand.node.member import Member
-from brand.node.memory import Memory, memory_bytes
-from brand.node.server import NodeServer
-from brand.node.tls import Tls
-from brand.node.tuning import tune_server_process
+from brand.node.serve.server import NodeServer
+from brand.node.serve.tuning import tune_server_process
+from brand.node.setup.member import Member
+from brand.node.setup.memory import Memory, memory_bytes
+from brand.node.setup.tls import Tls
+from brand.node.wire.connection import own_address
 from brand.storage.dataset import StoredDataSet
 from brand.storage.files import no_descriptor_left
 

@@ -10,8 +10,8 @@ import click
 
 from brand.cli.output import duration, print_json, size
 from brand.errors import ServerError, UsageError
-from brand.node.client import look_at
-from brand.node.connection import own_addresses
+from brand.node.client.client import look_at
+from brand.node.wire.connection import own_addresses
 from brand.printable import printable
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from brand.cluster.proof import Hello, Nonces, Token
 from brand.cluster.streams import Streams
 from brand.cluster.tls import server_credentials
 from brand.errors import BrandError, ServerError
-from brand.node.network import Stream
-from brand.node.tls import Tls
+from brand.node.setup.tls import Tls
+from brand.node.wire.network import Stream
 
 STRANGER: Final = "not let in"
 """The only answer to a peer that does not know the token."""

@@ -23,8 +23,8 @@ from brand.cluster.proof import NONCE, Hello, Token
 from brand.cluster.streams import Streams
 from brand.cluster.tls import channel_credentials
 from brand.errors import BrandError, ProtocolError
-from brand.node.network import Closed, Stream
-from brand.node.tls import Tls
+from brand.node.setup.tls import Tls
+from brand.node.wire.network import Closed, Stream
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from brand.errors import ProtocolError, counted
-from brand.node.memory import Memory, parse_size
+from brand.node.setup.memory import Memory, parse_size
 
 PROTOCOL: Final = 1
 """Version of the protocol between nodes."""

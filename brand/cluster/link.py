@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from brand.cluster.parcel import pack
-from brand.node.network import MAX_UNSENT, Stream
+from brand.node.wire.network import MAX_UNSENT, Stream
 
 LIMIT_UNSENT: Final = 4 * MAX_UNSENT
 """Most unsent bytes of a stream. A stream with more is ended, because its sender does not look at `unsent`."""

@@ -6,9 +6,9 @@ import os
 
 from brand.cluster.greeting import Greeting, memory_text
 from brand.cluster.peers import Peers
-from brand.node.member import Member
-from brand.node.memory import Memory
-from brand.node.server import Among, NodeServer
+from brand.node.serve.server import Among, NodeServer
+from brand.node.setup.member import Member
+from brand.node.setup.memory import Memory
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where
 from brand.version import __version__

@@ -23,8 +23,8 @@ from brand.cluster.options import MAX_MESSAGE
 from brand.cluster.proof import Token
 from brand.cluster.streams import Streams
 from brand.errors import UsageError
-from brand.node.network import Event, Stream
-from brand.node.tls import Tls
+from brand.node.setup.tls import Tls
+from brand.node.wire.network import Event, Stream
 
 CLOSE_S: Final = 2.0
 """How long the threads that ask may take to end."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from brand.cluster.member import server_of
-from brand.node.launch import Spec
-from brand.node.member import Member
-from brand.node.process import serve
-from brand.node.server import NodeServer
+from brand.node.client.launch import Spec
+from brand.node.serve.process import serve
+from brand.node.serve.server import NodeServer
+from brand.node.setup.member import Member
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from typing import Final
 
 from brand.cluster.address import split_address
 from brand.errors import UsageError, counted
-from brand.node.network import Closed, Opened
-from brand.node.server import NodeServer
+from brand.node.serve.server import NodeServer
+from brand.node.wire.network import Closed, Opened
 
 REMIND_S: Final = 5.0
 """How often the server names the missing nodes."""

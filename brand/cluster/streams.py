@@ -15,7 +15,7 @@ from typing import Final
 from brand.cluster.link import WAIT_S, Link
 from brand.cluster.parcel import Unpacking
 from brand.errors import ProtocolError
-from brand.node.network import Closed, Event, Opened, Received, Stream
+from brand.node.wire.network import Closed, Event, Opened, Received, Stream
 
 MAX_HELD: Final = 4 << 20
 """Most bytes in the queue."""

@@ -22,7 +22,7 @@ from typing import Final
 from brand.cluster.launcher import Start
 from brand.cluster.serving import Say, everybody
 from brand.errors import ServerError, counted
-from brand.node.connection import PREFIX
+from brand.node.wire.connection import PREFIX
 
 READY_LIMIT_S: Final = 60.0
 """How long all nodes together may take until they are there."""

@@ -1,10 +1,10 @@
-"""Certificates as gRPC takes them. `brand.node.tls` says which files they are, and checks them."""
+"""Certificates as gRPC takes them. `brand.node.setup.tls` says which files they are, and checks them."""
 
 from __future__ import annotations
 
 import grpc
 
-from brand.node.tls import Tls, bytes_of
+from brand.node.setup.tls import Tls, bytes_of
 
 
 def server_credentials(tls: Tls) -> grpc.ServerCredentials:

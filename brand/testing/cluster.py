@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brand.cluster.member import server_of
-from brand.node.choose import DEFAULT_DEPTH
-from brand.node.member import Member
-from brand.node.memory import Memory
-from brand.node.tls import Tls
+from brand.node.setup.choose import DEFAULT_DEPTH
+from brand.node.setup.member import Member
+from brand.node.setup.memory import Memory
+from brand.node.setup.tls import Tls
 from brand.testing.link import Link
 from brand.testing.node import RunningServer, random_address, running
 from brand.testing.storage import Habit

@@ -19,10 +19,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brand.node.choose import DEFAULT_DEPTH
-from brand.node.client import Client
-from brand.node.memory import Memory
-from brand.node.server import NodeServer
+from brand.node.client.client import Client
+from brand.node.serve.server import NodeServer
+from brand.node.setup.choose import DEFAULT_DEPTH
+from brand.node.setup.memory import Memory
 from brand.storage.dataset import StoredDataSet
 from brand.testing.storage import Habit
 

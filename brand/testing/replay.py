@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 
 from brand.errors import BrandError
-from brand.node.measure import measure_pages
-from brand.node.recording import replay
+from brand.node.serve.recording import replay
+from brand.node.setup.measure import measure_pages
 from brand.storage.dataset import StoredDataSet
 
 

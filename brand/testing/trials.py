@@ -29,7 +29,7 @@ import brand
 from brand.chunker import Options, convert_audio, convert_images
 from brand.chunker.plan import Layout
 from brand.errors import BrandError, ElsewhereError, FormatError
-from brand.node.choose import Stripes
+from brand.node.setup.choose import Stripes
 from brand.protocol.owners import owner_of_chunk
 from brand.storage.dataset import StoredDataSet
 from brand.storage.partition import partition

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from brand.errors import SchemaError, UsageError, counted
-from brand.node.choose import Nodes, ProtocolChoice, choose_order
-from brand.node.client import Client
-from brand.node.memory import Memory
-from brand.node.tls import Tls
+from brand.node.client.client import Client
+from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order
+from brand.node.setup.memory import Memory
+from brand.node.setup.tls import Tls
 from brand.protocol.order import Order
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet

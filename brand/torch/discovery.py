@@ -22,9 +22,9 @@ from typing import Any, Final, Protocol
 import torch.distributed
 
 from brand.errors import ServerError, UsageError, counted
-from brand.node.member import Member
-from brand.node.memory import Memory
-from brand.node.tls import Tls
+from brand.node.setup.member import Member
+from brand.node.setup.memory import Memory
+from brand.node.setup.tls import Tls
 from brand.torch.ranks import master, this_machine
 
 log = logging.getLogger("brand")
@@ -48,7 +48,7 @@ class _Store(Protocol):
 
 
 class Job:
-    """The nodes of this process's job: satisfies `brand.node.client.Cluster`. Picklable."""
+    """The nodes of this process's job: satisfies `brand.node.client.client.Cluster`. Picklable."""
 
     def __init__(
         self, name: str, node: int, nodes: int, *, remote_memory: Memory = None, tls: Tls | None = None

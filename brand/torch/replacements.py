@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from brand.errors import FormatError, counted
-from brand.node.repeats import Repeats
+from brand.node.serve.repeats import Repeats
 
 EVERY_S: Final = 30.0
 """How often the log sums up what goes on."""

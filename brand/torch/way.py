@@ -11,10 +11,10 @@ import secrets
 from functools import cached_property
 from typing import Any
 
-from brand.node.client import Client
-from brand.node.connection import own_address
-from brand.node.memory import Memory
-from brand.node.tls import Tls
+from brand.node.client.client import Client
+from brand.node.setup.memory import Memory
+from brand.node.setup.tls import Tls
+from brand.node.wire.connection import own_address
 from brand.storage.dataset import StoredDataSet
 from brand.torch.discovery import Job, find_nodes
 from brand.torch.ranks import find_rank, job_name, node_by_launcher

@@ -16,7 +16,7 @@ import pytest
 
 from brand.cluster.launcher import free_ports
 from brand.errors import ServerError
-from brand.node.client import look_at
+from brand.node.client.client import look_at
 from tests.orders import order_of
 from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of
 from tests.support import LIMIT_S, Outcome, brand, running_brand, wait_until

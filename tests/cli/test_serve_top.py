@@ -17,8 +17,8 @@ import pytest
 from brand import BrandDataset, BrandLoader
 from brand.cli import top
 from brand.cli.serve import _share
-from brand.node.client import look_at
-from brand.node.connection import listen, own_address, own_addresses, second_address
+from brand.node.client.client import look_at
+from brand.node.wire.connection import listen, own_address, own_addresses, second_address
 from brand.testing.cluster import running_cluster
 from brand.testing.node import RunningServer, random_address, running_server
 from tests.cli.test_terminal import on_terminal, plain

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from brand.cluster.greeting import Greeting
 from brand.cluster.peers import Peers
-from brand.node.network import Closed, Event, Opened, Received, Stream
+from brand.node.wire.network import Closed, Event, Opened, Received, Stream
 from tests.support import LIMIT_S
 
 TOKEN = "known to all the nodes"

@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from brand.cluster.options import EXCHANGE, GREET
-from brand.node.network import Closed, Stream
+from brand.node.wire.network import Closed, Stream
 from tests.cluster.conftest import Certificates
 from tests.cluster.support import Node, asking, running
 from tests.cluster.test_security import Stranger, hello

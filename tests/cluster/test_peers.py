@@ -19,7 +19,7 @@ from brand.cluster.link import LIMIT_UNSENT
 from brand.cluster.options import MAX_MESSAGE
 from brand.cluster.peers import Peers
 from brand.errors import BrandError, UsageError
-from brand.node.network import MAX_UNSENT, Closed, Event, Opened, Received, Stream
+from brand.node.wire.network import MAX_UNSENT, Closed, Event, Opened, Received, Stream
 from tests.cluster.support import TOKEN, Node, asking, greeting, running
 from tests.support import LIMIT_S, wait_until
 

@@ -17,8 +17,8 @@ from brand.cluster.answering import STRANGER
 from brand.cluster.options import EXCHANGE, GREET, HELLO, MAX_MESSAGE, PROOF, WELCOME
 from brand.cluster.proof import Hello, Token
 from brand.errors import UsageError
-from brand.node.network import Closed, Event, Opened, Stream
-from brand.node.tls import Tls
+from brand.node.setup.tls import Tls
+from brand.node.wire.network import Closed, Event, Opened, Stream
 from tests.cluster.conftest import Certificates
 from tests.cluster.support import TOKEN, Node, asking, greeting, running
 from tests.support import LIMIT_S, wait_until

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from brand.cluster.serving import Attendance, check_peers, everybody, only_here, stop_at_end_of
 from brand.errors import UsageError
-from brand.node.network import Closed, Opened, Stream
+from brand.node.wire.network import Closed, Opened, Stream
 from tests.support import LIMIT_S
 
 PEERS = ["node0:7000", "node1:7000", "node2:7000"]

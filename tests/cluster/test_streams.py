@@ -12,7 +12,7 @@ import pytest
 from brand.cluster.link import Link
 from brand.cluster.parcel import PARCEL
 from brand.cluster.streams import Streams
-from brand.node.network import Closed, Opened, Received, Stream
+from brand.node.wire.network import Closed, Opened, Received, Stream
 from tests.support import LIMIT_S, wait_until
 
 STREAM = Stream(3, asks=False)

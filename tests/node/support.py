@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from brand.node import messages
-from brand.node.connection import PREFIX, socket_name
-from brand.node.messages import HEAD, Kind
+from brand.node.wire import messages
+from brand.node.wire.connection import PREFIX, socket_name
+from brand.node.wire.messages import HEAD, Kind
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
 from brand.torch import BrandDataset
@@ -110,7 +110,7 @@ def servers_of(path: Path) -> list[int]:
             continue
         with contextlib.suppress(OSError):
             command = (folder / "cmdline").read_bytes()
-            if b"brand.node.process" in command and wanted in (folder / "maps").read_text():
+            if b"brand.node.serve.process" in command and wanted in (folder / "maps").read_text():
                 found.append(int(folder.name))
     return found
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.node.account import Account, Conduct, Drawer, LeftOut
-from brand.node.turns import Turns
+from brand.node.decide.account import Account, Conduct, LeftOut
+from brand.node.decide.turns import Turns
+from brand.node.wire.drawing import Drawer
 
 BATCH = 4
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brand.errors import UsageError
-from brand.node.allocator import Allocator
-from brand.node.page_memory import SINK
+from brand.node.memory.allocator import Allocator
+from brand.node.memory.page_memory import SINK
 from tests.rounds import examples
 
 PAGE = 128

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 
 from brand.errors import ProtocolError, UsageError
-from brand.node import connection, messages
-from brand.node.connection import (
+from brand.node.wire import connection, messages
+from brand.node.wire.connection import (
     Channel,
     listen,
     own_address,
@@ -25,7 +25,7 @@ from brand.node.connection import (
     second_address,
     socket_name,
 )
-from brand.node.messages import HEAD, MAX_REQUEST, Kind, frame
+from brand.node.wire.messages import HEAD, MAX_REQUEST, Kind, frame
 from brand.testing.node import random_address
 from tests.node.support import listeners
 from tests.rounds import examples

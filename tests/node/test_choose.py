@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brand.node import choose
+from brand.node.setup import choose
 from brand.storage.dataset import StoredDataSet
 from brand.storage.vectored import DirectFiles, LocalFiles
 from brand.testing.node import running_server

@@ -15,11 +15,12 @@ import pytest
 
 from brand import pack
 from brand.errors import BrandError, ProtocolError, ServerError, UnreachableError, UsageError
-from brand.node import draws, messages
-from brand.node.client import Client, look_at
-from brand.node.connection import socket_name
-from brand.node.messages import Kind
-from brand.node.server import NodeServer
+from brand.node.client.client import Client, look_at
+from brand.node.decide import draws
+from brand.node.serve.server import NodeServer
+from brand.node.wire import messages
+from brand.node.wire.connection import socket_name
+from brand.node.wire.messages import Kind
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running_server
 from brand.testing.storage import BlockedStorage

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brand.node.states import HELD
+from brand.node.decide.states import HELD
 from tests.node.world import World
 
 SAMPLES = 240

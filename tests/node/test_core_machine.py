@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brand.node.stimuli import KeptChosen
+from brand.node.decide.stimuli import KeptChosen
 from tests.node.world import World
 from tests.rounds import examples
 

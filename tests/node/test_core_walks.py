@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from brand.node.core import Core
-from brand.node.epoch import Epoch
-from brand.node.epochs import Epochs
-from brand.node.leases import MAX_LEASES
-from brand.node.residents import Residents
-from brand.node.states import COMING
+from brand.node.decide.core import Core
+from brand.node.decide.epoch import Epoch
+from brand.node.decide.epochs import Epochs
+from brand.node.decide.states import COMING
+from brand.node.memory.leases import MAX_LEASES
+from brand.node.memory.residents import Residents
 from tests.node.test_core_machine import finish
 from tests.node.world import World
 from tests.rounds import Chance, rounds

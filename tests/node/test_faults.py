@@ -19,7 +19,7 @@ import pytest
 
 import brand
 from brand.errors import ServerError
-from brand.node import lifetime
+from brand.node.serve import lifetime
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandSampler

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 
 from brand.errors import ProtocolError, UnreachableError
-from brand.node import fetches
-from brand.node.counters import Counters
-from brand.node.fetches import Fetches
-from brand.node.members import Members
-from brand.node.peer_messages import Fetched
-from brand.node.samples import pack_samples, unpack_samples
-from brand.node.tasks import Deliver, Refuse
+from brand.node.decide import fetches
+from brand.node.decide.counters import Counters
+from brand.node.decide.fetches import Fetches
+from brand.node.decide.members import Members
+from brand.node.decide.tasks import Deliver, Refuse
+from brand.node.wire.peer_messages import Fetched
+from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.protocol.mapping import Mapping
 from tests.node.world import Index
 

@@ -12,9 +12,9 @@ import pytest
 
 from brand import pack
 from brand.errors import ServerError
-from brand.node import messages
-from brand.node.messages import Kind
-from brand.node.session import Session
+from brand.node.client.session import Session
+from brand.node.wire import messages
+from brand.node.wire.messages import Kind
 from brand.storage.files import most_open
 from tests.support import LIMIT_S, wait_until
 

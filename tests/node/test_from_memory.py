@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.node import core
+from brand.node.decide import core
 from brand.protocol.stripe_policy import StripePolicy
 from brand.testing.node import running_server
 from tests.node.support import RawClient, draw, greeted

@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 
 from brand.errors import ServerError
-from brand.node import clients, messages
-from brand.node.client import Client
-from brand.node.connection import socket_name
-from brand.node.leases import MAX_LEASES
-from brand.node.messages import Kind
+from brand.node.client.client import Client
+from brand.node.memory.leases import MAX_LEASES
+from brand.node.serve import clients
+from brand.node.wire import messages
+from brand.node.wire.connection import socket_name
+from brand.node.wire.messages import Kind
 from brand.protocol.order import MAX_EPOCH
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import RunningServer, random_address, running_server
@@ -435,7 +436,7 @@ def test_a_server_that_hangs_up_in_its_first_words(texts: Path, said: bytes) -> 
     """A client that attaches says that the server does not answer; it does not wait for more."""
     code = (
         "import sys\n"
-        "from brand.node.client import Client\n"
+        "from brand.node.client.client import Client\n"
         "from brand.storage.dataset import StoredDataSet\n"
         "node = Client(sys.argv[1], StoredDataSet(sys.argv[1]).id, 200.0, sys.argv[2], None, 'run', attach=True)\n"
         "try:\n"

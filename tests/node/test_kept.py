@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brand.node.members import ALONE, Members
-from brand.node.tasks import Choice
+from brand.node.decide.members import ALONE, Members
+from brand.node.decide.tasks import Choice
 from tests.node.world import World
 
 SEEDS = [0, 1, 2**127]

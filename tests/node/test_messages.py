@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 
 from brand.errors import ProtocolError
-from brand.node import messages
-from brand.node.messages import HEAD, MAX_DRAW, MAX_REPLICAS, Kind
+from brand.node.wire import messages
+from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, Kind
 from tests.rounds import examples
 
 U32 = st.integers(0, (1 << 32) - 1)

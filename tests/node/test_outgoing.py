@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.node.outgoing import Outgoing, follows
+from brand.node.decide.outgoing import Outgoing, follows
 from brand.protocol.plan import Requests
 
 

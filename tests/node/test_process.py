@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from brand import pack
-from brand.node.launch import Spec
+from brand.node.client.launch import Spec
 from tests.support import LIMIT_S
 
-_MAIN = "import brand.node.process; brand.node.process.main()"
+_MAIN = "import brand.node.serve.process; brand.node.serve.process.main()"
 
 
 def ended_process() -> int:

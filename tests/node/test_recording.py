@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from brand.errors import UsageError
-from brand.node.recording import Recorder, replay
-from brand.node.server import NodeServer
-from brand.node.stimuli import ClientReleases
+from brand.node.decide.stimuli import ClientReleases
+from brand.node.serve.recording import Recorder, replay
+from brand.node.serve.server import NodeServer
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running
 from tests.node.world import World

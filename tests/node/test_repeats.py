@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.node.repeats import Repeats
+from brand.node.serve.repeats import Repeats
 
 
 def test_four_hundred_failures_in_four_seconds_are_two_lines() -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brand.node.allocator import Allocator
-from brand.node.page_memory import NoMemory
-from brand.node.residents import Residents
+from brand.node.memory.allocator import Allocator
+from brand.node.memory.page_memory import NoMemory
+from brand.node.memory.residents import Residents
 from tests.rounds import examples
 
 SAMPLES = 24

@@ -11,8 +11,8 @@ import pytest
 
 import brand
 from brand.errors import FormatError, MissingFileError
-from brand.node.measure import measure_pages
-from brand.node.messages import pack_draw
+from brand.node.setup.measure import measure_pages
+from brand.node.wire.messages import pack_draw
 from brand.protocol.policy import Policy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.tickets import tickets

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from brand import BrandDataset, BrandLoader, pack
-from brand.node import late, troubles
-from brand.node.late import LATE_S
-from brand.node.troubles import EVERY_S, Troubles
+from brand.node.decide import late
+from brand.node.decide.late import LATE_S
+from brand.node.serve import troubles
+from brand.node.serve.troubles import EVERY_S, Troubles
 from brand.testing.node import running_server
 from brand.testing.storage import BlockedStorage, Fault, FaultyStorage
 from tests.node.test_core import ORDER, SAMPLES, world

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from brand.errors import ServerError
-from brand.node.client import look_at
-from brand.node.launch import Spec
-from brand.node.member import Member
+from brand.node.client.client import look_at
+from brand.node.client.launch import Spec
+from brand.node.setup.member import Member
 from tests.support import LIMIT_S, wait_until
 
 _FACTS = """
@@ -94,7 +94,7 @@ def facts_of_server(data_set: Path, tmp_path: Path, way: str) -> object:
     return json.loads(target.read_text())
 
 
-@pytest.mark.parametrize("way", ["brand.cli.main", "brand.node.process", "brand.cluster.process"])
+@pytest.mark.parametrize("way", ["brand.cli.main", "brand.node.serve.process", "brand.cluster.process"])
 def test_every_server_process_is_tuned_the_same(texts: Path, tmp_path: Path, way: str) -> None:
     """Started by hand, by a training, or by a training on several nodes: quick switches, and one malloc policy."""
     assert facts_of_server(texts, tmp_path, way) == TUNED
@@ -104,7 +104,7 @@ _MAKES = """
 before = facts()
 from brand.cluster.greeting import Greeting
 from brand.cluster.peers import Peers
-from brand.node.server import NodeServer
+from brand.node.serve.server import NodeServer
 
 peers = Peers(Greeting("set", 0, 2, 4096, None, "0"), "secret" * 8, "127.0.0.1:0")
 server = NodeServer(sys.argv[1], sys.argv[2])

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from brand.node.client import Client
+from brand.node.client.client import Client
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
 from tests.orders import order_of

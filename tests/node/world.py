@@ -17,22 +17,12 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, UsageError
 from brand.formats.constants import ROW
-from brand.node.allocator import Allocator
-from brand.node.answering import ReadFor
-from brand.node.arena import Arena
-from brand.node.core import LARGEST_SHARE
-from brand.node.exchange import Exchange
-from brand.node.leases import MAX_LEASES
-from brand.node.lives import Key, Live
-from brand.node.members import ALONE, Members
-from brand.node.network import Network
-from brand.node.page_memory import ROW_BYTES
-from brand.node.pages import pages_needed
-from brand.node.recording import Recorder
-from brand.node.residents import Residents
-from brand.node.samples import pack_samples
-from brand.node.states import COMING, DUE, HELD, UNWANTED
-from brand.node.stimuli import (
+from brand.node.decide.answering import ReadFor
+from brand.node.decide.core import LARGEST_SHARE
+from brand.node.decide.lives import Key, Live
+from brand.node.decide.members import ALONE, Members
+from brand.node.decide.states import COMING, DUE, HELD, UNWANTED
+from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
     ClientLeaves,
@@ -44,8 +34,18 @@ from brand.node.stimuli import (
     ReadForEnded,
     Stimulus,
 )
-from brand.node.tasks import Answer, Choice, Instruction, MakePlan, Number, Read, Refuse, Say
-from brand.node.turn import Turn
+from brand.node.decide.tasks import Answer, Choice, Instruction, MakePlan, Number, Read, Refuse, Say
+from brand.node.decide.turn import Turn
+from brand.node.memory.allocator import Allocator
+from brand.node.memory.arena import Arena
+from brand.node.memory.leases import MAX_LEASES
+from brand.node.memory.page_memory import ROW_BYTES
+from brand.node.memory.pages import pages_needed
+from brand.node.memory.residents import Residents
+from brand.node.serve.exchange import Exchange
+from brand.node.serve.recording import Recorder
+from brand.node.wire.network import Network
+from brand.node.wire.samples import pack_samples
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan, read_of_sample
 

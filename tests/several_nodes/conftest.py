@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.node import draws, epochs, receiving
+from brand.node.decide import draws, epochs, receiving
 from brand.protocol.owners import owner_of_chunk
 from brand.storage.dataset import StoredDataSet
 from brand.storage.partition import partition

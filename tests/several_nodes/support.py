@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node import messages
-from brand.node.client import Client, look_at
-from brand.node.launch import Spec, start_server
-from brand.node.member import Member
-from brand.node.messages import Kind
-from brand.node.session import Session
+from brand.node.client.client import Client, look_at
+from brand.node.client.launch import Spec, start_server
+from brand.node.client.session import Session
+from brand.node.setup.member import Member
+from brand.node.wire import messages
+from brand.node.wire.messages import Kind
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
 from brand.testing.cluster import RunningCluster

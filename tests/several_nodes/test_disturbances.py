@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pytest
 
 from brand.errors import FormatError, ServerError
-from brand.node import fetches
+from brand.node.decide import fetches
 from brand.testing.cluster import RunningCluster, running_cluster
 from brand.testing.storage import Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler

@@ -15,7 +15,7 @@ import pytest
 
 from brand.cluster.member import server_of
 from brand.errors import UnreachableError, UsageError
-from brand.node.member import Member
+from brand.node.setup.member import Member
 from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
 from brand.testing.cluster import running_cluster

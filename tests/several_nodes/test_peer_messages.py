@@ -17,13 +17,13 @@ import pytest
 from hypothesis import example, given
 
 from brand.errors import ProtocolError
-from brand.node import peer_messages as wire
-from brand.node.network import Closed, Event, Opened, Received, Stream
-from brand.node.page_memory import ROW_BYTES
-from brand.node.peer_messages import PeerKind
-from brand.node.residents import Residents
-from brand.node.runs import Begin, Drawing
-from brand.node.server import Among, NodeServer
+from brand.node.memory.page_memory import ROW_BYTES
+from brand.node.memory.residents import Residents
+from brand.node.serve.server import Among, NodeServer
+from brand.node.wire import peer_messages as wire
+from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.network import Closed, Event, Opened, Received, Stream
+from brand.node.wire.peer_messages import PeerKind
 from brand.protocol.order import Order
 from brand.protocol.slot_policy import SlotPolicy
 from brand.storage.dataset import StoredDataSet

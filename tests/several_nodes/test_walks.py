@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from brand.cluster.member import server_of
-from brand.node import lifetime
-from brand.node import peer_messages as wire
-from brand.node.draws import LONGEST_WAIT_S
-from brand.node.member import Member
-from brand.node.network import Stream
-from brand.node.receiving import SILENCE_S
+from brand.node.decide.draws import LONGEST_WAIT_S
+from brand.node.decide.receiving import SILENCE_S
+from brand.node.serve import lifetime
+from brand.node.setup.member import Member
+from brand.node.wire import peer_messages as wire
+from brand.node.wire.network import Stream
 from brand.testing.node import random_address, running
 from tests.rounds import Chance, rounds
 from tests.several_nodes.world import Cluster, Walk, walk

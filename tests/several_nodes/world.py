@@ -11,8 +11,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from brand.node.members import Members
-from brand.node.stimuli import KeptChosen
+from brand.node.decide.members import Members
+from brand.node.decide.stimuli import KeptChosen
 from brand.testing.network import FakeNetwork
 from tests.node.world import World
 

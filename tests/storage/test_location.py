@@ -14,7 +14,7 @@ import pytest
 
 from brand.errors import ChecksumError, FormatError, MissingFileError, UnreadableError
 from brand.formats.constants import PREAMBLE_SIZE, chunk_name
-from brand.node.server import NodeServer
+from brand.node.serve.server import NodeServer
 from brand.storage.dataset import StoredDataSet
 from brand.storage.files import Range
 from brand.storage.location import Folder, Location, located

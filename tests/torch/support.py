@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from brand import pack
-from brand.node.memory import Memory
+from brand.node.setup.memory import Memory
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import running_server

@@ -14,7 +14,7 @@ import pytest
 import torch.distributed
 
 from brand.errors import ServerError, UsageError
-from brand.node.member import Member
+from brand.node.setup.member import Member
 from brand.torch import discovery
 from brand.torch.discovery import Job, find_nodes
 from brand.torch.ranks import master, node_by_launcher

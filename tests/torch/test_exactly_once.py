@@ -12,10 +12,10 @@ from hypothesis import Phase, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from brand.node.choose import ProtocolChoice, Slots, Stripes
-from brand.node.measure import measure_pages
-from brand.node.memory import Memory, memory_bytes
-from brand.node.pages import arena_bytes
+from brand.node.memory.pages import arena_bytes
+from brand.node.setup.choose import ProtocolChoice, Slots, Stripes
+from brand.node.setup.measure import measure_pages
+from brand.node.setup.memory import Memory, memory_bytes
 from brand.storage.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.rounds import examples

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from brand import pack
-from brand.node.choose import ProtocolChoice, Slots, Stripes
+from brand.node.setup.choose import ProtocolChoice, Slots, Stripes
 from brand.testing.storage import SlowStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.torch.support import MANY_WORKERS, indices_of, planned, served

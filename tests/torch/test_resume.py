@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from brand.errors import UsageError
-from brand.node.choose import ProtocolChoice
+from brand.node.setup.choose import ProtocolChoice
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.torch.support import TORCHDATA, indices_of, make_samples, make_set, planned, stateful_loader

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from brand import pack
 from brand.errors import ChecksumError, DecodeError, MissingFileError, UsageError
 from brand.formats.media import Waveform
-from brand.node.choose import ProtocolChoice, Stripes
+from brand.node.setup.choose import ProtocolChoice, Stripes
 from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
 from brand.testing.damage import flip_bit

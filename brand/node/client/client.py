@@ -1,0 +1,320 @@
+"""How does a process draw? It asks the node server, maps the server's pages, and copies what it was given.
+
+`Client` is picklable and opens nothing before it is used, so it survives fork, spawn and forkserver; each process, and
+each thread that draws at the same time, has a connection of its own. A server that is gone is replaced: the draw is
+asked again, and what the old one had in memory is read exactly.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import EndedError, ServerError, counted
+from brand.node.client.launch import Spec, start_server
+from brand.node.client.session import Drawn, ServerFacts, Session
+from brand.node.setup.memory import Memory
+from brand.node.wire import messages
+from brand.node.wire.messages import MAX_DRAW, Kind
+from brand.node.wire.samples import unpack_samples
+from brand.protocol.order import Order
+
+ATTEMPTS: Final = 3
+PART_SHARE: Final = 32
+"""Samples of one draw fill one part in so many of the arena, at the most."""
+LEAST_PART: Final = 8
+FETCH_BYTES: Final = 8 << 20
+"""About so much is fetched at a time from other nodes."""
+
+_T = TypeVar("_T")
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+class Cluster(Protocol):
+    """How the server of this node finds those of the other nodes. Picklable."""
+
+    def member(self) -> dict[str, Any]:
+        """What a server is told that is one of several (`Spec.cluster`). Raises `ServerError`."""
+        ...
+
+    def meet(self, address: str) -> list[str | None]:
+        """Tell the others where this node's server listens; where theirs do, by node. Raises `ServerError`."""
+        ...
+
+
+class Client:
+    """The way to the server of one data set.
+
+    Where the server refuses a request, the client raises the class that the server names: `UsageError`,
+    `UnreachableError` or `ProtocolError`; any other one is a `ServerError`.
+
+    Args:
+        path, data_set, mean_bytes: Folder and id of the data set, and the mean size of a stored sample.
+        address: Where the server listens.
+        memory: What a server that has to be started is told; None together with `attach`.
+        run: What all processes of one training share, and no other.
+        attach: Never start a server.
+        cluster: How a server that has to be started becomes one of several; None: it is alone.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        data_set: str,
+        mean_bytes: float,
+        address: str,
+        memory: Memory,
+        run: str,
+        *,
+        attach: bool,
+        cluster: Cluster | None = None,
+    ) -> None:
+        self.path, self.data_set, self.mean_bytes = path, data_set, mean_bytes
+        self.address, self.memory, self.run, self.attach = address, memory, run, attach
+        self.cluster = cluster
+        self._served: ServerFacts | None = None
+        """The server with which this process, or the one that it was forked from, was connected last."""
+        self._begin_anew()
+        _clients.add(self)
+
+    def _begin_anew(self) -> None:
+        """Without connections: a forked child has its own."""
+        self._idle: list[Session] = []
+        """Connections for draws that no thread uses just now; to map the arena anew for each would cost too much."""
+        self._lock = threading.Lock()
+        self._control: Session | None = None
+        self._said = ""
+        """What the server has said when it ended."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("path", "data_set", "mean_bytes", "address", "memory", "run", "attach", "cluster")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        connections = len(self._idle) + (self._control is not None)
+        return f"Client({self.path!r}, {self.address}, run {self.run!r}, {counted(connections, 'free connection')})"
+
+    def begin(
+        self,
+        order: Order,
+        tag: int,
+        epoch: int,
+        position: int,
+        ranks: tuple[int, int],
+        batch: int = 0,
+        turn: int | None = None,
+        processes: int = 1,
+    ) -> NDArray[np.int64] | None:
+        """Say that this process, rank so many of so many, is about to draw. Raises `ServerError`.
+
+        From then on other processes of the run find the order by the tag. `turn` is the same number on all nodes
+        for the same sampler: where nodes have different orders of the same turn, they are refused. So many `processes`
+        draw what this rank has to draw.
+
+        With `batch`, the samples of a batch of each rank, the server says which positions are this rank's, as soon as
+        all ranks have begun.
+        """
+
+        def act(connection: Session) -> NDArray[np.int64] | None:
+            number = connection.number_of(self.run, order, tag, turn)
+            connection.send(messages.pack_begin(number, epoch, position, *ranks, batch, processes))
+            if not batch:
+                return None
+            body = connection.request(messages.pack_which(number, epoch, ranks[0]), Kind.POSITIONS)
+            return messages.unpack_positions(body)
+
+        return self._with_control(act)
+
+    def order_by_tag(self, tag: int, *, owner: int) -> Order:
+        """The order that another process of the run has begun to draw.
+
+        Raises `UsageError` where none has this tag, `ServerError`.
+        """
+        connection = self._connect(owner)
+        try:
+            body = connection.request(messages.pack_json(Kind.ORDER, {"run": self.run, "tag": tag}), Kind.ORDER)
+            return Order.from_json(messages.unpack_json(body)["order"])
+        except (ConnectionError, TimeoutError) as error:
+            raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
+        finally:
+            connection.close()
+
+    def draw(
+        self,
+        order: Order,
+        epoch: int,
+        positions: NDArray[np.int64],
+        *,
+        owner: int,
+        worker: tuple[int, int] | None = None,
+    ) -> list[Drawn]:
+        """Draw positions of an epoch, in parts; `owner` is the process with which a server that has to be started ends.
+
+        This process is `worker` so many of so many of the owner, or the owner itself (0 of 1); None where that is not
+        known, and what is left out cannot be told. A part is small against the arena: all of its samples must be there
+        at the same time.
+
+        Raises `ServerError`.
+        """
+        parts: list[Drawn] = []
+        done = failures = 0
+        while done < len(positions):
+            try:
+                connection = self._idle_connection() or self._connect(owner, worker)
+                step = min(MAX_DRAW, max(LEAST_PART, int(connection.arena_bytes / PART_SHARE / self.mean_bytes)))
+                parts.append(connection.draw(self.run, order, epoch, positions[done : done + step]))
+                self._idle.append(connection)  # only now: a draw that is interrupted leaves half an answer behind
+                done += step
+            except (ConnectionError, TimeoutError) as error:
+                self._note_end(error)
+                failures += 1
+                self._idle.clear()  # they are to the same server
+                if failures == ATTEMPTS:
+                    raise self._given_up(error) from error
+        return parts
+
+    def fetch(self, places: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.bool_], list[bytes]]:
+        """Samples that only other nodes have, by name: which of them could be had, and their stored bytes.
+
+        `rows` are those of the index for these places, all different. Raises `ServerError`.
+        """
+        sizes = rows["size"].astype(np.int64)
+        part = np.cumsum(sizes) // FETCH_BYTES
+        present, samples = [], []
+        for number in np.unique(part).tolist():
+            some = part == number
+            message, limit = messages.pack_fetch(places[some]), int(sizes[some].sum()) + int(some.sum())
+
+            def act(connection: Session, message: bytes = message, limit: int = limit) -> memoryview:
+                return connection.request(message, Kind.FETCH, limit)
+
+            found, data = unpack_samples(self._with_control(act), sizes[some])
+            present.append(found)
+            samples += data
+        return np.concatenate(present), samples
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the server. Raises `ServerError`."""
+        return self._with_control(lambda c: messages.unpack_json(c.request(messages.frame(Kind.STATS), Kind.STATS)))
+
+    def report(self, fact: dict[str, Any]) -> None:
+        """Put a fact on the server's list of samples that were replaced."""
+        self._with_control(lambda c: c.send(messages.pack_json(Kind.REPORT, fact)))
+
+    def server(self) -> ServerFacts:
+        """What the server says of itself. Raises `ServerError`."""
+        return self._with_control(lambda c: c.server)
+
+    @property
+    def running(self) -> bool:
+        """Whether this process has talked to a server."""
+        return self._control is not None or bool(self._idle)
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._lock:
+            for connection in (self._control, *self._idle):
+                if connection is not None:
+                    connection.close()
+            self._control = None
+            self._idle.clear()
+
+    def _given_up(self, error: OSError) -> ServerError:
+        """What ends the last attempt."""
+        if isinstance(error, ServerError):  # it could not even be started
+            return ServerError(str(error))
+        return ServerError(f"the node server at {self.address} does not answer: {error}")
+
+    def _idle_connection(self) -> Session | None:
+        """A connection of this process that no thread uses."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _with_control(self, act: Callable[[Session], _T]) -> _T:
+        """Act on this process's connection for everything but draws."""
+        with self._lock:
+            for attempt in range(ATTEMPTS):
+                control, self._control = self._control, None  # as for draws
+                try:
+                    if control is None:
+                        control = self._connect(os.getpid(), (0, 1))
+                    result = act(control)
+                    self._control = control
+                    return result
+                except (ConnectionError, TimeoutError) as error:
+                    self._note_end(error)
+                    if attempt == ATTEMPTS - 1:
+                        raise self._given_up(error) from error
+            raise AssertionError
+
+    def _connect(self, owner: int, worker: tuple[int, int] | None = None) -> Session:
+        if not hasattr(os, "memfd_create"):
+            raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
+        try:
+            return self._joined(Session(self.address, self.data_set, owner, worker))
+        except ConnectionError:
+            if self.attach:
+                raise ServerError(self._why_none()) from None
+        member = None if self.cluster is None else self.cluster.member()
+        start_server(Spec(self.path, self.address, self.memory, (owner,), member))
+        return self._joined(Session(self.address, self.data_set, owner, worker))
+
+    def _note_end(self, error: Exception) -> None:
+        """A connection has ended."""
+        if isinstance(error, EndedError):
+            self._said = str(error)
+
+    def _why_none(self) -> str:
+        """Why there is no server, for people."""
+        if self._served is None:
+            return f"no node server at {self.address}: start one with `brand serve {self.path}`, or leave out server="
+        one = f"node {self._served.node} of {self._served.nodes}" if self._served.nodes > 1 else "this data set"
+        how = self._said or "it was killed or has crashed, and what started it (`brand launch`, `brand serve`) says how"
+        return (
+            f"the server of {one} at {self.address}, process {self._served.process}, has ended: {how}; "
+            f"start it again (`brand serve {self.path}`), and go on from the last checkpoint"
+        )
+
+    def _joined(self, session: Session) -> Session:
+        """A connection to a server that knows where the other nodes are, if there are any."""
+        self._served, self._said = session.server, ""
+        if self.cluster is not None and session.server.listens_at is not None and not session.server.joined:
+            try:
+                addresses = self.cluster.meet(session.server.listens_at)
+            except BaseException:
+                session.close()
+                raise
+            session.send(messages.pack_json(Kind.PEERS, {"addresses": addresses}))
+        return session
+
+
+def look_at(address: str) -> dict[str, Any]:
+    """Counters of a server, whatever data set it serves. Raises `ServerError` where none is."""
+    try:
+        connection = Session(address, None, None)
+        try:
+            return messages.unpack_json(connection.request(messages.frame(Kind.STATS), Kind.STATS))
+        finally:
+            connection.close()
+    except (ConnectionError, TimeoutError) as error:
+        raise ServerError(f"no node server at {address}: {error}") from None
+
+
+def _begin_anew_in_child() -> None:
+    """A forked child must not use its parent's connections, nor wait for a lock that a thread of it holds."""
+    for client in list(_clients):
+        client._begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)

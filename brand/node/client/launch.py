@@ -1,0 +1,90 @@
+"""How does a node server come to life, and how long does it live?
+
+A process that finds no server at its address starts one: `python -c ... brand.node`, told what to do on its standard
+input. It detaches (two forks, a session of its own), so that Ctrl-C, which goes to all processes of a terminal, does
+not take it away from under the others, and nobody has to wait for it. It ends when its owners, the training processes,
+have ended. Where several start one at a time, the kernel gives the address to one of them and the others connect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from brand.errors import ServerDiedError as ServerDiedError
+from brand.errors import ServerError as ServerError
+from brand.node.setup.memory import Memory
+from brand.storage.files import no_descriptor_left
+
+START_LIMIT_S: Final = 60.0
+"""How long a server may take to listen."""
+_CODE: Final = """
+import importlib, json, sys
+sys.path[:] = json.loads(sys.argv[1])
+importlib.import_module(sys.argv[2]).main()
+"""
+"""As multiprocessing does: what can be imported here can be imported there."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a server is told."""
+
+    path: str
+    """Folder of the data set."""
+    address: str
+    memory: Memory
+    owners: tuple[int, ...] = ()
+    """Processes with the last of which it ends."""
+    cluster: dict[str, Any] | None = None
+    """For one of several nodes: what `brand.cluster.process` is told besides."""
+
+    def to_json(self) -> str:
+        """As it is told."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Spec:
+        """Inverse of `to_json`."""
+        value = json.loads(text)
+        return cls(value["path"], value["address"], value["memory"], tuple(value["owners"]), value["cluster"])
+
+
+def start_server(spec: Spec) -> None:
+    """Start a server and wait until it listens; none is started where one listens already.
+
+    Raises `ServerError`; `ServerDiedError` where it ended without a word.
+    """
+    main = "brand.node.serve.process" if spec.cluster is None else "brand.cluster.process"
+    command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path), main]
+    try:
+        started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    except OSError as error:
+        why = no_descriptor_left(error) or str(error)
+        raise ServerError(f"the node server for {spec.path} cannot be started: {why}") from None
+    with started as process:
+        try:
+            said, _ = process.communicate(spec.to_json().encode(), START_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise ServerError(f"the node server for {spec.path} did not start within {START_LIMIT_S:.0f} s") from None
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        raise ServerDiedError(
+            f"the node server for {spec.path} ended before it listened; it may have said why"
+        ) from None
+    if "error" in answer:
+        raise ServerError(f"the node server for {spec.path} did not start: {answer['error']}")
+
+
+def detach() -> bool:
+    """Go on in a process that nobody waits for; True in that one."""
+    if os.fork():
+        return False
+    os.setsid()
+    return True

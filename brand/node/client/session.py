@@ -1,0 +1,244 @@
+"""What do a client and its node server say to each other on one connection, and how does the client copy samples?
+
+A connection is used by one thread at a time, and closed in a forked child, which must not speak for its parent.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import socket
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import EndedError, ProtocolError, ServerError
+from brand.formats.constants import ROW
+from brand.formats.stored import Stored
+from brand.node.client.buffers import Buffers
+from brand.node.client.launch import START_LIMIT_S
+from brand.node.memory.page_memory import ROW_BYTES
+from brand.node.wire import messages
+from brand.node.wire.connection import same_user, socket_name
+from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, Kind
+from brand.protocol.order import Order
+from brand.storage.files import no_descriptor_left
+
+ANSWER_LIMIT_S: Final = 120.0
+"""How long a server may take to answer; it answers within 30 s even where storage hangs."""
+
+
+_open: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a draw brought, in the order of the positions asked for."""
+
+    places: NDArray[np.int64]
+    """Place of each sample."""
+    present: NDArray[np.intp]
+    """Which of them came from memory, checked, as positions in `places`; the others are to be read exactly."""
+    stored: Stored
+    """Those: memory that is used again when nobody looks at it any more."""
+    waited_s: float
+    """How long the server took to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a server says of itself."""
+
+    share: float
+    """How much of the data fits into its memory; 1 and more is all."""
+    nodes: int
+    """How many nodes serve the data set together."""
+    remote_share: float
+    """Part of the memory that other nodes may fill."""
+    listens_at: str | None
+    """Where other nodes reach it; None where it is alone."""
+    joined: bool
+    """Whether it was told where the others are."""
+    node: int
+    """Which of them it is."""
+    process: int
+    """Its process."""
+
+
+class Session:
+    """One connection of this process to a server, used by one thread at a time."""
+
+    def __init__(
+        self, address: str, data_set: str | None, owner: int | None, worker: tuple[int, int] | None = None
+    ) -> None:
+        self._address = address
+        self._numbers: dict[Order, int] = {}
+        self._buffers = Buffers()
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            why = no_descriptor_left(error)
+            raise (ServerError(why) if why else error) from None
+        # Not `__del__`: in a cycle the socket may be finalized before its session, and would then warn.
+        self._hang_up = weakref.finalize(self, self._socket.close)
+        _open.add(self)
+        try:
+            self._socket.settimeout(ANSWER_LIMIT_S)
+            _connect(self._socket, address)
+            if not same_user(self._socket):
+                raise ServerError(f"the server at {address} belongs to another user")
+            hello = {"data_set": data_set, "owner": owner, "worker": worker}
+            self._pages, self.server = self._greet(messages.pack_json(Kind.HELLO, hello))
+            self.arena_bytes = self._pages.size
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        state = "open" if self._hang_up.alive else "closed"
+        return f"Session({self._address}, {state}, {len(self._numbers)} orders, {getattr(self, 'server', None)})"
+
+    def number_of(self, run: str, order: Order, tag: int | None = None, turn: int | None = None) -> int:
+        """The server's number of a run with an order; see `Client.begin`."""
+        if order not in self._numbers:
+            facts = {"run": run, "order": order.to_json(), "tag": tag, "turn": turn}
+            body = self.request(messages.pack_json(Kind.ORDER, facts), Kind.ORDER)
+            self._numbers[order] = int(messages.unpack_json(body)["number"])
+        return self._numbers[order]
+
+    def send(self, message: bytes) -> None:
+        """Send a message that gets no reply."""
+        try:
+            self._socket.sendall(message)
+        except (BrokenPipeError, ConnectionResetError):  # a server that is told to end has said so before
+            self._body(bytes(self._exactly(HEAD.size)), Kind.FAILED)
+            raise
+
+    def request(self, message: bytes, expected: Kind, limit: int = MAX_REPLY) -> memoryview:
+        """Send a message; the body of the reply, of so many bytes at the most."""
+        self.send(message)
+        return self._body(bytes(self._exactly(HEAD.size)), expected, limit)
+
+    def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64]) -> Drawn:
+        """See `Client.draw`."""
+        if len(positions) > MAX_DRAW:
+            raise ValueError(f"{len(positions)} positions in one draw; the limit is {MAX_DRAW}")
+        number = self.number_of(run, order)
+        asked_s = time.monotonic()
+        lease = messages.unpack_lease(self.request(messages.pack_draw(number, epoch, positions), Kind.LEASE))
+        waited_s = time.monotonic() - asked_s
+        if len(lease.places) != len(positions) or not 0 <= lease.places.min() <= lease.places.max() < order.samples:
+            raise ProtocolError("the server's answer is to another question")
+        stored, present = self._gather(lease), np.flatnonzero(lease.state)
+        right = lease.state[present] == CHECKED
+        if not right.all():
+            right[~right] = stored.part(~right).right()
+        # At once, not with the next request: until then the pages could serve nobody.
+        self.send(messages.pack_release(lease.number, checked=bool(right.all())))
+        if not right.all():  # whoever reads them exactly will say what is wrong, if it is not this memory
+            stored, present = stored.part(right), present[right]
+        return Drawn(lease.places, present, stored, waited_s)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._hang_up()
+
+    def _gather(self, lease: messages.Lease) -> Stored:
+        """Copy the samples out of the shared pages: one array operation for all."""
+        page = self._pages.shape[1]
+        if len(lease.pages) and not 0 <= lease.pages.min() <= lease.pages.max() < len(self._pages):
+            raise ProtocolError("the server names pages that are not there")
+        memory = self._buffers.take(len(lease.pages) * page)
+        np.take(self._pages, lease.pages, axis=0, out=memory.reshape(-1, page), mode="clip")
+        starts = (np.cumsum(lease.counts, dtype=np.int64) - lease.counts) * page
+        rows = memory[starts[:, None] + np.arange(ROW_BYTES)].view(ROW)[:, 0] if len(starts) else np.empty(0, ROW)
+        if (rows["size"].astype(np.int64) + ROW_BYTES > lease.counts.astype(np.int64) * page).any():
+            raise ProtocolError("a sample is larger than its pages")
+        return Stored(memory, starts + ROW_BYTES, rows)
+
+    def _greet(self, hello: bytes) -> tuple[NDArray[np.uint8], ServerFacts]:
+        """Say hello; the server's pages, read-only, and what it says of itself."""
+        with suppress(BrokenPipeError):  # it has hung up, and may have said why
+            self._socket.sendall(hello)
+        head, descriptors, flags, _ = socket.recv_fds(self._socket, HEAD.size, 1)
+        try:
+            while 0 < len(head) < HEAD.size:
+                more = self._socket.recv(HEAD.size - len(head))
+                if not more:
+                    raise ConnectionResetError("it hung up")
+                head += more
+            welcome = messages.unpack_json(self._body(head, Kind.HELLO))
+            if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not hand it over
+                raise ServerError(no_descriptor_left(OSError(errno.EMFILE, "")))
+            if len(descriptors) != 1:
+                raise ProtocolError("the server sent no memory")
+            page, count, every = welcome.get("page"), welcome.get("pages"), welcome.get("all_pages")
+            size = os.fstat(descriptors[0]).st_size
+            nodes, remote = welcome.get("nodes"), welcome.get("remote_pages")
+            if not (isinstance(page, int) and isinstance(count, int) and isinstance(every, int)):
+                raise ProtocolError("the server does not say how large its memory is")
+            if not (isinstance(nodes, int) and isinstance(remote, int)):
+                raise ProtocolError("the server does not say which nodes there are")
+            if page < ROW_BYTES or every < 1 or page * count != size:
+                raise ProtocolError("the server's memory is not as it says")
+            mapping = mmap.mmap(descriptors[0], size, prot=mmap.PROT_READ)
+            listens_at, joined = welcome.get("listens_at"), bool(welcome.get("joined"))
+            node, process = int(welcome.get("node") or 0), int(welcome.get("process") or 0)
+            facts = ServerFacts(count / every, nodes, remote / count, listens_at, joined, node, process)
+            return np.frombuffer(mapping, np.uint8).reshape(count, page), facts
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _body(self, head: bytes, expected: Kind, limit: int = MAX_REPLY) -> memoryview:
+        if not head:
+            raise ConnectionResetError("it hung up")
+        kind, length = messages.parse_head(head, max(limit, MAX_FAILED))
+        body = self._exactly(length)
+        if kind == Kind.FAILED:
+            fact = messages.unpack_json(body)
+            if fact.get("type") == messages.ENDED:
+                raise EndedError(str(fact.get("message")))
+            refusal = messages.REFUSALS.get(str(fact.get("type")), ServerError)
+            raise refusal(f"the node server at {self._address} refuses: {fact.get('message')}")
+        if kind != expected:
+            raise ProtocolError(f"the server answers {kind.name} where {expected.name} is due")
+        return body
+
+    def _exactly(self, size: int) -> memoryview:
+        data = memoryview(bytearray(size))
+        done = 0
+        while done < size:
+            count = self._socket.recv_into(data[done:])
+            if not count:
+                raise ConnectionResetError("it hung up")
+            done += count
+        return data
+
+
+def _connect(connection: socket.socket, address: str) -> None:
+    """Connect, waiting where many others do. Raises ConnectionError, TimeoutError."""
+    end_s = time.monotonic() + START_LIMIT_S
+    while True:
+        try:
+            connection.connect(socket_name(address))
+            return
+        except BlockingIOError:  # the queue of those who want to connect is full
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"{address} accepts nobody") from None
+            time.sleep(0.01)
+
+
+def _close_in_child() -> None:
+    for session in list(_open):
+        with suppress(OSError):
+            session.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,178 @@
+"""Were the positions of an epoch all drawn, as far as it got?
+
+A framework that shards a sampler's batches again, or skips some to resume, leaves positions out, and no process sees
+that by itself. The server does: it knows which positions each rank has to draw, and notes which are asked for. Workers
+of one training process are at different places, and what was on its way when a loop was left is not drawn any more. So
+only positions are judged that all workers of all processes of a rank have passed: what is missing there was left out.
+A batch sampler that draws in another order than the sampler's, or a worker that draws in several threads, is not
+judged: what is missing may come later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.decide.turns import Turns
+from brand.node.wire.drawing import Drawer
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What ranks should have drawn, and have not; as text, for people."""
+
+    positions: int
+    """How many positions were not drawn,"""
+    of: int
+    """of so many that were passed;"""
+    at_the_beginning: int
+    """and how many of them lie before the first that was drawn."""
+    ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        who = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {', '.join(map(str, self.ranks))}"
+        return (
+            f"left out {self.positions:,} of the {self.of:,} positions that {who} passed ({self.at_the_beginning:,} of "
+            "them at the beginning): something between BrandSampler and data set takes batches away. A framework that "
+            "shards again does that, and one that skips batches to resume: docs/frameworks.md says what to use with "
+            "it. A batch sampler of your own must yield all that the BrandSampler does, and not its batches in another "
+            "order"
+        )
+
+
+class Account:
+    """Which positions of an epoch were drawn, by whom, and how far each worker has come."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._drawn = np.zeros(turns.samples, np.uint8)
+        """0: not drawn; else the number of the training process that drew it first."""
+        self._numbers: dict[int, int] = {}
+        """Of training processes, from 1 on; all above 255 share that."""
+        self._last: dict[int, dict[int, dict[int, int]]] = {}
+        """The last position of each worker, by rank and training process."""
+        self._workers: dict[int, int] = {}
+        """How many workers a training process has."""
+        self._connections: dict[tuple[int, int], int] = {}
+        """That of each worker, by training process and worker."""
+        self._draws = 0
+        self._in_order = True
+        self.repeated = 0
+        """Positions that one training process drew after another one had."""
+
+    def __repr__(self) -> str:
+        processes, drawn = len(self._numbers), np.count_nonzero(self._drawn)
+        return f"Account({drawn:,} of {len(self._drawn):,} positions drawn by {processes}, {self.repeated:,} repeated)"
+
+    def note(self, drawer: Drawer, positions: NDArray[np.int64]) -> None:
+        """These are drawn. What comes again says nothing of what is missing, as the end of an epoch is filled up."""
+        number = self._numbers.setdefault(drawer.training, min(255, len(self._numbers) + 1))
+        by = self._drawn[positions]
+        self.repeated += int(((by != 0) & (by != number)).sum())
+        positions = positions[(by == 0) & (positions >= self._turns.start)]
+        if not len(positions):
+            return
+        self._drawn[positions] = number
+        self._draws += 1
+        mine = self._connections.setdefault((drawer.training, drawer.worker), drawer.connection)
+        if drawer.connection != mine:  # several threads take turns, and none of them knows who comes first
+            self.give_up()
+        rank, last = self._turns.rank_of(int(positions[0])), int(positions.max())
+        self._workers[drawer.training] = drawer.workers
+        by_worker = self._last.setdefault(rank, {}).setdefault(drawer.training, {})
+        before = by_worker.get(drawer.worker, -1)
+        steps = np.diff(positions)
+        natural = (steps > 0) if self._turns.batch else (steps == self._turns.replicas)
+        self._in_order = self._in_order and bool(natural.all()) and int(positions[0]) > before
+        by_worker[drawer.worker] = max(last, before)
+
+    def give_up(self) -> None:
+        """Somebody else draws, too: what is missing may be there."""
+        self._in_order = False
+
+    @property
+    def due(self) -> bool:
+        """Whether to look now: seldom, as that looks at all positions, and soon, as batches skipped show at once.
+
+        Not at the first draws: what comes before them may be asked for by hand, or by another thread.
+        """
+        return self._draws > 2 and self._draws & (self._draws - 1) == 0
+
+    @property
+    def mostly_repeated(self) -> bool:
+        """Whether training processes drew what others had drawn: more than the end of an epoch takes to fill up."""
+        return 4 * self.repeated > len(self._drawn) - self._turns.start
+
+    def left_out(self, processes: int) -> LeftOut | None:
+        """What was left out, where so many training processes draw for each rank; None where nothing was, for sure."""
+        if not self._in_order:
+            return None
+        missing = passed = skipped = 0
+        ranks = []
+        for rank, by_process in sorted(self._last.items()):
+            whole = all(len(by_worker) >= self._workers[training] for training, by_worker in by_process.items())
+            if len(by_process) < processes or not whole:
+                continue
+            front = min(min(by_worker.values()) for by_worker in by_process.values())
+            mine = self._turns.positions(rank)
+            drawn = self._drawn[mine[mine <= front]] != 0
+            if not drawn.all():
+                ranks.append(rank)
+                missing += int((~drawn).sum())
+                passed += len(drawn)
+                skipped += int(drawn.argmax())
+        return LeftOut(missing, passed, skipped, tuple(ranks)) if missing else None
+
+
+class Conduct:
+    """What is wrong with how the training processes of a run draw; `notices` take what people should read."""
+
+    def __init__(self, notices: list[str]) -> None:
+        self._notices = notices
+        self._processes = 1
+        self._trainings: set[int] = set()
+        """Training processes of this node that have begun to draw, by process id."""
+        self._fault: str | None = None
+        """Why draws are refused."""
+        self._told_of_repeats = False
+
+    def __repr__(self) -> str:
+        return f"Conduct(processes {sorted(self._trainings)}, fault {self._fault!r})"
+
+    def begins(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
+        """A training process begins an epoch; so many draw for one rank. `again`: it had begun a later one, or none."""
+        self._processes = processes
+        if drawer is not None:
+            self._trainings.add(drawer.training)
+        if again:
+            self._fault = None
+
+    def note(self, account: Account, drawer: Drawer | None, positions: NDArray[np.int64]) -> bool:
+        """These were drawn; whether to judge the epoch now."""
+        if drawer is None or drawer.training not in self._trainings:
+            account.give_up()
+            return False
+        account.note(drawer, positions)
+        return account.due
+
+    def judge(self, account: Account, epoch: int) -> None:
+        """Where training processes left out some of an epoch, what they draw next is refused."""
+        left_out = None if self._fault else account.left_out(self._processes)
+        if left_out is not None:
+            self._fault = f"epoch {epoch} {left_out}"
+            self._notices.append(self._fault)
+        if account.mostly_repeated and not self._told_of_repeats:
+            self._told_of_repeats = True
+            self._notices.append(
+                f"in epoch {epoch}, {account.repeated:,} positions were drawn by one training process after another "
+                "had drawn them: each trains on the samples of the other. Leave out num_replicas= and rank= of the "
+                "BrandSampler, or give each process its own rank. (This is said once.)"
+            )
+
+    def check(self) -> None:
+        """Raises `UsageError` where positions of an epoch were left out."""
+        if self._fault is not None:
+            raise UsageError(self._fault)

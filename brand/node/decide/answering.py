@@ -1,0 +1,123 @@
+"""Which samples are read exactly for other nodes, and how do they travel? As the owner of what others fetch by name.
+
+A question waits, is read, and its answer is sent in parts as the asking node's stream takes them. Three bounds hold for
+each node: it has few questions open at a time, little is read before it has taken what was read, and an answer goes to
+the stream on which its question came or nowhere. Reads for other nodes are some of the node's reads (`depth`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError
+from brand.node.wire.peer_messages import Fetch, Fetched
+
+MAX_QUESTIONS: Final = 64
+"""Questions of one node that are open at a time."""
+MAX_READ: Final = 16 << 20
+"""Nothing more is read for a node that has not taken so many bytes of its answers."""
+PART: Final = 1 << 20
+"""Bytes of an answer that travel together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFor:
+    """Samples to read exactly for another node."""
+
+    node: int
+    number: int
+    """Of its question."""
+    opening: int
+    """Of its stream (`Peer.opening`)."""
+    places: NDArray[np.int64]
+    size: int
+    """Stored bytes of the samples."""
+
+
+@dataclass(slots=True)
+class _Asking:
+    """One node that asks."""
+
+    opening: int = 0
+    questions: deque[tuple[Fetch, int]] = field(default_factory=deque)
+    """Questions that are still to be read, and the bytes of their answers."""
+    reading: int = 0
+    """Questions of this opening that are being read."""
+    unsent: int = 0
+    """Bytes that are being read, or wait to be sent."""
+    answers: deque[Fetched] = field(default_factory=deque)
+
+    @property
+    def open(self) -> int:
+        """Questions whose answers have not left whole."""
+        return len(self.questions) + self.reading + len({part.number for part in self.answers})
+
+
+class Answering:
+    """Questions of other nodes, from the moment they come until their answers have left."""
+
+    def __init__(self, nodes: list[int], depth: int) -> None:
+        self._asking = {node: _Asking() for node in nodes}
+        self._most = max(1, depth // 2)
+        """Reads at a time for all nodes: clients that draw need some, too."""
+        self.on_the_way = 0
+        """Reads that have not ended."""
+
+    def __repr__(self) -> str:
+        state = {node: (asking.open, asking.unsent) for node, asking in self._asking.items()}
+        return f"Answering({self.on_the_way} reads; questions and unsent bytes by node: {state})"
+
+    def opened(self, node: int, opening: int) -> None:
+        """A node can ask, or can ask again: what it asked before is not answered."""
+        self._asking[node] = _Asking(opening)
+
+    def ask(self, node: int, fetch: Fetch, size: int) -> None:
+        """A node asks for samples of `size` stored bytes. Raises `ProtocolError` where it asks too much at a time."""
+        asking = self._asking[node]
+        if asking.open >= MAX_QUESTIONS:
+            raise ProtocolError(f"more than {MAX_QUESTIONS} questions at a time")
+        asking.questions.append((fetch, size))
+
+    def reads(self, free: int) -> Iterator[ReadFor]:
+        """Reads to start now, at most `free`; nodes take turns."""
+        free = min(free, self._most - self.on_the_way)
+        ready = deque(node for node, asking in self._asking.items() if asking.questions)
+        while ready and free > 0:
+            node = ready.popleft()
+            asking = self._asking[node]
+            if asking.unsent >= MAX_READ:
+                continue
+            fetch, size = asking.questions.popleft()
+            asking.reading += 1
+            asking.unsent += size
+            self.on_the_way += 1
+            free -= 1
+            yield ReadFor(node, fetch.number, asking.opening, fetch.places, size)
+            if asking.questions:
+                ready.append(node)
+
+    def have_read(self, read: ReadFor, data: bytes) -> None:
+        """A read has ended, with `data` as `pack_samples` makes it."""
+        self.on_the_way -= 1
+        asking, view = self._asking[read.node], memoryview(data)
+        if read.opening != asking.opening:  # the stream on which the question came has ended
+            return
+        asking.reading -= 1
+        asking.unsent += len(view) - read.size
+        for start in range(0, max(1, len(view)), PART):
+            asking.answers.append(Fetched(read.number, len(view), start, view[start : start + PART]))
+
+    def next_part(self, node: int) -> Fetched | None:
+        """The next part of an answer for a node, which leaves now."""
+        asking = self._asking[node]
+        if not asking.answers:
+            return None
+        part = asking.answers.popleft()
+        asking.unsent -= len(part.part)
+        return part

@@ -1,0 +1,156 @@
+"""What does one node do next, as far as it needs no other node? Its epochs, draws, reads and what it keeps.
+
+A draw waits as long as a read that will bring its samples is still to come. Where that cannot go on (`unblock`), the
+node makes room: it drops runs that no client draws from, then gives up skipped positions, then kept samples. After that
+it answers the draw as it stands: what is not in memory, its client reads exactly from storage. Memory is only a cache:
+slower is allowed, wrong is not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.counters import Counters
+from brand.node.decide.draws import Draws
+from brand.node.decide.epochs import Epochs
+from brand.node.decide.keeping import AHEAD_SHARE, Keeping
+from brand.node.decide.limits import Limits
+from brand.node.decide.lives import Key
+from brand.node.decide.members import Members
+from brand.node.decide.peers import Peers
+from brand.node.decide.reads import Reads
+from brand.node.decide.receiving import Receiving
+from brand.node.decide.sending import Sending, largest_sent
+from brand.node.decide.tasks import Read, Rows
+from brand.node.memory.residents import Residents
+from brand.protocol.plan import Plan
+
+LARGEST_SHARE: Final = 4
+"""A sample larger than one part in so many of the memory is never held."""
+IDLE_S: Final = 2.0
+"""A run that no client has drawn from for so long makes room for others."""
+SKIP_SLACK: Final = 8192
+"""Positions so far behind those that are asked for were skipped, or half of what memory holds; nearer ones may be with
+a slow worker."""
+
+
+class Core:
+    """The state of a node server. Other nodes may fill `remote_pages` of its memory."""
+
+    def __init__(
+        self, index: Rows, residents: Residents, chunk_size: int, members: Members, remote_pages: int = 0
+    ) -> None:
+        allocator = residents.allocator
+        limits = Limits(
+            residents,
+            max(1, (allocator.count - 1) // LARGEST_SHARE),
+            members.node,
+            largest_sent(remote_pages, members, allocator.page),
+        )
+        self.residents, self.remote_pages, self.chunk_size = residents, remote_pages, chunk_size
+        self.counters = Counters()
+        self.peers = Peers(members.others)
+        self.epochs = Epochs(residents, limits, chunk_size, members, self.peers)
+        self.receiving = Receiving(index, residents, self.epochs, members, self.peers, remote_pages, self.counters)
+        self.sending = Sending(residents, self.epochs, self.counters)
+        self.reads = Reads(index, residents, self.epochs, self.receiving, chunk_size, remote_pages, self.counters)
+        self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, self.counters)
+        self.keeping = Keeping(residents, self.epochs, chunk_size, remote_pages)
+
+    def __repr__(self) -> str:
+        return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r}, {self.peers!r})"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no client waits for a draw, and no other node for samples."""
+        return not self.draws.waiting and not self.sending.waited_for
+
+    def left(self, client: int) -> None:
+        """A client is gone, in whatever way."""
+        self.draws.left(client)
+        self.epochs.left(client)
+
+    def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any], now_s: float) -> None:
+        """A plan is made."""
+        self.epochs.plan_ready(key, plan, read_of)
+        self.draws.settle(now_s)
+
+    def read_done(self, read: Read, now_s: float, *, failed: bool) -> None:
+        """A read has ended; one that failed leaves its samples to exact reads."""
+        self.reads.done(read, failed=failed)
+        self.draws.settle(now_s)
+
+    def unblock(self, now_s: float) -> bool:
+        """Nothing more can be read and draws wait: make room, or answer the oldest as it stands; whether that was done.
+
+        More room is made at a time than was foreseen.
+        """
+        if self.draws.settle(now_s):
+            return True
+        stuck = self.draws.first_stuck(now_s)
+        elsewhere = self.reads.no_room and self.sending.waited_for
+        if (stuck is None and not elsewhere) or self.reads.on_the_way or self.draws.leases.fresh(now_s):
+            return False
+        share = self.residents.allocator.count // AHEAD_SHARE
+        made_room = (
+            self.epochs.drop_idle(now_s - IDLE_S)
+            or self._give_up_skipped()
+            or self.residents.keep_less(self.chunk_size, share)
+        )
+        if not made_room and stuck is not None:
+            self.draws.answer(stuck, now_s)
+        return made_room or stuck is not None
+
+    def tend(self, now_s: float) -> None:
+        """Answer draws that wait for nothing any more, and those that have waited too long as they stand."""
+        self.epochs.tick(now_s)
+        self.draws.settle(now_s)
+        if self.draws.tend(now_s):
+            self.epochs.drop_idle(now_s - IDLE_S)  # theirs may fill what others have room for
+        self.draws.settle(now_s)
+        self.draws.end_overdue(now_s)
+
+    def facts(self, mean_bytes: float) -> dict[str, Any]:
+        """Counters, memory by kind in bytes, and progress, as plain values."""
+        allocator, residents = self.residents.allocator, self.residents
+        page, samples = allocator.page, len(residents.pages_of)
+        return {
+            **self.counters.to_json(mean_bytes),
+            "memory": {
+                "limit": allocator.bytes,
+                "used": (allocator.count - 1 - allocator.free) * page,
+                "kept": residents.kept_pages * page,
+                "leased": sum(int(residents.pages_of[p].sum()) for p in self.draws.leases.places()) * page,
+                "free": allocator.free * page,
+            },
+            "reading": self.reads.on_the_way,
+            "waiting": len(self.draws.waiting),
+            "epochs": [
+                {
+                    "run": run,
+                    "epoch": epoch,
+                    "drawn": live.epoch.progress.drawn,
+                    "samples": samples,
+                    "start": live.epoch.progress.start,
+                }
+                for (run, epoch), live in self.epochs.lives.live()
+                if live.begun
+            ],
+        }
+
+    def _give_up_skipped(self) -> bool:
+        """Free what lies before the positions that are asked for; whether there was any."""
+        found, mean = False, float(np.mean(self.residents.pages_of))
+        slack = min(SKIP_SLACK, int(self.residents.allocator.count / mean / 2))
+        for key, live in self.epochs.lives.live():
+            waiting = [draw.positions for draw in self.epochs.lives[key].draws]
+            if waiting:
+                epoch = live.epoch
+                before = epoch.skipped_before(waiting) - slack * epoch.turns.replicas
+                held = epoch.give_up_before(max(before, epoch.progress.start))
+                self.residents.let_go(held)
+                found = found or bool(len(held))
+        return found

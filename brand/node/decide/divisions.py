@@ -1,0 +1,63 @@
+"""Which positions are a rank's own, with `locality`? A client asks, and is told as soon as all ranks have begun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from brand.errors import UsageError
+from brand.node.decide.epochs import Epochs
+from brand.node.decide.lives import Key
+from brand.node.decide.tasks import Divided, Refuse
+
+LIMIT_S: Final = 60.0
+"""How long ranks wait for each other to begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    client: int
+    key: Key
+    rank: int
+    since_s: float
+
+
+class Divisions:
+    """Clients that have asked and were not told yet."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        self._epochs = epochs
+        self._asked: list[_Asked] = []
+
+    def __repr__(self) -> str:
+        return f"Divisions({len(self._asked)} clients wait)"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no client waits."""
+        return not self._asked
+
+    def ask(self, client: int, key: Key, rank: int, now_s: float) -> None:
+        """A client asks which positions of an epoch are a rank's. Raises `UsageError` where it waits already."""
+        if any(asked.client == client for asked in self._asked):
+            raise UsageError("a second question about positions before the first is answered")
+        self._asked.append(_Asked(client, key, rank, now_s))
+
+    def left(self, client: int) -> None:
+        """A client is gone."""
+        self._asked = [asked for asked in self._asked if asked.client != client]
+
+    def answers(self, now_s: float) -> Iterator[Divided | Refuse]:
+        """What clients can be told now."""
+        waiting, self._asked = self._asked, []
+        for asked in waiting:
+            live = self._epochs.get(asked.key)
+            if live is not None:
+                yield Divided(asked.client, live.epoch.turns.positions(asked.rank))
+            elif now_s - asked.since_s > LIMIT_S:
+                missing = ", ".join(map(str, self._epochs.missing_ranks(asked.key)))
+                reason = f"ranks {missing} have not begun epoch {asked.key[1]} within {LIMIT_S:.0f} s"
+                yield Refuse(asked.client, UsageError(reason))
+            else:
+                self._asked.append(asked)

@@ -1,0 +1,176 @@
+"""When is a draw answered, and with what?
+
+A draw waits as long as a read or another node will bring its samples. After a while it is answered as it stands: what
+is not in memory, its client reads exactly from storage.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.decide.counters import Counters
+from brand.node.decide.epochs import Epochs
+from brand.node.decide.lives import Key, Live
+from brand.node.decide.members import Members
+from brand.node.decide.peers import Peers
+from brand.node.decide.receiving import SILENCE_S, Receiving
+from brand.node.decide.tasks import Answer, Draw
+from brand.node.memory.leases import Leases
+from brand.node.memory.residents import Residents
+from brand.node.wire.drawing import Drawer
+
+LONGEST_WAIT_S: Final = 30.0
+"""After so long a draw is answered as it stands: storage may hang, clients should not."""
+
+
+class Draws:
+    """The draws of the clients of one node. Those that wait belong to their epochs (`Life.draws`)."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        epochs: Epochs,
+        receiving: Receiving,
+        members: Members,
+        peers: Peers,
+        counters: Counters,
+    ) -> None:
+        self._residents, self._epochs, self._receiving = residents, epochs, receiving
+        self._alone, self._peers, self._counters = members.nodes == 1, peers, counters
+        self.leases = Leases(residents)
+        self._answers: deque[Answer] = deque()
+        self._last = 0
+
+    def __repr__(self) -> str:
+        return f"Draws({len(self.waiting)} wait, {len(self._answers)} answers to send, {self.leases!r})"
+
+    @property
+    def waiting(self) -> list[Draw]:
+        """Draws that are not answered yet, in the order in which they came."""
+        return self._epochs.lives.draws()
+
+    def ask(
+        self, client: int, key: Key, positions: NDArray[np.int64], now_s: float, drawer: Drawer | None = None
+    ) -> None:
+        """A client asks for positions of an epoch; the answer comes by `answers`. Raises `UsageError`.
+
+        `drawer` is the process behind the client, where that is known: what it draws is accounted for.
+        """
+        samples = len(self._residents.pages_of)
+        if not len(positions) or positions.min() < 0 or positions.max() >= samples:
+            raise UsageError(f"positions are 0 to {samples - 1:,}")
+        if any(draw.client == client for draw in self.waiting):
+            raise UsageError("a second draw before the first is answered")
+        self.leases.check(client)
+        self._epochs.runs[key[0]].conduct.check()
+        life = self._epochs.expect(key, int(positions.min()))
+        self._last += 1
+        draw = Draw(self._last, client, key, positions, now_s, drawer)
+        self._counters.draws += len(positions)
+        if not self._settle(draw, now_s):
+            self._counters.waited += len(positions)
+            life.draws.append(draw)
+
+    def left(self, client: int) -> None:
+        """A client is gone: its draws are not answered, and what it was given is let go."""
+        for draw in [draw for draw in self.waiting if draw.client == client]:
+            self._remove(draw)
+            live = self._epochs.get(draw.key)
+            if live is not None:
+                live.account.give_up()
+        self.leases.left(client)
+
+    def answers(self) -> Iterator[Answer]:
+        """Answers to draws."""
+        while self._answers:
+            yield self._answers.popleft()
+
+    def settle(self, now_s: float) -> bool:
+        """Answer the draws that wait for nothing; whether there were any."""
+        done = [draw for draw in self.waiting if self._settle(draw, now_s)]
+        for draw in done:
+            self._remove(draw)
+        return bool(done)
+
+    def tend(self, now_s: float) -> bool:
+        """Ask other nodes for what has not come; whether one was asked."""
+        asked = False
+        for draw in [] if self._alone else self.waiting:
+            live = self._epochs.get(draw.key)
+            if live is not None:
+                asked |= self._receiving.tend(live.epoch, draw.positions, now_s - draw.asked_s, now_s)
+        return asked
+
+    def end_overdue(self, now_s: float) -> None:
+        """Answer the draws that have waited too long as they stand."""
+        for draw in self.waiting:
+            if now_s - draw.since_s > LONGEST_WAIT_S and self._epochs.get(draw.key) is not None:
+                self.answer(draw, now_s)
+
+    def first_stuck(self, now_s: float) -> Draw | None:
+        """The oldest draw that waits for a read of this node."""
+        for draw in self.waiting:
+            live = self._epochs.get(draw.key)
+            if live is not None and self._agreed(draw, live, now_s) and live.epoch.waits_for_reads(draw.positions):
+                return draw
+        return None
+
+    def answer(self, draw: Draw, now_s: float) -> None:
+        """Answer a draw that waits, as it stands."""
+        live = self._epochs.get(draw.key)
+        assert live is not None  # no draw is answered before its plan is made
+        self._remove(draw)
+        self._answer(draw, live, now_s)
+
+    def _remove(self, draw: Draw) -> None:
+        self._epochs.lives[draw.key].draws.remove(draw)
+
+    def _settle(self, draw: Draw, now_s: float) -> bool:
+        """Answer a draw if nothing that it waits for is still to come."""
+        live = self._epochs.get(draw.key)
+        if live is None:
+            return False
+        epoch = live.epoch
+        if draw.asks(epoch, now_s):
+            self._receiving.ask(epoch, draw.positions)
+        if epoch.states.waited_for(epoch.plan.sample_of[draw.positions]).any() or not self._agreed(draw, live, now_s):
+            return False
+        self._answer(draw, live, now_s)
+        return True
+
+    def _agreed(self, draw: Draw, live: Live, now_s: float) -> bool:
+        """Whether all have begun the epoch at one position, or are not waited for. Else the run is refused by then."""
+        if not live.agreed:
+            limit_s = SILENCE_S if self._peers.any_lost else LONGEST_WAIT_S
+            if self._alone or now_s - draw.since_s > limit_s or self._epochs.agreed(draw.key):
+                live.agrees()
+        return live.agreed
+
+    def _answer(self, draw: Draw, live: Live, now_s: float) -> None:
+        epoch = live.epoch
+        places = epoch.plan.sample_of[draw.positions].astype(np.int64)
+        present = self._residents.present(places)
+        if (np.diff(draw.positions) <= 0).any():  # what is asked for twice is in memory once
+            first = np.unique(places, return_index=True)[1]
+            present &= np.isin(np.arange(len(places)), first)
+        here = places[present]
+        self._residents.refer(here[~epoch.states.held(here)])
+        epoch.states.leaves(places)
+        epoch.progress.draws(epoch.turns.rank_of(int(draw.positions[0])), draw.positions, now_s)
+        self._epochs.note(draw.key, draw.drawer, draw.positions)
+        if live.begun and epoch.progress.half_done:
+            self._epochs.half_drawn(draw.key)
+        counts, pages = self._residents.chains(here)
+        state = present.astype(np.uint8)
+        state[present] += self._residents.checked(here)
+        lease = self.leases.give(draw.client, here, now_s)
+        self._answers.append(Answer(draw.client, lease, places, state, counts, pages))
+        self._counters.from_memory += len(here)
+        self._counters.exact += len(places) - len(here)
+        self._counters.wait_s += now_s - draw.since_s

@@ -1,0 +1,195 @@
+"""How far is one epoch of one run: what is still to come, what lies in memory for it, what was drawn, what was sent?
+
+A node reads only the samples that it owns. It sends those that ranks of other nodes draw to these nodes (`outgoing`);
+samples that ranks draw here and other nodes own come from their owners, unasked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.limits import Limits
+from brand.node.decide.members import Owners
+from brand.node.decide.outgoing import Outgoing
+from brand.node.decide.progress import Progress
+from brand.node.decide.read_queue import ReadQueue
+from brand.node.decide.states import COMING, DUE, HELD, UNWANTED, SampleStates
+from brand.node.decide.turns import Turns
+from brand.protocol.plan import Plan, Requests, read_of_sample
+from brand.protocol.random import blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What an epoch is told of the node that serves it."""
+
+    owners: Owners
+    limits: Limits
+    unreachable: Callable[[], Iterable[int]]
+    """Nodes that nothing is expected from just now."""
+
+
+class Epoch:
+    """The progress of one epoch.
+
+    `number` tells it from the same epoch begun anew. `requests` is what this node has to ask other nodes for; None
+    where they send all unasked.
+    """
+
+    def __init__(
+        self, plan: Plan, turns: Turns, number: int, setting: Setting, requests: Requests | None = None
+    ) -> None:
+        samples = len(plan.sample_of)
+        self.plan, self.turns, self.number, self.requests = plan, turns, number, requests
+        self._setting = setting
+        owners = setting.owners
+        self._mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
+        self.states = SampleStates(samples)
+        self.reads = ReadQueue(plan)
+        self.progress = Progress(turns.start)
+        self.ranks: dict[int, int] = {}
+        """Ranks that are known to draw, and the node of each."""
+        self.outgoing: dict[int, Outgoing] = {}
+        """What is still to be sent, by node."""
+        self.lost = set(setting.unreachable())
+        """Nodes that were lost at some time: they are not asked as the plan foresees."""
+
+    def __repr__(self) -> str:
+        return f"Epoch({self.number}: {self.progress!r}, {self.states!r}, {self.reads!r})"
+
+    @property
+    def here(self) -> list[int]:
+        """Ranks that draw at this node."""
+        return [rank for rank, node in self.ranks.items() if node == self._setting.owners.node]
+
+    def owner_of(self, places: NDArray[Any]) -> NDArray[np.int32]:
+        """The node that owns each place."""
+        return self._setting.owners.of(places)
+
+    def to_read(self, places: NDArray[Any]) -> NDArray[Any]:
+        """Those of a read's places that are due and this node's to read."""
+        wanted = self.states.due(places)
+        if self._mine is not None:
+            wanted &= self._mine[places]
+        to_read: NDArray[Any] = places[wanted]
+        return to_read
+
+    def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
+        """Whether any of these positions waits for a read of this node."""
+        places = self.plan.sample_of[positions]
+        waits = self.states.waited_for(places)
+        return bool((waits if self._mine is None else waits & self._mine[places]).any())
+
+    def expect(self, ranks: Mapping[int, int], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None) -> None:
+        """These ranks, too, draw, each at its node; a rank has drawn what lies before its position in `fronts`.
+
+        `read_of` is `read_of_sample(plan)` where it is at hand.
+        """
+        new = {rank: node for rank, node in ranks.items() if rank not in self.ranks}
+        if not new:
+            return
+        self.ranks |= new
+        without = self._setting.limits.need_no_read()
+        for rank, node in new.items():
+            places = self._places(rank, fronts.get(rank, 0))
+            if self._mine is not None:
+                mine, can = self._mine[places], ~self._setting.limits.too_large(node)[places]
+                if node == self._setting.owners.node:
+                    places = places[mine | (can & self._can_come(places))]
+                else:
+                    places = places[mine & can]
+            self.states.expects(places[~without[places]])
+            self.progress.expects(len(places))
+        self._look_for_reads(read_of_sample(self.plan) if read_of is None else read_of)
+
+    def send_to(self, node: int, front: int, requests: Requests | None) -> None:
+        """From now on, what the ranks of a node draw from `front` on can be sent to it."""
+        ranks = [rank for rank, at in self.ranks.items() if at == node]
+        positions = np.sort(np.concatenate([np.arange(0), *(self.turns.positions(rank) for rank in ranks)]))
+        places = self.plan.sample_of[positions]
+        assert self._mine is not None
+        can = self._mine[places] & ~self._setting.limits.too_large(node)[places]
+        before = self.outgoing.get(node)
+        self.outgoing[node] = Outgoing(positions[can], requests, front)
+        if before is not None:  # the node has more ranks than it had said; it does not ask twice
+            self.outgoing[node].ask(before.unanswered)
+
+    def forget(self, node: int) -> NDArray[Any]:
+        """Nothing is sent to a node any more; returns the places that were held for it."""
+        self.outgoing.pop(node, None)
+        held: list[NDArray[Any]] = [np.arange(0)]
+        for rank in [rank for rank, at in self.ranks.items() if at == node]:
+            del self.ranks[rank]
+            places = self._places(rank, 0)
+            places = places if self._mine is None else places[self._mine[places]]
+            self.progress.expects(-len(places))
+            held.append(places[self.states.leaves(places)])
+        return np.concatenate(held)
+
+    def lose(self, node: int) -> None:
+        """What is still to come from a node will not come."""
+        self.lost.add(node)
+        places = np.concatenate([self.states.all(state) for state in (UNWANTED, DUE, COMING)])
+        self.states.forgets(places[self.owner_of(places) == node])
+
+    def expect_again(self, node: int, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
+        """A node that was lost is there again: it sends what ranks of this node have not asked for yet."""
+        can = ~self._setting.limits.too_large(self._setting.owners.node)
+        for rank in self.here:
+            places = self._places(rank, self.front())
+            places = places[(self.owner_of(places) == node) & can[places]]
+            self.states.expects(places[~present(places)])
+
+    def front(self) -> int:
+        """The position before which the ranks of this node have asked for all that they will ask for."""
+        return self.progress.front(self.here)
+
+    def skipped_before(self, waiting: Iterable[NDArray[np.int64]]) -> int:
+        """The position before which no rank asks and nothing is sent, given the positions that draws wait for."""
+        samples = len(self.plan.sample_of)
+        fronts = {rank: self.progress.last(rank) for rank in self.here}
+        lowest: dict[int, int] = {}
+        for positions in waiting:
+            rank = self.turns.rank_of(int(positions[0]))
+            lowest[rank] = min(lowest.get(rank, samples), int(positions.min()))
+        elsewhere = set(self.ranks.values()) - {self._setting.owners.node}
+        sent = [self.outgoing[node].front(samples) if node in self.outgoing else 0 for node in elsewhere]
+        return min((*(fronts | lowest).values(), *sent))
+
+    def give_up_before(self, position: int) -> NDArray[Any]:
+        """What lies before a position is not asked for any more; returns the places that were held for it."""
+        before = self.plan.sample_of[:position]
+        self.progress.skips_to(position)
+        held: NDArray[Any] = before[self.states.leaves(before)]
+        return held
+
+    def drop(self) -> NDArray[Any]:
+        """Nothing of the epoch is drawn or sent any more; returns the places that were held for it."""
+        held = self.states.all(HELD)
+        self.states.leaves(np.concatenate((held, self.states.all(DUE), self.states.all(COMING))))
+        return held
+
+    def _can_come(self, places: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which places are owned by nodes that can be reached."""
+        return ~np.isin(self.owner_of(places), list(self._setting.unreachable()))
+
+    def _places(self, rank: int, front: int) -> NDArray[Any]:
+        """What a rank draws from `front` on."""
+        positions = self.turns.positions(rank)
+        places: NDArray[Any] = self.plan.sample_of[positions[np.searchsorted(positions, front) :]]
+        return places
+
+    def _look_for_reads(self, read_of: NDArray[Any]) -> None:
+        """Have the reads started that bring what is due."""
+        wanted = np.zeros(len(self.plan.reads), np.bool_)
+        for part in blocks(len(self.plan.sample_of)):
+            due = self.states.due(part)
+            if self._mine is not None:
+                due &= self._mine[part]
+            wanted[read_of[part][due]] = True
+        self.reads.fill(wanted)

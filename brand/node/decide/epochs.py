@@ -1,0 +1,284 @@
+"""When does an epoch of a run begin, and when is it dropped?
+
+A *run* is one training: an order and a name that all its ranks and workers share, on all nodes. Its readers are the
+ranks of this node and the other nodes. A reader says when it begins an epoch. The next epoch is planned when half of
+this one is drawn, so that it can be read ahead. An epoch is dropped when all readers have left it behind; all epochs of
+a run are dropped with its last client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.account import Account
+from brand.node.decide.epoch import Epoch, Setting
+from brand.node.decide.limits import Limits
+from brand.node.decide.lives import Key, Life, Live, Lives, Ready, Wanted
+from brand.node.decide.members import ALONE, Members, Owners
+from brand.node.decide.outgoing import follows
+from brand.node.decide.peers import Peers
+from brand.node.decide.runs import Beginning, Reader, Runs
+from brand.node.decide.states import HELD
+from brand.node.decide.turns import Turns
+from brand.node.memory.residents import Residents
+from brand.node.wire.drawing import Begin, Drawer
+from brand.protocol.order import MAX_EPOCH, Order
+from brand.protocol.plan import Plan
+from brand.protocol.split import split_near
+
+RANKS_S: Final = 1.0
+"""How long an epoch that is planned waits for ranks of other nodes to begin it."""
+
+
+class Epochs:
+    """The epochs of all runs of a node."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        limits: Limits,
+        chunk_size: int,
+        members: Members = ALONE,
+        peers: Peers | None = None,
+    ) -> None:
+        self._residents, self.limits, self._members = residents, limits, members
+        self._peers = Peers([]) if peers is None else peers
+        self._samples = len(residents.pages_of)
+        self.runs = Runs(self._samples, chunk_size)
+        self.lives = Lives()
+        self._last_number = 0
+        self.changes = 0
+        """How often anything changed that other nodes are told of."""
+
+    def __repr__(self) -> str:
+        return f"Epochs({self.lives!r})"
+
+    def get(self, key: Key) -> Live | None:
+        """A live epoch."""
+        life = self.lives.get(key)
+        return None if life is None else life.live
+
+    def owners(self, order: Order) -> Owners:
+        """Who owns what in a run of this order."""
+        return self._members.owners(order.mapping)
+
+    # -- ranks and nodes begin, draw and leave -----------------------------------------------------------------------
+
+    def begin_here(
+        self,
+        client: int,
+        key: Key,
+        start: int,
+        ranks: tuple[int, int],
+        batch: int,
+        processes: int = 1,
+        drawer: Drawer | None = None,
+    ) -> None:
+        """A rank of this node, (rank, ranks), is about to draw from position `start` on.
+
+        So many `processes` draw what it has to draw; `drawer` is the one that says so.
+        """
+        run = self.runs[key[0]]
+        before = run.readers.get((client, None))
+        run.conduct.begins(drawer, processes, again=before is None or key[1] <= before.epoch)
+        times = before.begin.times + 1 if before is not None and before.epoch == key[1] else 1
+        self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times))
+
+    def begin(self, client: int, key: Key, begin: Begin) -> None:
+        """Ranks are about to draw, here or at another node."""
+        run, epoch, life = self.runs[key[0]], key[1], self.lives[key]
+        if begin.node != self._members.node:
+            self.limits.learn(begin.node, begin.largest)
+        if begin.times:
+            run.begin(client, Reader(epoch, begin), self._members.node)
+        turns = Turns(self._samples, begin.start, begin.replicas, begin.batch)
+        live = life.live
+        if live is None:
+            times = max(begin.times, 0 if life.begin is None else life.begin.times)
+            self._want(key, Beginning(turns, times) if begin.times else None)
+            if isinstance(life.stage, Ready):
+                self._make_if_known(key)
+        elif begin.times > live.begun or (begin.times and not turns.same_division(live.epoch.turns)):
+            self._begin_anew(key, live, Beginning(turns, begin.times))
+        else:
+            live.begins_at(begin.start)
+            live.epoch.expect(run.ranks(live.epoch.turns.replicas), run.fronts(epoch))
+        self._retire(key[0])
+
+    def expect(self, key: Key, first: int) -> Life:
+        """A draw from position `first` on has come; where its epoch is not there, it is begun anew.
+
+        The epoch has made room for another run, or the server was replaced, or a straggler draws from an epoch that is
+        over: then nothing is read ahead.
+        """
+        life = self.lives[key]
+        if life.live is not None or life.planned:
+            return life
+        run, epoch = self.runs[key[0]], key[1]
+        begins = run.begins(epoch)
+        if begins:
+            begin = begins[0]
+            start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
+            turns = Turns(self._samples, max(start, begin.start), begin.replicas, begin.batch)
+            begun = Beginning(turns, begin.times, whole=False)
+        else:
+            begun = Beginning(Turns(self._samples, self._samples if run.readers else first), 0, whole=False)
+        self._want(key, begun)
+        self._retire(key[0], keep=[(key[0], epoch + more) for more in (-1, 0, 1)])
+        return life
+
+    def half_drawn(self, key: Key) -> None:
+        """Half of an epoch is drawn: the next one is planned, to be read ahead."""
+        self._want((key[0], key[1] + 1))
+
+    def forget(self, client: int, key: Key, node: int) -> None:
+        """Another node, which is this client, has no use for an epoch any more."""
+        life, run = self.lives.get(key), self.runs.get(key[0])
+        if life is not None:
+            self._residents.let_go(life.forget(node))
+        if run is not None and run.readers.pop((client, key[1]), None) is not None:
+            self._retire(key[0])
+
+    def left(self, client: int, only: int | None = None) -> None:
+        """A client is gone, or has left one run only."""
+        for number, run in [(n, run) for n, run in self.runs.items() if only in (None, n)]:
+            had_readers = run.left(client)
+            if not run.clients:
+                self._retire(number, all_of_it=True)
+                del self.runs[number]
+            elif had_readers:
+                self._retire(number)
+
+    def agreed(self, key: Key) -> bool:
+        """Whether all ranks have begun an epoch as this node's have, if any of them is in it."""
+        return self.runs[key[0]].agreed_on(key[1], self._members.node)
+
+    def note(self, key: Key, drawer: Drawer | None, positions: NDArray[np.int64]) -> None:
+        """These were drawn; where ranks left out others, what they draw next is refused."""
+        live = self.get(key)
+        assert live is not None
+        if self.runs[key[0]].conduct.note(live.account, drawer, positions):
+            self._judge(key, live)
+
+    def missing_ranks(self, key: Key) -> list[int]:
+        """Ranks of an epoch that have not begun, as far as one has."""
+        life = self.lives.get(key)
+        begin = None if life is None else life.begin
+        replicas = 1 if begin is None else begin.turns.replicas
+        return sorted(set(range(replicas)) - self.runs[key[0]].ranks(replicas).keys())
+
+    # -- plans -------------------------------------------------------------------------------------------------------
+
+    def plans_wanted(self) -> Iterator[tuple[Key, Order]]:
+        """Plans to make; each is handed out once."""
+        for key in self.lives:
+            life = self.lives[key]
+            if isinstance(life.stage, Wanted):
+                life.hand_out()
+                yield key, self.runs[key[0]].order
+
+    def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None) -> None:
+        """A plan is made; nothing happens where it is not wanted any more."""
+        life = self.lives.get(key)
+        if life is None or not life.planned or isinstance(life.stage, Ready):
+            return
+        begin = life.wanted_begin
+        if begin is None:  # read ahead, for the ranks that draw now
+            begins = [reader.begin for reader in self.runs[key[0]].readers.values()]
+            most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
+            begin = Beginning(Turns(self._samples, 0, most.replicas, most.batch), 0)
+        life.is_planned(plan, read_of, begin)
+        self._make_if_known(key)
+
+    def tick(self, now_s: float) -> None:
+        """Ranks of other nodes that have not begun by now are not waited for, where the others can do without."""
+        for key in self.lives:
+            stage = self.lives[key].stage
+            if isinstance(stage, Ready):
+                since_s = self.lives[key].waits_since(now_s)
+                if now_s - since_s > RANKS_S and not stage.begin.turns.batch:
+                    self._make(key)
+
+    def drop_idle(self, since_s: float) -> bool:
+        """Drop what is held for runs without draws since then; whether there was any. Their next draws read exactly."""
+        live = self.lives.live()
+        busy = {draw.key[0] for draw in self.lives.draws()}
+        busy |= {run for (run, _), at in live if at.begun and not at.epoch.progress.asked_s <= since_s}
+        idle = [key for key, at in live if key[0] not in busy and len(at.epoch.states.all(HELD))]
+        for key in idle:
+            self._residents.let_go(self.lives[key].drops())
+        return bool(idle)
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _want(self, key: Key, begin: Beginning | None = None) -> None:
+        """Have a plan made, where there is none yet."""
+        self.changes += 1
+        if key[1] <= MAX_EPOCH:
+            self.lives[key].wants(begin)
+
+    def _make_if_known(self, key: Key) -> None:
+        """An epoch begins when all its ranks have: what is read for one is not read again for the next."""
+        stage = self.lives[key].stage
+        assert isinstance(stage, Ready)
+        turns = stage.begin.turns
+        waits = self._members.nodes > 1 or turns.batch
+        if not waits or len(self.runs[key[0]].ranks(turns.replicas)) >= turns.replicas:
+            self._make(key)
+
+    def _make(self, key: Key) -> None:
+        """An epoch begins, here and for the nodes that can take its samples."""
+        ready, run = self.lives[key].stage, self.runs[key[0]]
+        assert isinstance(ready, Ready)
+        plan, turns, owners = ready.plan, ready.begin.turns, self.owners(run.order)
+        ranks = run.ranks(turns.replicas) or {0: self._members.node}
+        requests, foreseen = None, self._members.foreseen_by(run.order)
+        if foreseen is not None and turns == Turns(self._samples, 0, foreseen.ranks):
+            requests = follows(plan.requests, ranks, foreseen.nodes, turns.replicas)
+        if turns.batch:
+            node_of_rank = np.array([ranks[rank] for rank in range(turns.replicas)])
+            rank_at = split_near(owners.of(plan.sample_of[turns.start :]), node_of_rank, turns.batch)
+            turns = replace(turns, rank_at=rank_at)
+        self._last_number += 1
+        setting = Setting(owners, self.limits, self._peers.unreachable)
+        epoch = Epoch(plan, turns, self._last_number, setting, requests)
+        epoch.expect(ranks, run.fronts(key[1]), ready.read_of)
+        begin = replace(ready.begin, whole=ready.begin.whole and ready.begin.times <= 1)
+        self.lives[key].starts(Live(epoch, Account(turns), begin))
+        self.changes += 1
+
+    def _begin_anew(self, key: Key, live: Live, begin: Beginning) -> None:
+        """An epoch that is planned is begun: as it was read ahead, or anew."""
+        self.changes += 1
+        epoch, life = live.epoch, self.lives[key]
+        if not live.begun and begin.turns.same_as(epoch.turns):
+            run = self.runs[key[0]]
+            epoch.expect(run.ranks(epoch.turns.replicas), run.fronts(key[1]))
+            live.begins(begin.times)
+            return
+        self._residents.let_go(life.drops())
+        whole = begin.whole and not epoch.progress.drawn  # a draw may overtake its BEGIN
+        life.is_planned(epoch.plan, None, replace(begin, whole=whole))
+        self._make_if_known(key)
+
+    def _retire(self, number: int, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
+        """Drop the epochs of a run that no reader is at, or will be at next, and that no draw waits for."""
+        run = self.runs[number]
+        at = run.at()
+        keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep)
+        for key in [key for key in self.lives if key[0] == number]:
+            life = self.lives[key]
+            if all_of_it or (key not in keys and not life.draws):
+                if life.live is not None:
+                    self._judge(key, life.live)
+                self._residents.let_go(self.lives.remove(key))
+        self.changes += 1
+
+    def _judge(self, key: Key, live: Live) -> None:
+        if live.begun and live.begin.whole:
+            self.runs[key[0]].conduct.judge(live.account, key[1])

@@ -1,0 +1,162 @@
+"""How does a client get a sample by name that only another node's disk holds?
+
+Its server asks the owners, and puts their answers together. A question that is not answered in time ends in an error
+that names the node: the client is never left waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError, UnreachableError
+from brand.node.decide.counters import Counters
+from brand.node.decide.members import Owners
+from brand.node.decide.tasks import Deliver, Refuse, Rows
+from brand.node.wire.peer_messages import Fetch, Fetched
+from brand.node.wire.samples import pack_samples, unpack_samples
+
+LIMIT_S: Final = 8.0
+"""How long a question may take."""
+LARGEST: Final = 1 << 30
+"""Bytes that are fetched together, unless it is one sample."""
+AT_A_TIME: Final = 8
+"""Questions to one node that are not answered yet; others wait."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """Some places of one owner."""
+
+    places: NDArray[np.int64]
+    fetch: _Fetch
+    size: int
+    """Bytes of its answer if all samples are there."""
+    data: bytearray = field(default_factory=bytearray)
+    asked: bool = False
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """What a client wants."""
+
+    client: int
+    places: NDArray[np.int64]
+    until_s: float
+    open: dict[int, int] = field(default_factory=dict)
+    """Questions that are not answered: their numbers and owners."""
+    samples: dict[int, bytes] = field(default_factory=dict)
+
+
+class Fetches:
+    """Questions of this node's clients that are under way."""
+
+    def __init__(self, index: Rows, owners: Owners, samples: int, counters: Counters) -> None:
+        self._index, self._owners, self._samples, self._counters = index, owners, samples, counters
+        self._questions: dict[int, _Question] = {}
+        self._fetches: list[_Fetch] = []
+        self._done: list[Deliver | Refuse] = []
+        self._last = 0
+
+    def check(self, places: NDArray[np.int64], owner: int) -> int:
+        """Stored bytes of samples. Raises `ProtocolError` where `owner` lacks one, or where they are too many."""
+        if places.min() < 0 or places.max() >= self._samples:
+            raise ProtocolError("places that the data set does not have")
+        if (self._owners.of(places) != owner).any():
+            raise ProtocolError(f"places that node {owner} does not own")
+        size = int(self._index.rows_at(places)["size"].sum(dtype=np.int64))
+        if len(places) > 1 and size > LARGEST:
+            raise ProtocolError(f"more than {LARGEST:,} bytes in one question")
+        return size
+
+    def want(self, client: int, places: NDArray[np.int64], now_s: float) -> None:
+        """A client wants samples that are on other nodes. Raises `ProtocolError`."""
+        if len(places) == 0 or places.min() < 0 or places.max() >= self._samples:
+            raise ProtocolError("places that the data set does not have")
+        if any(fetch.client == client for fetch in self._fetches):
+            raise ProtocolError("a second fetch before the first is answered")
+        fetch = _Fetch(client, places, now_s + LIMIT_S)
+        self._fetches.append(fetch)
+        owner = self._owners.of(places)
+        for node in np.unique(owner).tolist():
+            theirs = np.unique(places[owner == node])
+            size = len(theirs) + self.check(theirs, node)  # a byte of each says whether it is there
+            if node == self._owners.node:
+                raise ProtocolError("places that this node has itself")
+            self._last += 1
+            self._questions[self._last] = _Question(theirs, fetch, size)
+            fetch.open[self._last] = node
+        self._counters.fetched += len(places)
+
+    def questions(self, node: int) -> Iterator[Fetch]:
+        """What to ask a node now."""
+        mine = [(number, q) for number, q in self._questions.items() if q.fetch.open[number] == node]
+        free = AT_A_TIME - sum(question.asked for _, question in mine)
+        for number, question in [item for item in mine if not item[1].asked][: max(0, free)]:
+            question.asked = True
+            yield Fetch(number, question.places)
+
+    def came(self, node: int, fetched: Fetched) -> None:
+        """A part of an answer has come. Raises `ProtocolError`."""
+        number = fetched.number
+        question = self._questions.get(number)
+        if question is None:  # given up
+            return
+        if question.fetch.open[number] != node or not question.asked:
+            raise ProtocolError("an answer to a question that it was not asked")
+        if fetched.size > question.size or fetched.offset != len(question.data):
+            raise ProtocolError("an answer of another size than its samples")
+        question.data += fetched.part
+        if len(question.data) < fetched.size:
+            return
+        del self._questions[number]
+        fetch = question.fetch
+        del fetch.open[number]
+        sizes = self._index.rows_at(question.places)["size"].astype(np.int64)
+        present, samples = unpack_samples(memoryview(question.data), sizes)
+        fetch.samples.update(zip(question.places[present].tolist(), samples, strict=True))
+        if not fetch.open:
+            self._fetches.remove(fetch)
+            found = [fetch.samples.get(place) for place in fetch.places.tolist()]
+            self._done.append(Deliver(fetch.client, pack_samples(found)))
+
+    def lost(self, node: int) -> None:
+        """A node cannot be reached: what it was asked is asked again as soon as it can."""
+        for number, question in self._questions.items():
+            if question.fetch.open[number] == node:
+                question.asked, question.data = False, bytearray()
+
+    def left(self, client: int) -> None:
+        """A client is gone."""
+        for fetch in [fetch for fetch in self._fetches if fetch.client == client]:
+            self._end(fetch)
+
+    def give_up(self, now_s: float, reachable: Callable[[int], bool]) -> None:
+        """End what took too long."""
+        for fetch in [fetch for fetch in self._fetches if fetch.until_s < now_s]:
+            number, node = next(iter(fetch.open.items()))
+            question = self._questions[number]
+            chunk = int(question.places[0]) // self._owners.chunk_size
+            what = "does not answer" if reachable(node) else "cannot be reached"
+            self._end(fetch)
+            reason = f"node {node} {what}, and nobody else has chunk {chunk} (place {int(question.places[0])})"
+            self._done.append(Refuse(fetch.client, UnreachableError(reason)))
+
+    def done(self) -> list[Deliver | Refuse]:
+        """What has ended since."""
+        done, self._done = self._done, []
+        return done
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits."""
+        return not self._fetches
+
+    def _end(self, fetch: _Fetch) -> None:
+        self._fetches.remove(fetch)
+        for number in fetch.open:
+            del self._questions[number]

@@ -1,0 +1,50 @@
+"""When must it be chosen anew which samples are kept, and how much memory may they take?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from brand.node.decide.epochs import Epochs
+from brand.node.decide.tasks import Choice
+from brand.node.memory.residents import Residents
+from brand.protocol.order import Order
+
+AHEAD_SHARE: Final = 8
+"""One part in so many of the arena is left free of kept samples, to read ahead into."""
+AHEAD_MOST: Final = 256 << 20
+"""No more bytes than this are left free for that."""
+
+
+class Keeping:
+    """Choices of what is kept. Other nodes may fill `remote_pages` of the arena."""
+
+    def __init__(self, residents: Residents, epochs: Epochs, chunk_size: int, remote_pages: int) -> None:
+        self._residents, self._epochs = residents, epochs
+        self._chunk_size, self._remote_pages = chunk_size, remote_pages
+        self._runs: set[int] = set()
+        """Runs that were under way when it was decided what is kept."""
+
+    def choice_wanted(self) -> Choice | None:
+        """What is to be kept must be chosen anew: a run has begun, or has ended and left its memory."""
+        live = self._epochs.lives.live()
+        planned = {key[0] for key in self._epochs.lives if self._epochs.lives[key].planned}
+        runs = {run for (run, _), _ in live} | (self._runs & planned)  # a run may wait for the plan of its next epoch
+        if runs == self._runs or (runs and not live):
+            return None
+        self._runs = runs
+        for (run, _), at in live:
+            order = self._epochs.runs[run].order
+            unit = order.policy.kept_unit
+            if unit is not None:
+                return Choice(at.epoch.plan, unit, order.seed, self._room(order), self._epochs.owners(order))
+        return None
+
+    def _room(self, order: Order) -> int:
+        """Pages that kept samples and an epoch's samples of this order may take together."""
+        pages = self._residents.allocator.count - 1 - self._remote_pages
+        if int(self._residents.pages_of.sum(dtype="int64")) <= pages:
+            return pages  # all fits, and nothing will ever have to be read ahead
+        pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._residents.allocator.page)
+        mean = float(self._residents.pages_of.mean())
+        others = {self._epochs.runs[run].order for (run, _), _ in self._epochs.lives.live()} - {order}
+        return pages - round(sum(other.mapping.groups * self._chunk_size * mean for other in others))

@@ -1,0 +1,159 @@
+"""What is known of a run, and what do nodes and ranks say that draw?"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from brand.errors import UsageError
+from brand.node.decide.account import Conduct
+from brand.node.decide.turns import Turns
+from brand.node.wire.drawing import Begin
+from brand.protocol.order import Order
+
+MAX_RUNS: Final = 1024
+"""Runs that a server has at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One who draws, as far as it said what: a rank's training process, or another node with all its ranks."""
+
+    epoch: int
+    begin: Begin
+
+
+@dataclass(slots=True)
+class Run:
+    """One training."""
+
+    order: Order
+    name: str
+    tag: int | None
+    turn: int | None
+    """Which sampler of the training's program draws it: the same number on all nodes."""
+    conduct: Conduct
+    """Whether its training processes draw what they have to."""
+    clients: set[int] = field(default_factory=set)
+    readers: dict[tuple[int, int | None], Reader] = field(default_factory=dict)
+    """By client; another node, whose ranks may be in several epochs, also by epoch."""
+    agreed: set[int] = field(default_factory=set)
+    """Epochs that all ranks have begun as those of this node have; others may have gone on since."""
+
+    def begin(self, client: int, reader: Reader, node: int) -> None:
+        """Ranks begin an epoch, those of this node or of another one."""
+        here = reader.begin.node == node
+        self.readers[client, None if here else reader.epoch] = reader
+        if here:
+            self.agreed.discard(reader.epoch)
+        begins = self.begins(reader.epoch)
+        if all(_complete(begin, begins) for begin in begins if begin.node == node):
+            self.agreed.add(reader.epoch)
+
+    def left(self, client: int) -> bool:
+        """A client is gone; whether it was a reader."""
+        self.clients.discard(client)
+        readers = [reader for reader in self.readers if reader[0] == client]
+        for reader in readers:
+            del self.readers[reader]
+        return bool(readers)
+
+    def at(self) -> set[int]:
+        """Epochs that readers are in; what was agreed on other epochs is forgotten."""
+        epochs = {reader.epoch for reader in self.readers.values()}
+        self.agreed &= epochs
+        return epochs
+
+    def begins(self, epoch: int) -> list[Begin]:
+        """How those who are in an epoch have begun it."""
+        return [reader.begin for reader in self.readers.values() if reader.epoch == epoch]
+
+    def agreed_on(self, epoch: int, node: int) -> bool:
+        """Whether all ranks have begun an epoch as those of this node have, if any of these is in it."""
+        return epoch in self.agreed or all(begin.node != node for begin in self.begins(epoch))
+
+    def conflict(self, node: int) -> str | None:
+        """Why the ranks of this node cannot go on: others have begun an epoch in another way. None where they can."""
+        for epoch in {reader.epoch for reader in self.readers.values()}:
+            begins = self.begins(epoch)
+            for mine in [begin for begin in begins if begin.node == node]:
+                for reason in (mine.conflict(epoch, other) for other in begins):
+                    if reason is not None:
+                        return reason
+        return None
+
+    def fronts(self, epoch: int) -> dict[int, int]:
+        """Positions of an epoch before which ranks have drawn already."""
+        return {rank: begin.front for begin in self.begins(epoch) if begin.front for rank in begin.ranks}
+
+    def ranks(self, replicas: int) -> dict[int, int]:
+        """Ranks that draw, and at which node, as far as they have said so."""
+        begins = [reader.begin for reader in self.readers.values() if reader.begin.replicas == replicas]
+        return {rank: begin.node for begin in begins for rank in begin.ranks}
+
+
+def _complete(begin: Begin, begins: list[Begin]) -> bool:
+    """Whether all ranks have begun in the same way."""
+    return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.replicas
+
+
+class Runs(UserDict[int, Run]):
+    """The runs of a server, by number; a number is never used again."""
+
+    def __init__(self, samples: int, chunk_size: int) -> None:
+        super().__init__()
+        self._sizes, self._last = (samples, chunk_size), 0
+        self._notices: list[str] = []
+
+    def take_notices(self) -> list[str]:
+        """What is wrong with how training processes draw, for people; told once."""
+        notices = self._notices.copy()
+        self._notices.clear()
+        return notices
+
+    def knows(self, client: int, run: int) -> bool:
+        """Whether a client has registered the run of this number."""
+        return run in self and client in self[run].clients
+
+    def order_by_tag(self, name: str, tag: int | None) -> Order:
+        """The order that a run's processes call by a tag. Raises `UsageError` where there is none."""
+        for run in self.values():
+            if tag is not None and (run.name, run.tag) == (name, tag):
+                return run.order
+        raise UsageError(f"no order of run {name} has tag {tag}")
+
+    def clients(self, run: int | None) -> list[int]:
+        """Clients that have registered the run of this number, or any (None)."""
+        return sorted({client for number, known in self.items() if run in (None, number) for client in known.clients})
+
+    def number_of(self, name: str, order: Order) -> int | None:
+        """Number of a run; None where it is not known here."""
+        return next((n for n, run in self.items() if (run.order, run.name) == (order, name)), None)
+
+    def register(self, client: int, order: Order, name: str, tag: int | None, turn: int | None = None) -> int:
+        """Number of a run. Raises `UsageError` where its order does not fit the data set."""
+        if (order.samples, order.chunk_size) != self._sizes:
+            raise UsageError("the order is of another data set: its sizes differ")
+        number = self.number_of(name, order)
+        if number is None:
+            if len(self) == MAX_RUNS:
+                raise UsageError(f"this server already serves {MAX_RUNS} runs; start another one")
+            number = self._last = self._last + 1
+            self[number] = Run(order, name, None, None, Conduct(self._notices))
+        run = self[number]
+        run.clients.add(client)
+        run.tag = run.tag if tag is None else tag
+        run.turn = run.turn if turn is None else turn
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How an epoch is begun."""
+
+    turns: Turns
+    times: int
+    """How often ranks have begun it; 0: it is read ahead, or begun because a draw came of an epoch that was lost."""
+    whole: bool = True
+    """Whether all that is drawn of it is drawn here: ranks have begun it, at this position and for the first time."""

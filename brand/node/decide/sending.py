@@ -1,0 +1,97 @@
+"""What does this node send to the ranks of other nodes next? As the owner of the samples; what is sent is consumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.counters import Counters
+from brand.node.decide.epoch import Epoch
+from brand.node.decide.epochs import Epochs
+from brand.node.decide.lives import Key
+from brand.node.decide.members import Members
+from brand.node.decide.peers import Peer
+from brand.node.memory.residents import Residents
+
+MESSAGE_BYTES: Final = 1 << 20
+"""Samples sent together."""
+LARGEST_SENT: Final = 4
+"""A sample larger than one part in so many of a message, or of the room for a node, is never sent unasked."""
+
+
+def largest_sent(room: int, members: Members, page: int) -> int:
+    """Pages of the largest sample that other nodes send to this one unasked; they may fill `room` pages of it."""
+    return min(room // max(1, members.nodes - 1), MESSAGE_BYTES // page) // LARGEST_SENT
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples of one epoch for one node."""
+
+    key: Key
+    places: NDArray[np.int64]
+    missed: NDArray[np.int64]
+    """Places that should have been among them and are not in memory: they will not be sent."""
+    data: NDArray[np.uint8]
+    """Their pages, one sample after the other, shape (pages, page size)."""
+
+
+class Sending:
+    """What other nodes are sent."""
+
+    def __init__(self, residents: Residents, epochs: Epochs, counters: Counters) -> None:
+        self._residents, self._epochs, self._counters = residents, epochs, counters
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether another node waits for what it has asked for."""
+        return any(out.urgent for _, live in self._epochs.lives.live() for out in live.epoch.outgoing.values())
+
+    def next(self, peer: Peer, *, stuck: bool) -> Batch | None:
+        """What a node is to be sent now; None where there is nothing, or no room for it.
+
+        `stuck`: nothing can be read just now. A node that waits for a sample whose read has not begun is told then
+        that the sample will not come.
+        """
+        queues = [(key, live.epoch) for key, live in self._epochs.lives.live() if peer.node in live.epoch.outgoing]
+        urgent = [(key, epoch) for key, epoch in queues if epoch.outgoing[peer.node].urgent]
+        blocked: set[int] = set()
+        for key, epoch in urgent or queues:  # what a node waits for, and nothing else
+            outgoing = epoch.outgoing[peer.node]
+            positions = outgoing.next()
+            if not len(positions) or key[0] in blocked:
+                continue
+            if stuck and outgoing.urgent:
+                waits = epoch.plan.sample_of[positions[: outgoing.urgent]]
+                epoch.states.leaves(waits[epoch.states.due(waits)])
+            batch = self._take(peer, key, epoch, positions)
+            if batch is not None:
+                return batch
+            blocked.add(key[0])  # the next epoch's must not take its room
+        return None
+
+    def _take(self, peer: Peer, key: Key, epoch: Epoch, positions: NDArray[np.int64]) -> Batch | None:
+        """As many of these as fit, up to the first that is still to come."""
+        places = epoch.plan.sample_of[positions].astype(np.int64)
+        waited_for = epoch.states.waited_for(places)
+        if waited_for.any():
+            places = places[: int(waited_for.argmax())]
+        present = self._residents.present(places)
+        pages = np.cumsum(np.where(present, self._residents.pages_of[places], 0), dtype=np.int64)
+        limit = min(peer.may_send, MESSAGE_BYTES // self._residents.allocator.page)
+        fit = int(np.searchsorted(pages, limit, side="right"))
+        if not fit:
+            return None
+        places, present = places[:fit], present[:fit]
+        here = places[present]
+        data = self._residents.contents(here)
+        self._residents.let_go(here[epoch.states.leaves(here)])
+        epoch.outgoing[peer.node].advance(fit)
+        epoch.progress.sends(fit)
+        peer.sends(len(data))
+        self._counters.sent += len(here)
+        self._counters.sent_bytes += data.nbytes
+        return Batch(key, here, places[~present], data)

@@ -1,0 +1,167 @@
+"""What happens to a node? All that its decisions learn from outside: from clients, threads and other nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.answering import ReadFor
+from brand.node.decide.lives import Key
+from brand.node.decide.tasks import Read
+from brand.node.wire.drawing import Drawer
+from brand.node.wire.peer_messages import Question, Reply
+from brand.protocol.order import Order
+from brand.protocol.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRegisters:
+    """A client names a run and its order."""
+
+    client: int
+    order: Order
+    name: str
+    tag: int | None = None
+    turn: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientBegins:
+    """A rank is about to draw an epoch from a position on; so many processes draw for it."""
+
+    client: int
+    key: Key
+    position: int
+    rank: int
+    replicas: int
+    batch: int = 0
+    processes: int = 1
+    drawer: Drawer | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientDraws:
+    """A client asks for positions of an epoch."""
+
+    client: int
+    key: Key
+    positions: NDArray[np.int64]
+    drawer: Drawer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReleases:
+    """A client has copied what it was given; `checked`: all checksums were right."""
+
+    client: int
+    lease: int
+    checked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClientDivides:
+    """A client asks which positions of an epoch are a rank's own."""
+
+    client: int
+    key: Key
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientFetches:
+    """A client wants samples that only other nodes have."""
+
+    client: int
+    places: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLeaves:
+    """A client is gone, in whatever way."""
+
+    client: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanMade:
+    """The planner has made a plan; `read_of` is `read_of_sample(plan)`."""
+
+    key: Key
+    plan: Plan
+    read_of: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptChosen:
+    """The planner has chosen which samples are kept, shape (samples,)."""
+
+    mask: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadEnded:
+    """A read has ended."""
+
+    read: Read
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadForEnded:
+    """A read for another node has ended, with `data` as `pack_samples` makes it."""
+
+    read: ReadFor
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpens:
+    """A stream is open: the one on which this node asks, or the one on which the other node does."""
+
+    node: int
+    asks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnds:
+    """An open stream has ended."""
+
+    node: int
+    asks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRefuses:
+    """Another node says that the two can never work together, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeSays:
+    """Another node has sent a message."""
+
+    node: int
+    message: Question | Reply
+
+
+Stimulus = (
+    ClientRegisters
+    | ClientBegins
+    | ClientDraws
+    | ClientReleases
+    | ClientDivides
+    | ClientFetches
+    | ClientLeaves
+    | PlanMade
+    | KeptChosen
+    | ReadEnded
+    | ReadForEnded
+    | StreamOpens
+    | StreamEnds
+    | NodeRefuses
+    | NodeSays
+)

@@ -1,0 +1,183 @@
+"""What do decisions ask for? The instructions that a server executes, and what they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import BrandError, FormatError
+from brand.node.decide.answering import ReadFor
+from brand.node.decide.epoch import Epoch
+from brand.node.decide.members import Owners
+from brand.node.memory.pages import pages_needed
+from brand.node.wire.drawing import Drawer
+from brand.node.wire.peer_messages import Question, Reply
+from brand.protocol.order import Order
+from brand.protocol.plan import Plan, choose_kept
+
+
+class Rows(Protocol):
+    """Where the rows of the index come from."""
+
+    def rows(self, first: int, end: int) -> NDArray[np.void]:
+        """Rows of the places `first` to `end` - 1. Raises `FormatError`."""
+        ...
+
+    def rows_at(self, places: NDArray[np.int64]) -> NDArray[np.void]:
+        """Rows of these places. Raises `FormatError`."""
+        ...
+
+
+def rows_of(index: Rows, first: int, end: int, pages_of: NDArray[np.uint32], page: int) -> NDArray[np.void] | None:
+    """Rows for a read; None where they cannot be read, or need other pages than memory was divided by."""
+    try:
+        rows = index.rows(first, end)
+    except FormatError:
+        return None
+    return rows if (pages_needed(rows["size"], page) == pages_of[first:end]).all() else None
+
+
+@dataclass(eq=False, slots=True)
+class Draw:
+    """Positions of an epoch that a client waits for."""
+
+    number: int
+    """In the order in which draws come."""
+    client: int
+    key: tuple[int, int]
+    """Number of the run, and the epoch."""
+    positions: NDArray[np.int64]
+    since_s: float
+    drawer: Drawer | None = None
+    """The process behind the client, where that is known."""
+    asked_of: int = 0
+    """Number of the epoch whose planned requests for this draw were sent; 0: none were."""
+    asked_s: float = 0.0
+    """When they were sent: since then other nodes can know that the draw waits."""
+
+    def asks(self, epoch: Epoch, now_s: float) -> bool:
+        """Whether the planned requests of an epoch are to be sent for this draw: they are sent once."""
+        if self.asked_of == epoch.number:
+            return False
+        self.asked_of, self.asked_s = epoch.number, now_s
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class MakePlan:
+    """Have the planner make the plan of an epoch, then say `PlanMade`."""
+
+    key: tuple[int, int]
+    """Number of the run, and the epoch."""
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Have the planner choose which samples are kept while this plan's epoch goes on, then say `KeptChosen`."""
+
+    plan: Plan
+    unit: int
+    """Samples of a chunk that are kept together."""
+    seed: int
+    room: int
+    """Pages."""
+    owners: Owners
+
+    def kept(self, pages_of: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Samples that this node owns, as many as fit. Shape (samples,)."""
+        if self.owners.of_chunk is None:
+            return choose_kept(self.plan, pages_of, self.room, self.unit, self.seed)
+        mine = self.owners.mine(np.arange(len(pages_of)))
+        return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.unit, self.seed) & mine
+
+
+@dataclass(eq=False, slots=True)
+class Read:
+    """Have `size` bytes at `offset` of a chunk read into the pieces of `vector`, then say `ReadEnded`."""
+
+    number: int
+    chunk: int
+    offset: int
+    size: int
+    vector: NDArray[np.void]
+    forget: bool
+    """Whether the bytes will not be read again."""
+    places: NDArray[Any]
+    """What the read brings into memory."""
+    heads: NDArray[np.int32]
+    """First page of each."""
+    epoch: Epoch
+    """For which it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Positions of an epoch, by its number here, for which an owner is to be asked."""
+
+    node: int
+    number: int
+    positions: NDArray[np.int64]
+    pages: int
+    """What the answers will take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tell a client what its draw gets: for each position its place, whether it is in memory, and its pages."""
+
+    client: int
+    lease: int
+    places: NDArray[np.int64]
+    state: NDArray[np.uint8]
+    """As in `messages`: 0 absent, 1 present, 2 present and checked."""
+    counts: NDArray[np.uint32]
+    """Pages of each sample that is present."""
+    pages: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send a message to another node: on the stream that this node opened (`asks`), or on the other one."""
+
+    node: int
+    asks: bool
+    message: Question | Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Tell a client the number of a run that it has registered."""
+
+    client: int
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """Tell a client which positions are a rank's own."""
+
+    client: int
+    positions: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Give a client the samples that it fetched, as `pack_samples` makes them."""
+
+    client: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Tell a client why it cannot go on, and end its connection."""
+
+    client: int
+    error: BrandError
+
+
+Instruction = MakePlan | Choice | Read | ReadFor | Answer | Say | Number | Divided | Deliver | Refuse

@@ -1,0 +1,222 @@
+"""What do other nodes know of what is drawn here, and what do they draw?
+
+A node tells every other node which epochs its ranks draw, and from where on. Two nodes that draw different things under
+the same name disagree: their run is refused before its first draw is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from brand.errors import UsageError
+from brand.node.decide.core import Core
+from brand.node.decide.lives import Key
+from brand.node.decide.runs import Run
+from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.peer_messages import Forgotten, Refused, Told
+from brand.protocol.order import Order
+
+
+class Telling:
+    """What is told, and what was told."""
+
+    def __init__(self, core: Core, node: int) -> None:
+        self._core, self._node = core, node
+        self._drawings: dict[Key, Drawing] = {}
+        self._seen_changes = -1
+        self._told: dict[int, dict[Key, tuple[Drawing, bool]]] = {peer.node: {} for peer in core.peers}
+        """What each node knows of what is drawn here."""
+        self._theirs: dict[tuple[int, int], Key] = {}
+        """Epochs that other nodes draw, by node and their number."""
+        self._numbers: dict[tuple[int, Key], int] = {}
+        """The same the other way round; 0: it cannot take samples yet."""
+        self._wrong: dict[int | None, str] = {}
+        """Why a run cannot go on, or any (None): nodes disagree."""
+
+    def __repr__(self) -> str:
+        return f"Telling({len(self._drawings)} epochs drawn here, {self._numbers} there, wrong: {self._wrong})"
+
+    @property
+    def draws(self) -> bool:
+        """Whether ranks of this node draw."""
+        return bool(self._drawings)
+
+    # -- this node tells ---------------------------------------------------------------------------------------------
+
+    def news(self) -> Iterator[tuple[int, Told | Forgotten]]:
+        """What is new since it was last asked, for each node that can be reached."""
+        if not len(self._core.peers) or self._core.epochs.changes == self._seen_changes:
+            return
+        self._seen_changes = self._core.epochs.changes
+        self._drawings = self._find_drawings()
+        for peer in self._core.peers:
+            for message in self._tell(peer.node):
+                yield peer.node, message
+        for number, run in self._core.epochs.runs.items():
+            reason = run.conflict(self._node)
+            if reason is not None:
+                self._wrong[number] = reason
+
+    def begin_anew(self, node: int) -> Iterator[Told | Forgotten]:
+        """A node can be asked, or can be asked again: it knows nothing. All that it is told."""
+        self._wrong.pop(None, None)
+        self._told[node].clear()
+        return self._tell(node)
+
+    def refused(self, name: str, order: Order, reason: str) -> None:
+        """Another node refuses a run."""
+        run = self._core.epochs.runs.number_of(name, order)
+        if run is not None:
+            self._wrong[run] = reason
+
+    @property
+    def all_refused(self) -> bool:
+        """Whether another node refuses to work with this one."""
+        return None in self._wrong
+
+    def refuse_all(self, reason: str) -> None:
+        """Another node refuses to work with this one."""
+        self._wrong[None] = reason
+
+    def faults(self) -> Iterator[tuple[int, UsageError]]:
+        """Clients that cannot go on, and why: they are told at once, and again until they have gone."""
+        for run, reason in self._wrong.items():
+            for client in self._core.epochs.runs.clients(run):
+                if client >= 0:
+                    yield client, UsageError(reason)
+
+    def _tell(self, node: int) -> Iterator[Told | Forgotten]:
+        """What is drawn here, as far as a node does not know it."""
+        if not self._core.peers.reachable(node):
+            return
+        told = self._told[node]
+        for key in [key for key in told if key not in self._drawings]:
+            drawing, _ = told.pop(key)
+            alive = any(other[0] == key[0] for other in self._drawings)
+            yield Forgotten(drawing.name, drawing.order, drawing.epoch if alive else None)
+        for key, drawing in self._drawings.items():
+            live = self._core.epochs.get(key)
+            asks = live is not None and live.epoch.requests is not None and node not in live.epoch.lost
+            if told.get(key) != (drawing, asks):
+                told[key] = drawing, asks
+                front = 0 if live is None else live.epoch.front()
+                yield Told(replace(drawing, begin=replace(drawing.begin, front=front)), asks)
+
+    def _find_drawings(self) -> dict[Key, Drawing]:
+        """Which epochs the ranks of this node draw, or will draw next."""
+        found = {}
+        for number, run in self._core.epochs.runs.items():
+            begun: dict[int, int] = {}
+            for reader in run.readers.values():
+                if reader.begin.node == self._node:
+                    begun[reader.epoch] = max(reader.begin.times, begun.get(reader.epoch, 0))
+                    begun.setdefault(reader.epoch + 1, 0)
+            for epoch, times in begun.items():
+                drawing = self._drawing(run, (number, epoch), times)
+                if drawing is not None:
+                    found[number, epoch] = drawing
+        return found
+
+    def _drawing(self, run: Run, key: Key, times: int) -> Drawing | None:
+        """What ranks of this node draw of an epoch; None where they draw nothing."""
+        life = self._core.epochs.lives.get(key)
+        if life is None or (life.live is None and life.begin is None):
+            return None
+        begun = life.live.begin if life.live is not None else life.begin
+        assert begun is not None
+        turns, number = begun.turns, 0 if life.live is None else life.live.epoch.number
+        here = tuple(sorted(rank for rank, at in run.ranks(turns.replicas).items() if at == self._node))
+        if not here or turns.start >= turns.samples:
+            return None
+        # An epoch that made room for others goes on later (`Epochs.expect`); it began where the ranks have said.
+        said = [begin.start for begin in run.begins(key[1]) if begin.node == self._node and begin.times == times]
+        start = min(said, default=turns.start)
+        largest = self._core.epochs.limits.largest_sent(self._node)
+        begin = Begin(start, turns.replicas, here, turns.batch, self._node, times, largest=largest)
+        return Drawing(run.name, run.turn, run.order, key[1], begin, number)
+
+    # -- other nodes tell --------------------------------------------------------------------------------------------
+
+    def key_of(self, node: int, number: int) -> Key | None:
+        """The epoch that a node calls by a number."""
+        return self._theirs.get((node, number))
+
+    def number_of(self, node: int, key: Key) -> int:
+        """The number by which a node calls an epoch; 0 where it cannot take samples."""
+        return self._numbers.get((node, key), 0)
+
+    def take_drawing(self, node: int, told: Told) -> Refused | None:
+        """A node tells what it draws; what it is answered where that cannot be. Raises `UsageError`."""
+        drawing, epochs = told.drawing, self._core.epochs
+        wrong = self._disagreement(node, drawing)
+        if wrong is not None:
+            same = (drawing.name, drawing.turn)
+            self._wrong |= {key[0]: wrong for key, d in self._drawings.items() if (d.name, d.turn) == same}
+            return Refused(Forgotten(drawing.name, drawing.order, None), wrong)
+        run = epochs.runs.register(as_client(node), drawing.order, drawing.name, None, drawing.turn)
+        key = run, drawing.epoch
+        before = self._numbers.get((node, key), 0)
+        if before not in (0, drawing.number):  # it has begun the epoch anew
+            self._theirs.pop((node, before), None)
+            epochs.forget(as_client(node), key, node)
+        self._numbers[node, key] = drawing.number
+        epochs.begin(as_client(node), key, drawing.begin)
+        if drawing.number:
+            self._theirs[node, drawing.number] = key
+            epochs.lives[key].take(node, drawing.begin.front, asks=told.asks)
+        return None
+
+    def take_forget(self, node: int, forgotten: Forgotten) -> None:
+        """A node has no use for an epoch any more, or for a run."""
+        epochs = self._core.epochs
+        run = epochs.runs.number_of(forgotten.name, forgotten.order)
+        for other, key in list(self._numbers):
+            if other == node and key[0] == run and forgotten.epoch in (None, key[1]):
+                self._forget(node, key)
+        if forgotten.epoch is None and run is not None:
+            epochs.left(as_client(node), run)
+
+    def gone(self, node: int) -> None:
+        """A node asks no more: all that it drew is forgotten."""
+        for other, key in list(self._numbers):
+            if other == node:
+                self._forget(node, key)
+        self._core.left(as_client(node))
+
+    def _forget(self, node: int, key: Key) -> None:
+        self._theirs.pop((node, self._numbers.pop((node, key))), None)
+        self._core.epochs.forget(as_client(node), key, node)
+
+    def _disagreement(self, node: int, drawing: Drawing) -> str | None:
+        """Why a node's run is not the one of the same name that goes on here."""
+        for here in self._drawings.values():
+            if here.name != drawing.name:
+                continue
+            if here.order != drawing.order:
+                if here.turn is None or here.turn != drawing.turn:
+                    continue
+                differences = _differences(self._node, here.order, node, drawing.order)
+                return f"nodes {self._node} and {node} disagree: {differences}"
+            reason = here.begin.conflict(here.epoch, drawing.begin) if here.epoch == drawing.epoch else None
+            if reason is not None:
+                return reason
+        return None
+
+
+def as_client(node: int) -> int:
+    """Another node as a client: numbers below those of this node's."""
+    return -1 - node
+
+
+def _differences(here: int, ours: Order, there: int, theirs: Order) -> str:
+    """What two orders do not have in common."""
+    mine, other = ours.to_json(), theirs.to_json()
+    parts = [
+        f"{name} is {mine.get(name, 'absent')} on node {here} and {other.get(name, 'absent')} on node {there}"
+        for name in mine | other
+        if mine.get(name) != other.get(name)
+    ]
+    if mine["group_chunks"] != other["group_chunks"]:
+        parts.append("group_chunks follows from the memory: give all nodes the same --memory (in Python: memory=)")
+    return "; ".join(parts)

@@ -1,0 +1,244 @@
+"""What does a node server do next? All its decisions, pure: a stimulus or a moment in, instructions out.
+
+    handle(stimulus, now_s) -> instructions        something has happened
+    step(now_s, unsent) -> instructions            all that can be done now
+
+No socket, thread, clock or byte is here. The server executes the instructions (`brand.node.serve.server`); tests and
+simulations execute them in their own way. The same stimuli lead to the same instructions, so a log of stimuli is enough
+to replay a server (`brand.node.serve.recording`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from brand.errors import ProtocolError
+from brand.node.decide.answering import Answering, ReadFor
+from brand.node.decide.core import Core
+from brand.node.decide.divisions import Divisions
+from brand.node.decide.fetches import Fetches
+from brand.node.decide.members import Members
+from brand.node.decide.peers import Peer, Reach
+from brand.node.decide.stimuli import (
+    ClientBegins,
+    ClientDivides,
+    ClientDraws,
+    ClientFetches,
+    ClientLeaves,
+    ClientRegisters,
+    ClientReleases,
+    KeptChosen,
+    NodeRefuses,
+    NodeSays,
+    PlanMade,
+    ReadEnded,
+    ReadForEnded,
+    Stimulus,
+    StreamEnds,
+    StreamOpens,
+)
+from brand.node.decide.tasks import Instruction, MakePlan, Number, Read, Refuse, Rows, Say
+from brand.node.decide.telling import Telling
+from brand.node.memory.residents import Residents
+from brand.node.wire.peer_messages import Fetch, Fetched, Forgotten, Push, Question, Refused, Reply, Request, Room, Told
+from brand.protocol.mapping import Mapping as Places
+
+MAX_UNSENT: Final = 16 << 20
+"""No more samples are sent on a stream that holds so many bytes which the other side has not taken."""
+_FRONT: Final = 64
+"""Bytes of a message beside its samples, about."""
+
+
+class Turn:
+    """The state of one node, and what follows from it.
+
+    `depth` reads are under way at a time; other nodes may fill `remote_pages` of the memory.
+    """
+
+    def __init__(
+        self,
+        index: Rows,
+        residents: Residents,
+        chunk_size: int,
+        members: Members,
+        depth: int,
+        remote_pages: int = 0,
+    ) -> None:
+        self.members, self.depth = members, depth
+        self.core = Core(index, residents, chunk_size, members, remote_pages)
+        self.telling = Telling(self.core, members.node)
+        self.divisions = Divisions(self.core.epochs)
+        samples = len(residents.pages_of)
+        by_share = members.owners(Places(samples, chunk_size, 1))
+        self.fetches = Fetches(index, by_share, samples, self.core.counters)
+        self.answering = Answering(members.others, depth)
+
+    def __repr__(self) -> str:
+        return f"Turn({self.core!r}, {self.telling!r}, {self.divisions!r}, {self.answering!r})"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no client and no other node waits for anything."""
+        return self.core.idle and self.divisions.idle and self.fetches.idle
+
+    def wants_plan(self, instruction: MakePlan) -> bool:
+        """Whether a plan that was asked for is still of use; the planner's thread may ask."""
+        life = self.core.epochs.lives.get(instruction.key)
+        return life is not None and life.planned
+
+    # -- something happens -------------------------------------------------------------------------------------------
+
+    def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
+        """Something has happened.
+
+        Raises `UsageError` and `ProtocolError` where a client or a node asks for what cannot be; nothing has changed
+        then.
+        """
+        core, instructions = self.core, list[Instruction]()
+        match stimulus:
+            case ClientRegisters(client, order, name, tag, turn):
+                instructions.append(Number(client, core.epochs.runs.register(client, order, name, tag, turn)))
+            case ClientBegins(client, key, position, rank, replicas, batch, processes, drawer):
+                core.epochs.begin_here(client, key, position, (rank, replicas), batch, processes, drawer)
+            case ClientDraws(client, key, positions, drawer):
+                core.draws.ask(client, key, positions, now_s, drawer)
+            case ClientReleases(client, lease, checked):
+                core.draws.leases.release(client, lease, checked=checked)
+            case ClientDivides(client, key, rank):
+                self.divisions.ask(client, key, rank, now_s)
+            case ClientFetches(client, places):
+                self.fetches.want(client, places, now_s)
+            case ClientLeaves(client):
+                core.left(client)
+                self.divisions.left(client)
+                self.fetches.left(client)
+            case PlanMade(key, plan, read_of):
+                core.plan_ready(key, plan, read_of, now_s)
+            case KeptChosen(mask):
+                core.residents.keep(mask)
+            case ReadEnded(read, failed):
+                core.read_done(read, now_s, failed=failed)
+            case ReadForEnded(read_for, data):
+                self.answering.have_read(read_for, data)
+            case StreamOpens(node, asks):
+                instructions += self._opened(node, now_s, asks=asks)
+            case StreamEnds(node, asks):
+                self._ended(node, asks=asks)
+            case NodeRefuses(reason):
+                self.telling.refuse_all(reason)
+            case NodeSays(node, message):
+                instructions += self._heard(node, message, now_s)
+        return instructions + list(core.draws.answers())
+
+    def _opened(self, node: int, now_s: float, *, asks: bool) -> Iterator[Say]:
+        if asks:
+            self.core.receiving.opened(node, now_s)
+            for message in self.telling.begin_anew(node):
+                yield Say(node, asks=True, message=message)
+        else:
+            peer = self.core.peers[node]
+            peer.greets()
+            self.answering.opened(node, peer.opening)
+
+    def _ended(self, node: int, *, asks: bool) -> None:
+        if asks:
+            self.core.receiving.lost(node)
+            self.fetches.lost(node)
+        else:
+            peer = self.core.peers[node]
+            peer.leaves()
+            self.answering.opened(node, peer.opening + 1)  # what is being read now belongs to no stream
+            self.telling.gone(node)
+
+    def _heard(self, node: int, message: Question | Reply, now_s: float) -> Iterator[Say]:
+        """Raises `ProtocolError`, `UsageError`."""
+        core, peer = self.core, self.core.peers[node]
+        match message:
+            case Told():
+                refused = self.telling.take_drawing(node, message)
+                if refused is not None:
+                    yield Say(node, asks=False, message=refused)
+            case Forgotten():
+                self.telling.take_forget(node, message)
+            case Room(pages):
+                peer.allows(pages)
+            case Request(number, room, positions):
+                peer.allows(room)
+                key = self.telling.key_of(node, number)
+                if key is not None:
+                    if positions.min() < 0 or positions.max() >= len(core.residents.pages_of):
+                        raise ProtocolError("positions that the data set does not have")
+                    core.epochs.lives[key].ask(node, positions)
+            case Fetch(_, places):
+                self.answering.ask(node, message, self.fetches.check(places, self.members.node))
+            case Push(number, places, missed, data):
+                live = [live for _, live in core.epochs.lives.live() if live.epoch.number == number]
+                core.receiving.came(node, live[0].epoch if live else None, places, missed, data, now_s)
+            case Fetched():
+                self.fetches.came(node, message)
+            case Refused(about, reason):
+                self.telling.refused(about.name, about.order, reason)
+
+    # -- time goes on ------------------------------------------------------------------------------------------------
+
+    def step(self, now_s: float, unsent: Mapping[int, int]) -> list[Instruction]:
+        """All that can be done now. `unsent`: bytes that each node which asks has not taken yet."""
+        core, instructions = self.core, list[Instruction]()
+        instructions += (MakePlan(key, order) for key, order in core.epochs.plans_wanted())
+        choice = core.keeping.choice_wanted()
+        if choice is not None:
+            instructions.append(choice)
+        instructions += self._reads(now_s)
+        core.tend(now_s)
+        instructions += core.draws.answers()
+        instructions += self._say(now_s, unsent)
+        instructions += self.fetches.done()
+        instructions += (Refuse(client, error) for client, error in self.telling.faults())
+        instructions += self.divisions.answers(now_s)
+        return instructions
+
+    def _reads(self, now_s: float) -> Iterator[Read | ReadFor]:
+        """Reads to start; those that other nodes wait for come first, up to half of them."""
+        reads = self.core.reads
+        yield from self.answering.reads(self.depth - reads.on_the_way)
+        while reads.on_the_way + self.answering.on_the_way < self.depth:
+            read = reads.next()
+            if read is not None:
+                yield read
+            elif self.core.idle or not self.core.unblock(now_s):
+                return
+
+    def _say(self, now_s: float, unsent: Mapping[int, int]) -> Iterator[Say]:
+        """What other nodes are told and sent."""
+        receiving = self.core.receiving
+        for node, news in self.telling.news():
+            yield Say(node, asks=True, message=news)
+        for asking in receiving.requests():
+            room = receiving.room_for(asking.node, now=True)
+            yield Say(asking.node, asks=True, message=Request(asking.number, room or 0, asking.positions))
+        for peer in self.core.peers:
+            if peer.reach is Reach.OPEN:
+                room = receiving.room_for(peer.node)
+                if room is not None:
+                    yield Say(peer.node, asks=True, message=Room(room))
+                for question in self.fetches.questions(peer.node):
+                    yield Say(peer.node, asks=True, message=question)
+            if peer.asks:
+                yield from self._replies(peer, unsent.get(peer.node, 0))
+        self.fetches.give_up(now_s, self.core.peers.reachable)
+
+    def _replies(self, peer: Peer, unsent: int) -> Iterator[Say]:
+        """Answers and samples for a node, as much as its stream takes."""
+        while unsent < MAX_UNSENT:
+            part = self.answering.next_part(peer.node)
+            if part is not None:
+                unsent += _FRONT + len(part.part)
+                yield Say(peer.node, asks=False, message=part)
+                continue
+            batch = self.core.sending.next(peer, stuck=self.core.reads.stuck)
+            if batch is None:
+                return
+            number = self.telling.number_of(peer.node, batch.key)
+            unsent += _FRONT + batch.data.nbytes + 8 * (len(batch.places) + len(batch.missed))
+            yield Say(peer.node, asks=False, message=Push(number, batch.places, batch.missed, batch.data))

@@ -1,0 +1,78 @@
+"""Where do the bytes of samples lie? In one anonymous file, which clients map and no process can find by name.
+
+The arena is a `memfd` of fixed-size pages, so it vanishes with its last user, however that one ends. Clients map it
+read-only, and no process can resize it (sealed). An `Allocator` says which pages are whose; the bytes of a chain belong
+to the thread that the chain was given to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.memory.page_memory import IOVEC, ROW_BYTES, SINK
+
+_SEAL_FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
+
+
+class Arena:
+    """Shared memory of `count` pages of `page` bytes: the `PageMemory` of a server."""
+
+    def __init__(self, count: int, page: int) -> None:
+        self._page = page
+        self.descriptor = os.memfd_create("brand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.descriptor, count * page)
+        self._memory = mmap.mmap(self.descriptor, count * page)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        try:
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | _SEAL_FUTURE_WRITE)
+        except OSError:  # before Linux 5.1 others can only be asked not to write
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
+        self.pages: NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8).reshape(count, page)
+        """All pages, shape (count, page)."""
+        self._address = self.pages.ctypes.data
+
+    def __repr__(self) -> str:
+        return f"Arena({len(self.pages)} pages of {self._page} bytes, descriptor {self.descriptor})"
+
+    def write_rows(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
+        """Put each sample's row at the beginning of its chain."""
+        self.pages[heads, :ROW_BYTES] = rows.view(np.uint8).reshape(-1, ROW_BYTES)
+
+    def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:
+        """Pieces of memory (`IOVEC`) for samples of these sizes, which lie side by side in a file.
+
+        Held samples go behind the rows of their chains (`pages`, one chain after the other), all others into the sink.
+        """
+        front = np.where(held, ROW_BYTES, 0)
+        pieces = -(-(sizes + front) // self._page)
+        ends = np.cumsum(pieces)
+        starts = ends - pieces
+        page = np.full(int(ends[-1]) if len(ends) else 0, SINK, np.int64)
+        page[np.repeat(held, pieces)] = pages
+        begin = np.zeros(len(page), np.int64)
+        begin[starts[held]] = ROW_BYTES
+        stop = np.full(len(page), self._page, np.int64)
+        some = pieces > 0
+        stop[ends[some] - 1] = (sizes + front - (pieces - 1) * self._page)[some]
+        vector = np.empty(len(page), IOVEC)
+        vector["base"] = self._address + page * self._page + begin
+        vector["length"] = stop - begin
+        return vector
+
+    def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """A copy of pages, shape (pages, page size)."""
+        return self.pages[pages]
+
+    def put_in(self, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Fill pages with `data`, shape (pages, page size)."""
+        self.pages[pages] = data
+
+    def close(self) -> None:
+        """Let go of the memory; clients that mapped it keep theirs."""
+        os.close(self.descriptor)

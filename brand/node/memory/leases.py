@@ -1,0 +1,70 @@
+"""Which samples are clients copying just now? They stay where they are until they are released."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.memory.residents import Residents
+
+MAX_LEASES: Final = 64
+"""Leases of one client."""
+STALE_S: Final = 1.0
+"""A client that copies for longer than this is not waited for."""
+
+
+@dataclass(slots=True)
+class _Lease:
+    client: int
+    places: NDArray[Any]
+    since_s: float
+
+
+class Leases:
+    """Leases by number; each refers to its samples."""
+
+    def __init__(self, residents: Residents) -> None:
+        self._residents = residents
+        self._leases: dict[int, _Lease] = {}
+        self._last = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._leases)
+
+    def check(self, client: int) -> None:
+        """Raises `UsageError` where a client has as many as it may."""
+        if sum(lease.client == client for lease in self._leases.values()) >= MAX_LEASES:
+            raise UsageError(f"more than {MAX_LEASES} leases that were not released")
+
+    def give(self, client: int, places: NDArray[Any], now_s: float) -> int:
+        """Number of a new lease. The caller has seen to the references."""
+        self._last += 1
+        self._leases[self._last] = _Lease(client, places, now_s)
+        return self._last
+
+    def release(self, client: int, number: int, *, checked: bool) -> None:
+        """A client has copied what it was given. Raises `UsageError` for a lease that it does not have."""
+        held = self._leases.get(number)
+        if held is None or held.client != client:
+            raise UsageError(f"lease {number} is not this client's")
+        del self._leases[number]
+        if checked:
+            self._residents.mark_checked(held.places)
+        self._residents.let_go(held.places)
+
+    def left(self, client: int) -> None:
+        """A client is gone."""
+        for number in [number for number, held in self._leases.items() if held.client == client]:
+            self._residents.let_go(self._leases.pop(number).places)
+
+    def fresh(self, now_s: float) -> bool:
+        """Whether anybody is copying who will soon be done."""
+        return any(now_s - lease.since_s < STALE_S for lease in self._leases.values())
+
+    def places(self) -> list[NDArray[Any]]:
+        """What is leased, lease by lease."""
+        return [lease.places for lease in self._leases.values()]

@@ -1,0 +1,29 @@
+"""How large is a page of the arena, and how many does each sample take?"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.memory.page_memory import ROW_BYTES
+
+SMALLEST_PAGE: Final = 128
+LARGEST_PAGE: Final = 64 << 10
+
+
+def page_bytes(mean_sample: float) -> int:
+    """A power of two near a sixteenth of the mean sample: small enough to waste little, large enough to be few."""
+    wanted = max(1.0, mean_sample / 16)
+    return int(min(LARGEST_PAGE, max(SMALLEST_PAGE, 1 << round(np.log2(wanted)))))
+
+
+def pages_needed(sizes: NDArray[Any], page: int) -> NDArray[np.uint32]:
+    """Pages that samples of these stored sizes take, row included."""
+    return ((sizes.astype(np.int64) + (ROW_BYTES + page - 1)) // page).astype(np.uint32)
+
+
+def arena_bytes(pages_of: NDArray[np.uint32], page: int) -> int:
+    """Memory that holds all samples at once."""
+    return (int(pages_of.sum(dtype=np.int64)) + 1) * page

@@ -1,0 +1,148 @@
+"""Which samples are in memory, and who still needs each of them?
+
+A sample stays as long as somebody refers to it: an epoch that will draw it, a client that is copying it, or the set of
+kept samples. The last one to let go frees its pages. All methods take arrays of distinct places; one thread owns it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.memory.allocator import Allocator
+from brand.node.memory.page_memory import PageMemory
+
+Places = NDArray[np.integer[Any]]
+
+
+class Residents:
+    """Samples of one data set in pages of an allocator; `pages_of` is the number of pages of each place's sample."""
+
+    def __init__(self, allocator: Allocator, memory: PageMemory, pages_of: NDArray[np.uint32], nodes: int = 1) -> None:
+        samples = len(pages_of)
+        self.allocator, self._memory, self.pages_of = allocator, memory, pages_of
+        self._head = np.full(samples, -1, np.int32)
+        self._references = np.zeros(samples, np.int32)
+        self._checked = np.zeros(samples, np.bool_)
+        self._to_keep = np.zeros(samples, np.bool_)
+        self._kept = np.zeros(samples, np.bool_)
+        self.kept_pages = 0
+        self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
+        self.sent_pages = np.zeros(nodes, np.int64)
+        """Pages of what each node has sent, and is in memory."""
+
+    def __repr__(self) -> str:
+        here = np.count_nonzero(self._head >= 0)
+        return f"Residents({here} of {len(self._head)} samples in memory, {np.count_nonzero(self._kept)} of them kept)"
+
+    # -- pages -------------------------------------------------------------------------------------------------------
+
+    def allocate(self, places: Places, rows: NDArray[np.void]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Pages for samples that are to come, with their rows: first page of each, and all, one sample after the other.
+
+        The caller has looked at `allocator.free`.
+        """
+        heads, pages = self.allocator.take(self.pages_of[places])
+        self._memory.write_rows(heads, rows)
+        return heads, pages
+
+    def give_back(self, places: Places, heads: NDArray[np.int32]) -> None:
+        """Free pages that were allocated for samples which did not come."""
+        self.allocator.give_back(self.allocator.chains(heads, self.pages_of[places]))
+
+    def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:
+        """Pieces of memory for a read; see `PageMemory.vector`."""
+        return self._memory.vector(sizes, held, pages)
+
+    def chains(self, places: Places) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+        """Number of pages of each, and all pages one sample after the other. Places may occur twice here."""
+        counts = self.pages_of[places]
+        return counts, self.allocator.chains(self._head[places], counts)
+
+    def contents(self, places: Places) -> NDArray[np.uint8]:
+        """A copy of their pages, one sample after the other, shape (pages, page size)."""
+        return self._memory.take_out(self.chains(places)[1])
+
+    def put_in(self, places: Places, rows: NDArray[np.void], data: NDArray[np.uint8], sender: int) -> None:
+        """Samples come from a node, as `contents` has them there; our own rows go before them."""
+        heads, pages = self.allocator.take(self.pages_of[places])
+        self._memory.put_in(pages, data)
+        self._memory.write_rows(heads, rows)
+        self.put(places, heads, sender)
+
+    # -- references --------------------------------------------------------------------------------------------------
+
+    def present(self, places: Places) -> NDArray[np.bool_]:
+        """Which are in memory."""
+        return self._head[places] >= 0
+
+    def checked(self, places: Places) -> NDArray[np.bool_]:
+        """Whose checksum was found right since they came into memory."""
+        return self._checked[places]
+
+    def mark_checked(self, places: Places) -> None:
+        """Their checksums were right."""
+        self._checked[places] = True
+
+    def put(self, places: Places, heads: NDArray[np.int32], sender: int | None = None) -> None:
+        """They have come into memory, with one reference, the caller's; `sender`: from this node."""
+        self._head[places] = heads
+        self._references[places] = 1
+        if sender is not None:
+            self._sender[places] = sender
+            self.sent_pages[sender] += int(self.pages_of[places].sum())
+        self._keep(places[self._to_keep[places]])
+
+    def refer(self, places: Places) -> None:
+        """One more refers to them."""
+        self._references[places] += 1
+
+    def let_go(self, places: Places) -> None:
+        """One less refers to them; those that nobody refers to are freed."""
+        self._references[places] -= 1
+        gone = places[self._references[places] == 0]
+        if len(gone):
+            self.allocator.give_back(self.chains(gone)[1])
+            self._head[gone] = -1
+            self._checked[gone] = False
+            if len(self._sender):
+                sent = gone[self._sender[gone] >= 0]
+                np.subtract.at(self.sent_pages, self._sender[sent], self.pages_of[sent].astype(np.int64))
+                self._sender[sent] = -1
+
+    def keep(self, mask: NDArray[np.bool_]) -> None:
+        """From now on keep these places, shape (samples,), and no others."""
+        self._to_keep = mask
+        dropped = np.flatnonzero(self._kept & ~mask)
+        self._kept[dropped] = False
+        self.kept_pages -= int(self.pages_of[dropped].sum())
+        self.let_go(dropped)
+        self._keep(np.flatnonzero(mask & ~self._kept & (self._head >= 0)))
+
+    def keep_less(self, chunk_size: int, pages: int) -> bool:
+        """Let go of kept samples, whole chunks of them, that take so many pages; False where none is kept."""
+        places = np.flatnonzero(self._kept)
+        if not len(places):
+            return False
+        sizes = np.bincount(places // chunk_size, self.pages_of[places])
+        order = np.argsort(-sizes, kind="stable")
+        enough = int(np.searchsorted(np.cumsum(sizes[order]), pages)) + 1
+        mask = self._to_keep.copy()
+        mask[np.isin(np.arange(len(mask)) // chunk_size, order[:enough])] = False
+        self.keep(mask)
+        return True
+
+    def to_keep(self, places: Places) -> NDArray[np.bool_]:
+        """Which are kept as soon as they are in memory."""
+        return self._to_keep[places]
+
+    def kept(self) -> NDArray[np.bool_]:
+        """Which places are in memory for good, shape (samples,)."""
+        return self._kept
+
+    def _keep(self, places: Places) -> None:
+        self._references[places] += 1
+        self._kept[places] = True
+        self.kept_pages += int(self.pages_of[places].sum())

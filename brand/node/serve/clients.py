@@ -1,0 +1,191 @@
+"""Who is connected to the node server? Unix sockets, messages in and out, without ever waiting.
+
+Only processes of the same user get in. A client that sends garbage is told why and cut off; one that does not take its
+answers is not listened to meanwhile; one that begins a message and does not end it is cut off after a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final
+
+from brand.errors import BrandError, ProtocolError, ServerError
+from brand.node.wire import messages
+from brand.node.wire.connection import Channel, listen, peer, same_user, second_address
+from brand.node.wire.messages import Kind
+from brand.storage.files import no_descriptor_left
+
+MAX_CLIENTS: Final = 1024
+MAX_UNSENT: Final = 1 << 20
+"""A client with more than this to take is not listened to."""
+HALF_MESSAGE_S: Final = 30.0
+"""How long a client may take to finish a message, or to say hello."""
+
+log = logging.getLogger("brand.node")
+
+Handle = Callable[["Clients", Channel, Kind, bytes], None]
+"""Does what a message of a client asks; raises `BrandError` where it asks for what cannot be."""
+
+
+class Clients:
+    """Connections at one address, and at the one where `brand top` finds it, watched by the loop that owns them.
+
+    Raises OSError (EADDRINUSE: the address is taken).
+    """
+
+    def __init__(
+        self, address: str, selector: selectors.BaseSelector, handle: Handle, left: Callable[[int], None]
+    ) -> None:
+        self._listeners = [listen(address)]
+        second = second_address(address)
+        if second is not None:
+            with suppress(OSError):  # taken: it is served all the same, and only not listed
+                self._listeners.append(listen(second))
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        """Closed for a moment where no other descriptor is left."""
+        self._selector, self._handle, self._left = selector, handle, left
+        self._channels: dict[int, Channel] = {}
+        self._numbers = 0
+        for listener in self._listeners:
+            selector.register(listener.fileno(), selectors.EVENT_READ, lambda _, at=listener: self._accept(at))
+
+    def __repr__(self) -> str:
+        return f"Clients({len(self)} connected, {self._numbers} since the start)"
+
+    def __len__(self) -> int:
+        return len(self._channels)
+
+    def __iter__(self) -> Iterator[Channel]:
+        return iter(list(self._channels.values()))
+
+    def get(self, number: int) -> Channel | None:
+        """A client that is still connected."""
+        return self._channels.get(number)
+
+    def process_of(self, number: int) -> int:
+        """The process of a client; 0 where it is gone."""
+        channel = self._channels.get(number)
+        return 0 if channel is None else peer(channel.socket)[0]
+
+    @property
+    def half(self) -> bool:
+        """Whether anybody has begun a message and not ended it."""
+        return any(channel.half for channel in self._channels.values())
+
+    def send(self, channel: Channel, message: bytes, descriptor: int | None = None) -> None:
+        """Send a message, and an open file with the first one of all."""
+        if channel.send(message, descriptor):
+            self._adjust(channel)
+        else:
+            self._drop(channel)
+
+    def refuse(self, channel: Channel, error: BrandError, now_s: float) -> None:
+        """Say why, and hang up."""
+        log.warning("client %d is cut off: %s", channel.number, error)
+        channel.end(now_s)
+        self.send(channel, messages.pack_json(Kind.FAILED, {"type": type(error).__name__, "message": str(error)}))
+
+    def tend(self, now_s: float) -> None:
+        """Cut off those who take too long to end a message."""
+        for channel in [c for c in self._channels.values() if c.half and now_s - c.began_s > HALF_MESSAGE_S]:
+            if channel.closing:
+                self._drop(channel)
+            else:
+                self.refuse(channel, ProtocolError(f"no whole message within {HALF_MESSAGE_S:.0f} s"), now_s)
+
+    def close(self, reason: str = "") -> None:
+        """Hang up on everybody; say why to those that take it at once."""
+        for channel in self:
+            if channel.greeted and not channel.closing:
+                channel.send(messages.pack_json(Kind.FAILED, {"type": messages.ENDED, "message": reason}))
+            self._drop(channel)
+        for listener in self._listeners:
+            self._selector.unregister(listener.fileno())
+            listener.close()
+        os.close(self._spare)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError as error:
+            if why := no_descriptor_left(error):
+                self._accept_with_spare(listener, why)
+            return  # or it has hung up already
+        connection.settimeout(0)
+        if not same_user(connection):
+            log.warning("turned away process %d of user %d", *peer(connection))
+            connection.close()
+            return
+        if len(self._channels) >= MAX_CLIENTS:
+            self._turn_away(connection, f"{MAX_CLIENTS:,} clients are connected, and that is the most")
+            return
+        self._numbers += 1
+        channel = Channel(self._numbers, connection)
+        self._channels[channel.number] = channel
+        self._selector.register(connection.fileno(), selectors.EVENT_READ, lambda events: self._serve(channel, events))
+
+    def _accept_with_spare(self, listener: socket.socket, why: str) -> None:
+        """No descriptor is left: take the spare one to tell a client so, as it would wait for an answer otherwise."""
+        os.close(self._spare)
+        try:
+            with suppress(OSError):
+                connection, _ = listener.accept()
+                connection.settimeout(0)
+                self._turn_away(connection, f"the node server cannot take another client, as {why}")
+        finally:
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _turn_away(self, connection: socket.socket, why: str) -> None:
+        """Say why, and hang up."""
+        log.warning("turned away process %d of user %d: %s", *peer(connection), why)
+        fact = {"type": ServerError.__name__, "message": why}
+        with connection, suppress(OSError):
+            connection.send(messages.pack_json(Kind.FAILED, fact))
+
+    def _serve(self, channel: Channel, events: int) -> None:
+        """A connection can be read from or written to."""
+        if channel.number not in self._channels:
+            return
+        if events & selectors.EVENT_WRITE and not channel.flush():
+            self._drop(channel)
+            return
+        if channel.unsent <= MAX_UNSENT and not channel.closing:
+            alive = channel.receive() if events & selectors.EVENT_READ else True
+            try:
+                for kind, body in channel.messages():
+                    self._handle(self, channel, kind, body)
+                    if channel.number not in self._channels:
+                        return
+                    if channel.unsent > MAX_UNSENT:
+                        break  # the rest when it has taken its answers
+            except BrandError as error:
+                self.refuse(channel, error, channel.began_s)
+                return
+            if not alive:
+                self._drop(channel)
+                return
+        self._adjust(channel)
+
+    def _adjust(self, channel: Channel) -> None:
+        """Listen to what matters now."""
+        if channel.closing and not channel.unsent:
+            self._drop(channel)
+            return
+        events = selectors.EVENT_WRITE if channel.unsent else 0
+        if channel.unsent <= MAX_UNSENT and not channel.closing:
+            events |= selectors.EVENT_READ
+        key = self._selector.get_key(channel.socket.fileno())
+        if key.events != events:
+            self._selector.modify(channel.socket.fileno(), events, key.data)
+
+    def _drop(self, channel: Channel) -> None:
+        if self._channels.pop(channel.number, None) is None:
+            return
+        self._selector.unregister(channel.socket.fileno())
+        channel.socket.close()
+        self._left(channel.number)

@@ -1,0 +1,113 @@
+"""How do the server's decisions become messages to other nodes, and their messages stimuli for its decisions?
+
+It decides nothing: it stands between `Turn` and `Network`. A node that breaks the protocol is disconnected.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from brand.errors import FormatError, ProtocolError, UsageError
+from brand.node.decide.stimuli import NodeRefuses, NodeSays, Stimulus, StreamEnds, StreamOpens
+from brand.node.decide.tasks import Say
+from brand.node.decide.turn import Turn
+from brand.node.wire import peer_messages as wire
+from brand.node.wire.network import Closed, Network, Opened, Received, Stream
+
+log = logging.getLogger("brand.node")
+
+Watch = Callable[[Opened | Closed], None]
+"""Is told of a stream that opens, ends, or cannot be opened."""
+
+
+class Exchange:
+    """The streams to and from other nodes; pages have `page` bytes. `tell` takes what has happened to the node."""
+
+    def __init__(self, turn: Turn, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
+        self._turn, self._network, self._page, self._tell = turn, network, page, tell
+        self._watch: Watch | None = None
+        self._connected = False
+
+    def __repr__(self) -> str:
+        return f"Exchange({self._turn.core.peers!r})"
+
+    @property
+    def wake(self) -> int:
+        """Can be read while there is something to do."""
+        return self._network.wake
+
+    @property
+    def address(self) -> str:
+        """Where other nodes reach this one, `host:port`."""
+        return self._network.address
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is known where the other nodes listen."""
+        return self._connected
+
+    def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
+        """Where the servers of the other nodes listen; nothing happens where that is known.
+
+        `watch` is told of each stream that opens, ends, or cannot be opened, by the loop.
+        """
+        if not self._connected:
+            self._connected, self._watch = True, watch
+            self._network.connect(addresses)
+
+    def take_events(self) -> None:
+        """What the network has to tell."""
+        for event in self._network.events():
+            if self._watch is not None and not isinstance(event, Received):
+                self._watch(event)
+            match event:
+                case Opened(stream):
+                    self._tell(StreamOpens(stream.node, stream.asks))
+                case Closed(stream, reason, refused):
+                    self._closed(stream, reason, refused=refused)
+                case Received(stream, message):
+                    try:
+                        self._take(stream, message)
+                    except (ProtocolError, UsageError, FormatError) as error:  # FormatError: of our own index
+                        log.warning("node %d is disconnected: %s", stream.node, error)
+                        self._network.hang_up(stream, str(error))
+
+    def unsent(self) -> dict[int, int]:
+        """Bytes that each node which asks has not taken yet."""
+        return {peer.node: self._network.unsent(Stream(peer.node, asks=False)) for peer in self._turn.core.peers}
+
+    def say(self, instruction: Say) -> None:
+        """Send a message."""
+        self._network.send(Stream(instruction.node, instruction.asks), wire.pack(instruction.message))
+
+    def facts(self) -> dict[str, object]:
+        """For statistics."""
+        peers = self._turn.core.peers
+        node, nodes = self._turn.members.node, self._turn.members.nodes
+        return {"node": node, "nodes": nodes, "reachable": [p.node for p in peers if peers.reachable(p.node)]}
+
+    def close(self) -> None:
+        """End all streams."""
+        self._network.close()
+
+    def _take(self, stream: Stream, message: bytes) -> None:
+        """Raises `ProtocolError`, `UsageError`."""
+        if stream.asks:
+            self._tell(NodeSays(stream.node, wire.unpack_reply(message, self._page)))
+        else:
+            self._tell(NodeSays(stream.node, wire.unpack_question(message, stream.node)))
+
+    def _closed(self, stream: Stream, reason: str, *, refused: bool) -> None:
+        node, telling = stream.node, self._turn.telling
+        if refused:
+            if not telling.all_refused:
+                log.warning("%s", reason)
+            self._tell(NodeRefuses(reason))
+        peers = self._turn.core.peers
+        was_open = peers.reachable(node) if stream.asks else peers[node].asks
+        if not was_open:
+            return
+        level = logging.WARNING if telling.draws else logging.INFO  # where no rank draws, all is over
+        log.log(level, "node %d %s: %s", node, "cannot be asked" if stream.asks else "asks no more", reason)
+        self._tell(StreamEnds(node, stream.asks))

@@ -1,0 +1,64 @@
+"""The process of a node server that a training process started: reads its `Spec`, says when it listens, serves."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from brand.errors import BrandError
+from brand.node.client.launch import Spec, detach
+from brand.node.serve.server import NodeServer
+from brand.node.serve.tuning import tune_server_process
+from brand.storage.files import no_descriptor_left
+
+
+def main() -> None:
+    """Serve what standard input says, until the owners have ended."""
+    serve(lambda spec: NodeServer(spec.path, spec.address, memory=spec.memory, owners=spec.owners))
+
+
+def serve(make: Callable[[Spec], NodeServer]) -> None:
+    """The same, by a server that `make` makes.
+
+    The process that started this one may have gone meanwhile: then this one ends without a word, with its owners.
+    """
+    try:
+        spec = Spec.from_json(sys.stdin.read())
+    except ValueError:  # it went before it had said all
+        os._exit(0)
+    if not detach():
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    logging.basicConfig(format="brand server: %(message)s")
+    tune_server_process()
+    try:
+        server = make(spec)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE or isinstance(error, BrandError):
+            _say({"error": no_descriptor_left(error) or str(error)})
+            return
+        _say({"there": True})  # somebody else was faster
+        return
+    except BrandError as error:
+        _say({"error": str(error)})
+        return
+    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    _say({"ready": True})
+    server.run()
+
+
+def _say(value: dict[str, Any]) -> None:
+    """Tell the process that started this one, if it is still there, and let go of the pipe."""
+    with suppress(BrokenPipeError):
+        os.write(1, f"{json.dumps(value)}\n".encode())  # past the buffer of `sys.stdout`, which is flushed at the end
+    with suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:  # no descriptor may be left
+        os.dup2(null.fileno(), 0)
+        os.dup2(null.fileno(), 1)

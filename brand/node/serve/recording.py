@@ -1,0 +1,273 @@
+"""What did a server decide, and would it decide so again? A log of all that it was told, and what followed.
+
+Decisions are pure (`Turn`), so the log holds what happened and when, and a digest of the instructions that followed. To
+`replay` it, the same stimuli are given to a new `Turn` over the same data set, without clients, storage or other nodes.
+What follows from instructions is not in the log: plans, and which samples are kept. Nor are the bytes of samples.
+
+A log is lines of JSON. The first describes the server, each other one is an entry:
+
+    {"at": seconds, "is": stimulus or "step", fields ..., "then": digest, "raises": name of the error or null}
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.errors import BrandError, UsageError
+from brand.node.decide import stimuli
+from brand.node.decide.answering import ReadFor
+from brand.node.decide.members import Members
+from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus
+from brand.node.decide.tasks import Choice, Instruction, MakePlan, Read, Rows
+from brand.node.decide.turn import Turn
+from brand.node.memory.allocator import Allocator
+from brand.node.memory.page_memory import NoMemory
+from brand.node.memory.residents import Residents
+from brand.node.wire import peer_messages
+from brand.node.wire.drawing import Begin, Drawer, Drawing
+from brand.protocol.order import Order
+from brand.protocol.plan import read_of_sample
+
+VERSION: Final = 1
+MOST_BYTES: Final = 1 << 28
+"""A log that has grown to this size ends."""
+
+log = logging.getLogger("brand.node")
+
+_STEP: Final = "step"
+_VALUES: Final = {
+    value.__name__: value
+    for value in (
+        *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
+        *(value for value in vars(peer_messages).values() if isinstance(value, type) and is_dataclass(value)),
+        *(Drawer, Begin, Drawing),
+    )
+}
+"""Classes that a log may name."""
+
+
+class Recorder:
+    """Writes a log to `path`, until that has `most_bytes` or cannot be written.
+
+    Raises `UsageError` where the file cannot be written at all.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], turn: Turn, most_bytes: int = MOST_BYTES) -> None:
+        try:
+            self._file = open(path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by `close`
+        except OSError as error:
+            raise UsageError(f"the record {os.fspath(path)} cannot be written: {error.strerror}") from None
+        self._most_bytes = self._left = most_bytes
+        self._write(_describe(turn))
+
+    def __repr__(self) -> str:
+        return f"Recorder({self._file.name}, {self._left:,} bytes left)"
+
+    def told(self, now_s: float, stimulus: Stimulus, then: Sequence[Instruction], error: BrandError | None) -> None:
+        """Something has happened, and what followed."""
+        self._entry(now_s, _pack_stimulus(stimulus), then, error)
+
+    def stepped(self, now_s: float, unsent: Mapping[int, int], then: Sequence[Instruction]) -> None:
+        """A step was made, and what followed."""
+        self._entry(now_s, {"is": _STEP, "unsent": [[node, size] for node, size in unsent.items()]}, then, None)
+
+    def close(self) -> None:
+        """The log is complete."""
+        self._file.close()
+
+    def _entry(self, now_s: float, what: dict[str, Any], then: Sequence[Instruction], error: BrandError | None) -> None:
+        raises = None if error is None else type(error).__name__
+        self._write({"at": now_s, **what, "then": digest(then), "raises": raises})
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if not self._left:
+            return
+        line = json.dumps(entry) + "\n"
+        try:
+            if len(line) > self._left:
+                raise OSError(f"it has {self._most_bytes:,} bytes, and that is the most")
+            self._file.write(line)
+            self._left -= len(line)
+        except OSError as error:  # the server goes on
+            self._left = 0
+            log.warning("the record %s ends here: %s", self._file.name, error)
+
+
+def replay(path: str | os.PathLike[str], index: Rows, pages_of: NDArray[np.uint32]) -> int:
+    """Decide again what a log says: `pages_of` are the pages of each sample, `index` the rows of the same data set.
+
+    Returns the number of entries. Raises `UsageError` for a file that is no such log, and where the first decision
+    differs from the log; the message names its line.
+    """
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    head = _parse(path, 1, lines[0] if lines else "")
+    if head.get("version") != VERSION or head.get("samples") != len(pages_of):
+        raise UsageError(f"{os.fspath(path)} is no record of a server of this data set and this version of Brand")
+    player = _Player(head, index, pages_of)
+    for number, line in enumerate(lines[1:], 2):
+        entry = _parse(path, number, line)
+        then, raised = player.play(entry)
+        if digest(then) != entry["then"] or raised != entry["raises"]:
+            names = ", ".join(type(instruction).__name__ for instruction in then) or raised or "nothing"
+            raise UsageError(f"{os.fspath(path)}, line {number} ({entry['is']}): now {names} follows, then it did not")
+    return len(lines) - 1
+
+
+def digest(instructions: Sequence[Instruction]) -> str:
+    """What is decided, in 16 hexadecimal digits. The bytes of samples and their addresses do not count."""
+    text = json.dumps([_pack(instruction) for instruction in instructions])
+    return xxhash.xxh3_64_hexdigest(text.encode())
+
+
+class _Player:
+    """A `Turn` that is told what a log says, and what follows from its own instructions."""
+
+    def __init__(self, head: dict[str, Any], index: Rows, pages_of: NDArray[np.uint32]) -> None:
+        self._page = int(head["page"])
+        allocator = Allocator(int(head["pages"]) * self._page, self._page)
+        members = Members(head["node"], head["nodes"], head["share_chunks"])
+        residents = Residents(allocator, NoMemory(self._page), pages_of, members.nodes)
+        self._turn = Turn(index, residents, head["chunk_size"], members, head["depth"], head["remote_pages"])
+        self._pages_of = pages_of
+        self._orders: dict[tuple[int, int], Order] = {}
+        self._choice: Choice | None = None
+        self._reads: dict[int, Read] = {}
+        self._reads_for: dict[tuple[int, int, int], ReadFor] = {}
+
+    def play(self, entry: dict[str, Any]) -> tuple[list[Instruction], str | None]:
+        """What follows from an entry: instructions, and the name of the error."""
+        try:
+            if entry["is"] == _STEP:
+                then = self._turn.step(entry["at"], dict(entry["unsent"]))
+            else:
+                then = self._turn.handle(self._unpack_stimulus(entry), entry["at"])
+        except BrandError as error:
+            return [], type(error).__name__
+        for instruction in then:
+            match instruction:
+                case MakePlan(key, order):
+                    self._orders[key] = order
+                case Choice():
+                    self._choice = instruction
+                case Read(number):
+                    self._reads[number] = instruction
+                case ReadFor(node, number, opening):
+                    self._reads_for[node, number, opening] = instruction
+        return then, None
+
+    def _unpack_stimulus(self, entry: dict[str, Any]) -> Stimulus:
+        match entry["is"]:
+            case "PlanMade":
+                key = tuple(entry["key"])
+                plan = self._orders[key].plan(key[1])
+                return PlanMade(key, plan, read_of_sample(plan))
+            case "KeptChosen":
+                assert self._choice is not None
+                return KeptChosen(self._choice.kept(self._pages_of))
+            case "ReadEnded":
+                return ReadEnded(self._reads.pop(entry["read"]), entry["failed"])
+            case "ReadForEnded":
+                return ReadForEnded(self._reads_for.pop(tuple(entry["read"])), _unpack(entry["data"]))
+            case "NodeSays" if entry["message"]["is"] == "Push":
+                sent = {name: _unpack(each) for name, each in entry["message"].items() if name not in ("is", "pages")}
+                data = NoMemory(self._page).take_out(np.zeros(entry["message"]["pages"], np.int32))
+                return NodeSays(entry["node"], peer_messages.Push(**sent, data=data))
+        stimulus: Stimulus = _unpack({name: value for name, value in entry.items() if name not in _OF_ENTRIES})
+        return stimulus
+
+
+_OF_ENTRIES: Final = ("at", "then", "raises")
+
+
+def _describe(turn: Turn) -> dict[str, Any]:
+    residents, members = turn.core.residents, turn.members
+    return {
+        "version": VERSION,
+        "samples": len(residents.pages_of),
+        "chunk_size": turn.core.chunk_size,
+        "page": residents.allocator.page,
+        "pages": residents.allocator.count,
+        "remote_pages": turn.core.remote_pages,
+        "depth": turn.depth,
+        "node": members.node,
+        "nodes": members.nodes,
+        "share_chunks": members.share_chunks,
+    }
+
+
+def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
+    """Without what follows from instructions."""
+    match stimulus:
+        case PlanMade(key):
+            return {"is": "PlanMade", "key": key}
+        case KeptChosen():
+            return {"is": "KeptChosen"}
+        case ReadEnded(read, failed):
+            return {"is": "ReadEnded", "read": read.number, "failed": failed}
+        case ReadForEnded(read, data):
+            return {"is": "ReadForEnded", "read": (read.node, read.number, read.opening), "data": _pack(data)}
+    packed: dict[str, Any] = _pack(stimulus)
+    return packed
+
+
+def _pack(value: Any) -> Any:
+    """Plain values; of what holds the bytes of samples, only how much there is."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes() | memoryview():
+            return {"bytes": base64.b64encode(value).decode()}
+        case np.ndarray():
+            return {"array": value.dtype.str, "bytes": base64.b64encode(value.tobytes()).decode()}
+        case tuple() | list():
+            return [_pack(each) for each in value]
+        case Order():
+            return {"is": "Order", "json": value.to_json()}
+        case BrandError():
+            return f"{type(value).__name__}: {value}"
+        case peer_messages.Push(number, places, missed, data):
+            sent = {"number": number, "places": _pack(places), "missed": _pack(missed), "pages": len(data)}
+            return {"is": "Push", **sent}
+        case Read(number, chunk, offset, size, _, forget, places, heads):
+            return [number, chunk, offset, size, forget, _pack(places), _pack(heads)]
+        case Choice(_, unit, seed, room):
+            return [unit, seed, room]
+    return {"is": type(value).__name__} | {field.name: _pack(getattr(value, field.name)) for field in fields(value)}
+
+
+def _unpack(value: Any) -> Any:
+    """Inverse of `_pack`; lists become tuples."""
+    match value:
+        case {"array": dtype, "bytes": text}:
+            return np.frombuffer(base64.b64decode(text), np.dtype(dtype))
+        case {"bytes": text}:
+            return base64.b64decode(text)
+        case {"is": "Order", "json": order}:
+            return Order.from_json(order)
+        case {"is": name}:
+            return _VALUES[name](**{field: _unpack(each) for field, each in value.items() if field != "is"})
+        case list():
+            return tuple(map(_unpack, value))
+    return value
+
+
+def _parse(path: str | os.PathLike[str], number: int, line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError(f"{Path(path)}, line {number}, is no entry of a record")
+    return found

@@ -1,0 +1,167 @@
+"""What do clients ask of a server? Messages become stimuli; what needs no decision is answered here."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from brand.errors import ProtocolError, UsageError
+from brand.node.decide.lives import Key
+from brand.node.decide.stimuli import (
+    ClientBegins,
+    ClientDivides,
+    ClientDraws,
+    ClientFetches,
+    ClientRegisters,
+    ClientReleases,
+    Stimulus,
+)
+from brand.node.decide.turn import Turn
+from brand.node.memory.arena import Arena
+from brand.node.serve.clients import Clients
+from brand.node.serve.exchange import Exchange
+from brand.node.serve.lifetime import Lifetime
+from brand.node.setup.measure import Layout
+from brand.node.wire import messages
+from brand.node.wire.connection import Channel
+from brand.node.wire.drawing import Drawer
+from brand.node.wire.messages import Kind
+from brand.protocol.order import MAX_EPOCH, Order
+from brand.storage.dataset import StoredDataSet
+
+MAX_REPORTS: Final = 1000
+
+
+class Requests:
+    """Answers the clients of a server at `address`; `tell` takes what has happened to the node."""
+
+    def __init__(
+        self,
+        data: StoredDataSet,
+        address: str,
+        layout: Layout,
+        arena: Arena,
+        turn: Turn,
+        exchange: Exchange | None,
+        lifetime: Lifetime,
+        tell: Callable[[Stimulus], object],
+    ) -> None:
+        self._data, self._address, self._layout, self._arena = data, address, layout, arena
+        self._turn, self._exchange, self._lifetime, self._tell = turn, exchange, lifetime, tell
+        self._started_s = time.monotonic()
+        self._greeted = False
+        self._reports: list[dict[str, Any]] = []
+        """Samples that clients have replaced."""
+
+    def __repr__(self) -> str:
+        return f"Requests({self._address}, {'greeted' if self._greeted else 'not greeted'})"
+
+    @property
+    def greeted(self) -> bool:
+        """Whether a client has come that means to draw; one that only looks is none."""
+        return self._greeted
+
+    def handle(self, clients: Clients, channel: Channel, kind: Kind, body: bytes) -> None:
+        """Do what a message asks. Raises `BrandError` where it asks for what cannot be."""
+        client = channel.number
+        if channel.greeted == (kind == Kind.HELLO):
+            raise ProtocolError("the first message, and no other, is HELLO")
+        match kind:
+            case Kind.HELLO:
+                self._greet(clients, channel, messages.unpack_json(body))
+            case Kind.ORDER:
+                self._register(clients, channel, messages.unpack_json(body))
+            case Kind.BEGIN:
+                run, epoch, position, rank, replicas, batch, processes = messages.unpack_begin(body)
+                key, start = self._key(client, run, epoch), min(position, len(self._data))
+                self._tell(ClientBegins(client, key, start, rank, replicas, batch, processes, channel.drawer))
+            case Kind.POSITIONS:
+                run, epoch, asked = messages.unpack_which(body)
+                self._tell(ClientDivides(client, self._key(client, run, epoch), asked))
+            case Kind.DRAW:
+                run, epoch, positions = messages.unpack_draw(body)
+                self._tell(ClientDraws(client, self._key(client, run, epoch), positions, channel.drawer))
+            case Kind.RELEASE:
+                self._tell(ClientReleases(client, *messages.unpack_release(body)))
+            case Kind.FETCH:
+                if self._exchange is None:
+                    raise UsageError("this server knows no other node from which it could fetch")
+                self._tell(ClientFetches(client, messages.unpack_fetch(body)))
+            case Kind.PEERS:
+                if self._exchange is not None:
+                    self._exchange.connect(messages.unpack_peers(body))
+            case Kind.STATS:
+                clients.send(channel, messages.pack_json(Kind.STATS, self._facts(clients)))
+            case Kind.REPORT:
+                if len(self._reports) < MAX_REPORTS:
+                    self._reports.append(messages.unpack_report(body))
+            case _:
+                raise ProtocolError(f"{kind.name} is not for servers")
+
+    def _greet(self, clients: Clients, channel: Channel, hello: dict[str, Any]) -> None:
+        data, layout, exchange = self._data, self._layout, self._exchange
+        if hello.get("data_set") not in (data.id, None):  # None: a client that only looks
+            here = f"the server at {self._address} serves data set {data.id} ({data.path})"
+            raise UsageError(f"{here}, not {hello.get('data_set')}")
+        owner = hello.get("owner")
+        if owner is not None and self._lifetime.owned:
+            if not isinstance(owner, int) or not 1 < owner < 1 << 31:  # 1 never ends
+                raise ProtocolError(f"process {owner} cannot own a server")
+            self._lifetime.own(owner)
+        self._greeted = self._greeted or hello.get("data_set") is not None
+        channel.greet(Drawer.named(owner, hello.get("worker"), channel.number))
+        welcome = {
+            "data_set": data.id,
+            "process": os.getpid(),
+            "page": layout.allocator.page,
+            "pages": layout.allocator.count,
+            "all_pages": layout.all_pages,
+            "node": layout.members.node,
+            "nodes": layout.members.nodes,
+            "remote_pages": layout.remote_pages,
+            "listens_at": None if exchange is None else exchange.address,
+            "joined": exchange is not None and exchange.connected,
+        }
+        clients.send(channel, messages.pack_json(Kind.HELLO, welcome), self._arena.descriptor)
+
+    def _register(self, clients: Clients, channel: Channel, value: dict[str, Any]) -> None:
+        name, tag, turn = str(value.get("run")), value.get("tag"), value.get("turn")
+        if len(name) > messages.MAX_NAME:
+            raise ProtocolError(f"the name of a run has at most {messages.MAX_NAME} characters")
+        if not isinstance(tag, int | None) or not isinstance(turn, int | None):
+            raise ProtocolError(f"tags and turns are numbers, not {tag!r}, {turn!r}")
+        if "order" not in value:
+            order = self._turn.core.epochs.runs.order_by_tag(name, tag)
+            clients.send(channel, messages.pack_json(Kind.ORDER, {"order": order.to_json()}))
+            return
+        try:
+            order = Order.from_json(value["order"])
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"no order: {error}") from None
+        if order.data_set != self._data.id:
+            raise UsageError(f"the order is of data set {order.data_set}, this is {self._data.id}")
+        self._tell(ClientRegisters(channel.number, order, name, tag, turn))
+
+    def _key(self, client: int, run: int, epoch: int) -> Key:
+        """An epoch that a client may ask for."""
+        if not self._turn.core.epochs.runs.knows(client, run):
+            raise UsageError(f"run {run} was never registered")
+        if epoch > MAX_EPOCH:
+            raise UsageError(f"epoch {epoch}; the last is {MAX_EPOCH:,}")
+        return run, epoch
+
+    def _facts(self, clients: Clients) -> dict[str, Any]:
+        """Statistics of the server, as plain values."""
+        return {
+            "data_set": str(self._data.path),
+            "address": self._address,
+            "process": os.getpid(),
+            "uptime_s": time.monotonic() - self._started_s,
+            "data_bytes": int(self._data.chunk_rows["file_size"].sum()),
+            "clients": len(clients),
+            "replaced": self._reports,
+            **self._turn.core.facts(self._data.mean_bytes),
+            "cluster": None if self._exchange is None else self._exchange.facts(),
+        }

@@ -1,0 +1,243 @@
+"""The node server: one process per node and data set, which reads ahead and answers draws.
+
+One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `Requests`), threads
+(`Work`) and other nodes (`Exchange`) tell it what happens; `Turn` decides; the loop executes its instructions.
+
+The server ends when all the processes that own it have ended (the kernel tells, by pidfd), or when told to.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from brand.errors import BrandError
+from brand.node.decide.answering import ReadFor
+from brand.node.decide.stimuli import ClientLeaves, Stimulus
+from brand.node.decide.tasks import Answer, Choice, Deliver, Divided, Instruction, MakePlan, Number, Read, Refuse, Say
+from brand.node.decide.turn import Turn
+from brand.node.memory.arena import Arena
+from brand.node.memory.residents import Residents
+from brand.node.serve.clients import Clients
+from brand.node.serve.exchange import Exchange, Watch
+from brand.node.serve.executor import Executor
+from brand.node.serve.lifetime import Lifetime
+from brand.node.serve.recording import Recorder
+from brand.node.serve.requests import Requests
+from brand.node.serve.troubles import Troubles
+from brand.node.serve.work import Work
+from brand.node.setup.choose import choose_depth, choose_vector_reader
+from brand.node.setup.measure import lay_out
+from brand.node.setup.memory import Memory
+from brand.node.wire import messages
+from brand.node.wire.messages import Kind
+from brand.node.wire.network import Network
+from brand.storage.dataset import StoredDataSet
+from brand.storage.location import Where
+
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """As which of several nodes a server serves."""
+
+    node: int
+    nodes: int
+    network: Callable[[StoredDataSet, int], Network]
+    """Makes the network, for a data set and the page size of the arena."""
+    remote_memory: Memory = None
+    """How much of the memory other nodes may fill; a tenth by default."""
+
+
+class NodeServer:
+    """Serves one data set at an abstract socket address; as one of several nodes where `among` says so.
+
+    `page_cache`: whether large reads go through the page cache; None: where it can hold all the data. `record` names
+    the file for a log of all decisions (`brand.node.serve.recording`).
+
+    Raises `UsageError` (memory too small, a log that cannot be written), OSError (EADDRINUSE: the address is taken),
+    `FormatError` (no data set).
+    """
+
+    def __init__(
+        self,
+        where: Where,
+        address: str,
+        *,
+        memory: Memory = None,
+        owners: tuple[int, ...] = (),
+        depth: int | None = None,
+        page_cache: bool | None = None,
+        among: Among | None = None,
+        record: str | os.PathLike[str] | None = None,
+    ) -> None:
+        data = StoredDataSet(where)
+        self.address = address
+        self._selector = selectors.DefaultSelector()
+        self._clients = Clients(
+            address, self._selector, lambda *asked: self._requests.handle(*asked), lambda n: self._tell(ClientLeaves(n))
+        )
+        try:
+            node, nodes, remote_memory = (among.node, among.nodes, among.remote_memory) if among else (0, 1, None)
+            layout = lay_out(data, memory, remote_memory, node, nodes)
+            page = layout.allocator.page
+            self._arena = Arena(layout.allocator.count, page)
+            joined = None if among is None else among.network(data, page)
+        except BaseException:
+            self._clients.close()
+            raise
+        depth, chunk_size = depth or choose_depth(data), data.header.chunk_size
+        self._executor = Executor(depth, choose_vector_reader(data, layout.allocator.bytes, page_cache=page_cache))
+        residents = Residents(layout.allocator, self._arena, layout.pages_of, nodes)
+        self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages)
+        self._recorder = None if record is None else Recorder(record, self._turn)
+        self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
+        self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, node)
+        self._work = Work(data, layout.pages_of, self._executor, self._turn.wants_plan, self._tell, self._troubles)
+        self._lifetime = Lifetime(self._selector, owners)
+        self._requests = Requests(
+            data, address, layout, self._arena, self._turn, self._exchange, self._lifetime, self._tell
+        )
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable once the server is told to end."""
+        self._selector.register(self._executor.wake, selectors.EVENT_READ, lambda _: self._executor.finish())
+        self._selector.register(self._stop, selectors.EVENT_READ, lambda _: None)
+        if self._exchange is not None:
+            exchange = self._exchange
+            self._selector.register(exchange.wake, selectors.EVENT_READ, lambda _: exchange.take_events())
+
+    def __repr__(self) -> str:
+        return f"NodeServer({self.address}, {len(self._clients)} clients, {self._turn!r})"
+
+    @property
+    def memory(self) -> int:
+        """Size of the arena in bytes."""
+        return self._turn.core.residents.allocator.bytes
+
+    @property
+    def listens_at(self) -> str | None:
+        """Where other nodes reach this one, `host:port`; None where it is alone."""
+        return None if self._exchange is None else self._exchange.address
+
+    def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
+        """Where the servers of the other nodes listen; nothing happens where that is known. See `Exchange.connect`."""
+        if self._exchange is not None:
+            self._exchange.connect(addresses, watch)
+
+    def run(self) -> None:
+        """Serve until stopped, or until no owner is left."""
+        why = "it was told to end, by a signal or by its launcher"
+        try:
+            while not self._stopped() and not self._over():
+                for key, events in self._selector.select(self._patience()):
+                    callback: Callable[[int], None] = key.data
+                    callback(events)
+                self._step()
+        except BaseException as error:
+            why = f"of an error, {type(error).__name__}: {error}"
+            raise
+        finally:
+            self._close(why)
+
+    def stop(self) -> None:
+        """End `run`, from any thread or signal handler."""
+        with suppress(OSError):
+            os.eventfd_write(self._stop, 1)
+
+    def _stopped(self) -> bool:
+        with suppress(BlockingIOError):
+            return os.eventfd_read(self._stop) > 0
+        return False
+
+    def _over(self) -> bool:
+        """Whether no process needs this server any more."""
+        peers = self._turn.core.peers
+        used = len(self._clients) > 0 or peers.any_asks
+        starting = not self._requests.greeted or not peers.complete
+        return self._lifetime.over(time.monotonic(), used=used, starting=starting)
+
+    def _patience(self) -> float | None:
+        """How long the loop may sleep where nothing happens."""
+        if not self._turn.idle:
+            return _POLL_S
+        if self._lifetime.owned and not len(self._clients):
+            return 1.0
+        return 1.0 if self._clients.half or self._troubles.pending else None
+
+    def _tell(self, stimulus: Stimulus) -> None:
+        """Something has happened. Raises as `Turn.handle`."""
+        now_s, instructions, refused = time.monotonic(), list[Instruction](), None
+        try:
+            instructions = self._turn.handle(stimulus, now_s)
+        except BrandError as error:
+            refused = error
+            raise
+        finally:
+            if self._recorder is not None:
+                self._recorder.told(now_s, stimulus, instructions, refused)
+        for instruction in instructions:
+            self._do(instruction)
+
+    def _step(self) -> None:
+        """Do all that can be done now."""
+        now_s, unsent = time.monotonic(), {} if self._exchange is None else self._exchange.unsent()
+        instructions = self._turn.step(now_s, unsent)
+        if self._recorder is not None:
+            self._recorder.stepped(now_s, unsent, instructions)
+        for instruction in instructions:
+            self._do(instruction)
+        self._clients.tend(now_s)
+        self._troubles.tend(self._turn.core, now_s)
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case MakePlan():
+                self._work.make_plan(instruction)
+            case Choice():
+                self._work.choose(instruction)
+            case Read():
+                self._work.read(instruction)
+            case ReadFor():
+                self._work.read_for(instruction)
+            case Say():
+                assert self._exchange is not None
+                self._exchange.say(instruction)
+            case Answer(client, lease, places, state, counts, pages):
+                self._reply(client, messages.pack_lease(lease, places, state, counts, pages))
+            case Number(client, run):
+                self._reply(client, messages.pack_json(Kind.ORDER, {"number": run}))
+            case Divided(client, positions):
+                self._reply(client, messages.pack_positions(positions))
+            case Deliver(client, samples):
+                self._reply(client, messages.frame(Kind.FETCH, samples))
+            case Refuse(client, error):
+                self._refuse(client, error)
+
+    def _reply(self, client: int, message: bytes) -> None:
+        channel = self._clients.get(client)
+        if channel is not None and not channel.closing:
+            self._clients.send(channel, message)
+
+    def _refuse(self, client: int, error: BrandError) -> None:
+        channel = self._clients.get(client)
+        if channel is not None and not channel.closing:
+            self._clients.refuse(channel, error, time.monotonic())
+
+    def _close(self, why: str) -> None:
+        self._clients.close(why)
+        if self._exchange is not None:
+            self._exchange.close()
+        self._executor.close()
+        self._troubles.close(time.monotonic())
+        if self._recorder is not None:
+            self._recorder.close()
+        self._lifetime.close()
+        self._selector.close()
+        os.close(self._stop)
+        self._arena.close()

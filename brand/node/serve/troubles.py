@@ -1,0 +1,99 @@
+"""What does the log say of storage that fails or stalls? A line when it begins, and counts while it goes on.
+
+`late_draws` decides which draws wait too long, and for what; `Troubles` has the words and gives them to the log. The
+server's loop calls it with its clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from brand.node.decide.core import Core
+from brand.node.decide.late import LATE_S, Late, late_draws
+from brand.node.serve.repeats import Repeats
+from brand.printable import printable
+
+EVERY_S: Final = 30.0
+"""How often the log sums up what goes on."""
+LOOK_EVERY_S: Final = 0.5
+
+log = logging.getLogger("brand.node")
+
+
+class Troubles:
+    """Says what goes wrong on this node, to the loop's clock.
+
+    `file_of` is the path of a chunk, `process_of` the process of a client.
+    """
+
+    def __init__(
+        self, file_of: Callable[[int], str], process_of: Callable[[int], int], chunk_size: int, node: int = 0
+    ) -> None:
+        self._file_of, self._process_of = file_of, process_of
+        self._chunk_size, self._node = chunk_size, node
+        self._repeats = Repeats[str](EVERY_S)
+        self._latest: dict[str, str] = {}
+        """What was last said or counted, by kind."""
+        self._told: dict[int, float] = {}
+        """Draws that the log has heard of: their clients, and since when they wait."""
+        self._look_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"Troubles({self._repeats.counted} counted and not told, late draws of clients {sorted(self._told)})"
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to be summed up later."""
+        return self._repeats.counted > 0
+
+    def read_failed(self, path: str, error: BaseException, now_s: float) -> None:
+        """A large read has failed; its samples are read exactly."""
+        kind = getattr(error, "strerror", None) or type(error).__name__
+        self._say(kind, f"{printable(path)} cannot be read as a whole: {printable(kind)}", now_s)
+
+    def tend(self, core: Core, now_s: float) -> None:
+        """Say what the epochs find wrong, and, looking now and then, which draws wait too long and what was counted."""
+        for notice in core.epochs.runs.take_notices():
+            log.warning("%s", printable(notice))
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + LOOK_EVERY_S
+        found = late_draws(core, self._chunk_size, self._node, now_s)
+        late = {one.client: one for one in found}
+        for client, one in late.items():
+            if self._told.get(client) != one.since_s:
+                self._say("late", self._waits(one, now_s), now_s)
+        self._told = {client: one.since_s for client, one in late.items()}
+        for kind, count, seconds in self._repeats.overdue(now_s):
+            self._sum_up(kind, count, seconds)
+
+    def close(self, now_s: float) -> None:
+        """Sum up what is left."""
+        for kind, count, seconds in self._repeats.rest(now_s):
+            self._sum_up(kind, count, seconds)
+
+    def _waits(self, late: Late, now_s: float) -> str:
+        """Who waits for what."""
+        who = f"process {self._process_of(late.client)}"
+        who = who if late.rank is None else f"rank {late.rank} of {late.replicas} ({who})"
+        what = "the order of the epoch is still being worked out"
+        if late.chunk is not None:
+            file = printable(self._file_of(late.chunk))
+            what = {
+                "read": f"the storage has not answered a read of {file}",
+                "memory": f"a read of {file} has not begun, as reads before it have not ended or memory is full",
+                "node": f"node {late.node} has not sent a sample of {file}",
+            }[late.cause]
+        waited = f"has waited {now_s - late.since_s:.0f} s for position {late.position:,} of epoch {late.epoch}"
+        return f"{who} {waited}: {what}"
+
+    def _say(self, kind: str, text: str, now_s: float) -> None:
+        self._latest[kind] = text
+        if self._repeats.tell(kind, now_s):
+            log.warning("%s", text)
+
+    def _sum_up(self, kind: str, count: int, seconds: float) -> None:
+        what = f"draws have waited longer than {LATE_S:.0f} s" if kind == "late" else "reads have failed"
+        log.warning("%d more %s within %.0f s; the last: %s", count, what, seconds, self._latest[kind])

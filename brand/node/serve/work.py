@@ -1,0 +1,86 @@
+"""How are plans made and samples read, while the server's loop goes on? In the threads of `Executor`.
+
+Results come back as stimuli (`tell`), by the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.answering import ReadFor
+from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus
+from brand.node.decide.tasks import Choice, MakePlan, Read
+from brand.node.serve.executor import Executor
+from brand.node.serve.troubles import Troubles
+from brand.node.wire.samples import pack_samples
+from brand.protocol.plan import read_of_sample
+from brand.storage.dataset import StoredDataSet
+from brand.storage.vectored import VectorReader
+
+
+class Work:
+    """Instructions that take time. `wants_plan` says whether a plan is still of use."""
+
+    def __init__(
+        self,
+        data: StoredDataSet,
+        pages_of: NDArray[np.uint32],
+        executor: Executor,
+        wants_plan: Callable[[MakePlan], bool],
+        tell: Callable[[Stimulus], object],
+        troubles: Troubles,
+    ) -> None:
+        self._data, self._pages_of, self._executor = data, pages_of, executor
+        self._wants_plan, self._tell, self._troubles = wants_plan, tell, troubles
+
+    def make_plan(self, wanted: MakePlan) -> None:
+        """Make the plan of an epoch, if it is still wanted when the planner comes to it."""
+
+        def make(_: object) -> PlanMade | None:
+            if not self._wants_plan(wanted):
+                return None
+            plan = wanted.order.plan(wanted.key[1])
+            return PlanMade(wanted.key, plan, read_of_sample(plan))
+
+        self._executor.plan(make, self._made)
+
+    def choose(self, choice: Choice) -> None:
+        """Choose which samples are kept."""
+        self._executor.plan(lambda _: KeptChosen(choice.kept(self._pages_of)), self._made)
+
+    def read(self, read: Read) -> None:
+        """Read samples into memory."""
+        path = self._data.location.chunk_file(read.chunk)
+
+        def job(reader: VectorReader | None) -> None:
+            assert reader is not None
+            self._data.check_tables(read.places.astype(np.int64), close=True)  # each of many threads would keep some
+            reader.scatter(read.chunk, read.offset, read.size, read.vector, forget=read.forget)
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self._troubles.read_failed(path, error, time.monotonic())
+            self._tell(ReadEnded(read, failed=error is not None))
+
+        self._executor.read(job, done)
+
+    def read_for(self, read: ReadFor) -> None:
+        """Read samples exactly for another node; those that cannot be read are left out."""
+
+        def done(data: Any, error: BaseException | None) -> None:
+            if error is not None:
+                raise error  # what storage says is told by what is left out: a bug
+            self._tell(ReadForEnded(read, data))
+
+        self._executor.read(lambda _: pack_samples(self._data.stored_bytes(read.places)), done)
+
+    def _made(self, result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            raise error  # plans are pure: a bug, and no server is better than a wrong one
+        if result is not None:
+            self._tell(result)

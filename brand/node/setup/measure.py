@@ -1,0 +1,76 @@
+"""What does a server know of its data and its memory before anything runs? Pages, their number, and the other nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.decide.members import Members
+from brand.node.memory.allocator import Allocator
+from brand.node.memory.pages import arena_bytes, page_bytes, pages_needed
+from brand.node.setup.memory import Memory, memory_bytes, remote_bytes
+from brand.protocol.mapping import Mapping
+from brand.storage.dataset import StoredDataSet
+
+_STEP: Final = 1 << 18
+"""Rows of the index that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a server's memory is divided, and whose the samples are."""
+
+    allocator: Allocator
+    pages_of: NDArray[np.uint32]
+    """Pages of each place's sample, shape (samples,)."""
+    all_pages: int
+    """Pages that all samples would take."""
+    members: Members
+    remote_pages: int
+    """Pages that other nodes may fill."""
+
+
+def lay_out(data: StoredDataSet, memory: Memory, remote_memory: Memory, node: int, nodes: int) -> Layout:
+    """The layout of the server that is `node` of `nodes`. Raises `UsageError`, `FormatError`."""
+    page, pages_of = measure_pages(data)
+    every = arena_bytes(pages_of, page)
+    limit = memory_bytes(memory, every)
+    # A number of bytes is a hard limit; a share of very little data still means that something fits.
+    allocator = Allocator(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
+    remote_pages = remote_bytes(remote_memory, allocator.bytes) // page if nodes > 1 else 0
+    return Layout(allocator, pages_of, every // page, members_of(data, node, nodes), remote_pages)
+
+
+def measure_pages(data: StoredDataSet) -> tuple[int, NDArray[np.uint32]]:
+    """Page size, and pages of each place. Goes through the index once, so that it is in the page cache from now on.
+
+    A row whose sizes cannot be counts as an empty sample: the server asks for no memory by it, and does not read it.
+    Raises `FormatError`.
+    """
+    samples = len(data)
+    sizes = np.empty(samples, np.uint32)
+    for first in range(0, samples, _STEP):
+        rows = data.rows(first, min(first + _STEP, samples))
+        possible = (rows["size"] <= rows["raw_size"]) & (rows["raw_size"] <= data.manifest.largest_sample)
+        sizes[first : first + len(rows)] = np.where(possible, rows["size"], 0)
+    page = page_bytes(float(sizes.mean()))
+    return page, pages_needed(sizes, page)
+
+
+def members_of(data: StoredDataSet, node: int, nodes: int) -> Members:
+    """The nodes that serve a data set, or each its share of it. Raises `UsageError` where this is another's share."""
+    share = data.share
+    if share is None:
+        return Members(node, nodes)
+    if (share.node, share.nodes) != (node, nodes):
+        has = f"is the share of node {share.node} of {share.nodes}"
+        raise UsageError(f"{data.path} {has}, and this is node {node} of {nodes}")
+    members = Members(node, nodes, share.group_chunks)
+    owners = members.owners(Mapping(len(data), data.header.chunk_size, 1)).of_chunk
+    if owners is not None and not np.array_equal(owners, share.owners(np.arange(len(owners)))):
+        raise UsageError(f"{data.path} was divided in another way than this version knows; divide the data set again")
+    return members

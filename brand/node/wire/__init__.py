@@ -1,0 +1,9 @@
+"""What do processes say to each other, and who is at the other end?
+
+messages       between clients and a server
+peer_messages  between node servers
+drawing        what is said of those that draw
+samples        stored bytes of samples, some of which may be missing
+connection     Unix sockets: addresses, and bytes to messages
+network        the seam to whatever carries messages between nodes
+"""

@@ -1,0 +1,169 @@
+"""A Unix socket between processes of one user: who is there, and where do messages begin and end?
+
+Addresses are abstract (`unix:@name`): nothing in the file system, nothing left behind. Both sides ask the kernel for
+the other's user before the first byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from brand.errors import ProtocolError, UsageError
+from brand.node.wire.drawing import Drawer
+from brand.node.wire.messages import HEAD, MAX_REQUEST, Kind, parse_head
+
+PREFIX: Final = "unix:@"
+_CREDENTIALS: Final = struct.Struct("3i")
+_CHUNK: Final = 1 << 18
+
+
+def socket_name(address: str) -> bytes:
+    """The kernel's name of an address such as `unix:@name`. Raises `UsageError`."""
+    name = address.removeprefix(PREFIX).encode()
+    if not address.startswith(PREFIX) or not 0 < len(name) < 100 or b"\0" in name:
+        raise UsageError(f"server={address!r}: an address looks like 'unix:@name', as `brand serve` prints it")
+    return b"\0" + name
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket. Raises OSError (EADDRINUSE: somebody listens there already)."""
+    name = socket_name(address)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        listener.bind(name)
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def own_addresses(table: Path = Path("/proc/net/unix")) -> list[str]:
+    """Names at which node servers of this user listen, one for each server: `own_address` has made them."""
+    prefix = _own_prefix().removeprefix("unix:")
+    names = {line.split()[-1] for line in table.read_text().splitlines() if line.split()[-1].startswith(prefix)}
+    return sorted(f"unix:{name}" for name in names)
+
+
+def own_address(facts: bytes) -> str:
+    """An address for a server of this user, from what tells it from others."""
+    return f"{_own_prefix()}{hashlib.blake2s(facts, digest_size=8).hexdigest()}"
+
+
+def second_address(address: str) -> str | None:
+    """Where a server listens besides, so that `own_addresses` finds it whatever its address is.
+
+    None where that is found already.
+    """
+    return None if address.startswith(_own_prefix()) else own_address(address.encode())
+
+
+def _own_prefix() -> str:
+    return f"{PREFIX}brand-{os.getuid()}-"
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end, as the kernel knows them."""
+    process, user, _ = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return process, user
+
+
+def same_user(connection: socket.socket) -> bool:
+    """Whether the process at the other end is this user's."""
+    return peer(connection)[1] == os.geteuid()
+
+
+class Channel:
+    """The server's end of one connection: bytes in, messages out; messages in, bytes out. Never waits."""
+
+    def __init__(self, number: int, connection: socket.socket) -> None:
+        self.number, self.socket = number, connection
+        self.greeted = False
+        self.drawer: Drawer | None = None
+        """The process at the other end, as it said."""
+        self.closing = False
+        """Closed as soon as all is sent."""
+        self.began_s = time.monotonic()
+        """When the message began that is not whole yet, or the connection."""
+        self._inbox, self._outbox = bytearray(), bytearray()
+
+    def __repr__(self) -> str:
+        state = "closing" if self.closing else "greeted" if self.greeted else "not greeted"
+        return f"Channel({self.number}, {state}, {len(self._inbox)} B in, {len(self._outbox)} B out)"
+
+    def greet(self, drawer: Drawer | None) -> None:
+        """The client has said hello, and who draws."""
+        self.greeted, self.drawer = True, drawer
+
+    def end(self, now_s: float) -> None:
+        """The connection is closed as soon as all is sent, or after a while."""
+        self.closing, self.began_s = True, now_s
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the client has not taken yet."""
+        return len(self._outbox)
+
+    @property
+    def half(self) -> bool:
+        """Whether a message has begun and not ended, or nothing was said yet."""
+        return bool(self._inbox) or not self.greeted or self.closing
+
+    def receive(self) -> bool:
+        """Take what is there; False where the client has hung up."""
+        try:
+            data = self.socket.recv(_CHUNK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if not self._inbox:
+            self.began_s = time.monotonic()
+        self._inbox += data
+        return bool(data)
+
+    def messages(self) -> Iterator[tuple[Kind, bytes]]:
+        """Whole messages that have come in. Raises `ProtocolError`."""
+        while len(self._inbox) >= HEAD.size:
+            kind, length = parse_head(self._inbox[: HEAD.size], MAX_REQUEST)
+            end = HEAD.size + length
+            if len(self._inbox) < end:
+                return
+            body = bytes(self._inbox[HEAD.size : end])
+            del self._inbox[:end]
+            self.began_s = time.monotonic()
+            yield kind, body
+        if len(self._inbox) > HEAD.size + MAX_REQUEST:
+            raise ProtocolError("more than a message")
+
+    def send(self, message: bytes, descriptor: int | None = None) -> bool:
+        """Send, or keep for `flush`; False where the client has hung up."""
+        if descriptor is not None:  # the first message of all, so nothing is waiting
+            try:
+                sent = socket.send_fds(self.socket, [message], [descriptor])
+            except OSError:
+                return False
+            self._outbox += message[sent:]
+            return True
+        self._outbox += message
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Send what is waiting; False where the client has hung up."""
+        try:
+            while self._outbox:
+                del self._outbox[: self.socket.send(self._outbox)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,325 @@
+"""What do node servers say to each other? Typed, never pickled, each a message of its own (docs/protocols.md).
+
+    u16 kind | u16 version | body
+
+On a stream that a node has opened it asks, by DRAWING, FORGET, ROOM, REQUEST and FETCH; the owner answers by PUSH,
+FETCHED and REFUSED. Rare bodies are JSON, the others packed numbers and the pages of samples. Every field is checked,
+and what does not fit raises `ProtocolError`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError
+from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REPLICAS, unpack_json
+from brand.protocol.order import MAX_EPOCH, Order
+from brand.protocol.tickets import MAX_POSITIONS
+
+VERSION: Final = 1
+MAX_REASON: Final = 1000
+MAX_ROOM: Final = 1 << 62
+_HEAD: Final = struct.Struct("<HH")
+_ROOM: Final = struct.Struct("<Q")
+_REQUEST: Final = struct.Struct("<IQ")
+_FETCH: Final = struct.Struct("<Q")
+_PUSH: Final = struct.Struct("<III")
+_FETCHED: Final = struct.Struct("<QQQ")
+
+
+class PeerKind(IntEnum):
+    """Kinds of messages."""
+
+    DRAWING = 1
+    """What the asking node's ranks draw of an epoch."""
+    FORGET = 2
+    """It has no use for this epoch any more, or for this run."""
+    ROOM = 3
+    """It has room for so many pages in all."""
+    REQUEST = 4
+    """These positions are drawn; and the room."""
+    FETCH = 5
+    """These samples, by name."""
+    PUSH = 6
+    """Samples of an epoch, and those that will not be sent."""
+    FETCHED = 7
+    """A part of what was fetched."""
+    REFUSED = 8
+    """Why a run cannot be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A DRAWING."""
+
+    drawing: Drawing
+    asks: bool
+    """Whether the asking node asks for its samples; else they are sent unasked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A FORGET, or what a REFUSED is about."""
+
+    name: str
+    """Of the run."""
+    order: Order
+    epoch: int | None
+    """None: all of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A ROOM."""
+
+    pages: int
+    """In all, since the stream was opened."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """A REQUEST."""
+
+    number: int
+    """Of the epoch, as the asking node counts."""
+    room: int
+    """As in `Room`."""
+    positions: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetch:
+    """A FETCH."""
+
+    number: int
+    """Of the question."""
+    places: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Push:
+    """A PUSH."""
+
+    number: int
+    """Of the epoch, as the asking node counts."""
+    places: NDArray[np.int64]
+    missed: NDArray[np.int64]
+    """Places that will not be sent."""
+    data: NDArray[np.uint8]
+    """Pages of the samples, one sample after the other, shape (pages, page size)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched:
+    """A FETCHED: a part of the answer to a question."""
+
+    number: int
+    """Of the question."""
+    size: int
+    """Bytes of the whole answer."""
+    offset: int
+    """Where this part begins in it."""
+    part: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A REFUSED."""
+
+    about: Forgotten
+    reason: str
+
+
+Question = Told | Forgotten | Room | Request | Fetch
+"""What a node says on a stream that it has opened."""
+Reply = Push | Fetched | Refused
+"""What a node says on a stream that another node has opened."""
+
+
+def pack(message: Question | Reply) -> bytes:
+    """A message as it travels."""
+    match message:
+        case Told():
+            return _pack_drawing(message)
+        case Forgotten(name, order, epoch):
+            return _json(PeerKind.FORGET, _names(name, order, epoch))
+        case Room(pages):
+            return _frame(PeerKind.ROOM, _ROOM.pack(pages))
+        case Request(number, room, positions):
+            return _frame(PeerKind.REQUEST, _REQUEST.pack(number, room), positions.tobytes())
+        case Fetch(number, places):
+            return _frame(PeerKind.FETCH, _FETCH.pack(number), places.tobytes())
+        case Push(number, places, missed, data):
+            head = _PUSH.pack(number, len(places), len(missed))
+            return _frame(PeerKind.PUSH, head, places.tobytes(), missed.tobytes(), data.data)
+        case Fetched(number, size, offset, part):
+            return _frame(PeerKind.FETCHED, _FETCHED.pack(number, size, offset), part)
+        case Refused(about, reason):
+            names = _names(about.name, about.order, about.epoch)
+            return _json(PeerKind.REFUSED, {**names, "reason": reason[:MAX_REASON]})
+
+
+def unpack_question(message: bytes, node: int) -> Question:
+    """What a node has said on a stream that it has opened. Raises `ProtocolError`."""
+    kind, body = _kind_of(message)
+    match kind:
+        case PeerKind.DRAWING:
+            return _unpack_drawing(body, node)
+        case PeerKind.FORGET:
+            return Forgotten(*_run(unpack_json(body)))
+        case PeerKind.ROOM:
+            if len(body) != _ROOM.size:
+                raise ProtocolError(f"room of {len(body)} bytes")
+            return Room(_pages(*_ROOM.unpack(body)))
+        case PeerKind.REQUEST:
+            positions = _array(body, _REQUEST.size, "a request")
+            number, room = _REQUEST.unpack_from(body)
+            return Request(number, _pages(room), positions)
+        case PeerKind.FETCH:
+            places = _array(body, _FETCH.size, "a fetch")
+            return Fetch(_FETCH.unpack_from(body)[0], places)
+        case _:
+            raise ProtocolError(f"{kind.name} is not for owners")
+
+
+def unpack_reply(message: bytes, page: int) -> Reply:
+    """What a node has said on a stream that this one has opened; pages have `page` bytes. Raises `ProtocolError`."""
+    kind, body = _kind_of(message)
+    match kind:
+        case PeerKind.PUSH:
+            return _unpack_push(body, page)
+        case PeerKind.FETCHED:
+            if len(body) < _FETCHED.size:
+                raise ProtocolError("half an answer")
+            number, size, offset = _FETCHED.unpack_from(body)
+            part = body[_FETCHED.size :]
+            if offset + len(part) > size:
+                raise ProtocolError("an answer beyond its end")
+            return Fetched(number, size, offset, part)
+        case PeerKind.REFUSED:
+            value = unpack_json(body)
+            return Refused(Forgotten(*_run(value)), str(value.get("reason"))[:MAX_REASON])
+        case _:
+            raise ProtocolError(f"{kind.name} is not for those who ask")
+
+
+def _kind_of(message: bytes) -> tuple[PeerKind, memoryview]:
+    """Kind and body. Raises `ProtocolError`."""
+    if len(message) < _HEAD.size:
+        raise ProtocolError("half a message")
+    kind, version = _HEAD.unpack_from(message)
+    if version != VERSION:
+        raise ProtocolError(f"the other node speaks version {version} of the protocol, this one {VERSION}")
+    if kind not in PeerKind.__members__.values():
+        raise ProtocolError(f"no message is of kind {kind}")
+    return PeerKind(kind), memoryview(message)[_HEAD.size :]
+
+
+def _pack_drawing(told: Told) -> bytes:
+    drawing, begin = told.drawing, told.drawing.begin
+    facts = {
+        **_names(drawing.name, drawing.order, drawing.epoch),
+        "start": begin.start,
+        "replicas": begin.replicas,
+        "ranks": list(begin.ranks),
+        "batch": begin.batch,
+        "times": begin.times,
+        "front": begin.front,
+        "largest": begin.largest,
+        "number": drawing.number,
+        "asks": told.asks,
+        "turn": drawing.turn,
+    }
+    return _json(PeerKind.DRAWING, facts)
+
+
+def _unpack_drawing(body: memoryview, node: int) -> Told:
+    value = unpack_json(body)
+    name, order, epoch = _run(value)
+    if epoch is None:
+        raise ProtocolError("an epoch is missing")
+    replicas = _whole(value, "replicas", MAX_REPLICAS, least=1)
+    ranks = value.get("ranks")
+    if not isinstance(ranks, list) or not 0 < len(ranks) <= replicas or len({*map(str, ranks)}) != len(ranks):
+        raise ProtocolError("ranks that are no list of ranks")
+    if not all(type(rank) is int and 0 <= rank < replicas for rank in ranks):
+        raise ProtocolError(f"ranks are from 0 to {replicas - 1}")
+    asks = value.get("asks")
+    if not isinstance(asks, bool):
+        raise ProtocolError("whether the node asks is missing")
+    begin = Begin(
+        _whole(value, "start", order.samples),
+        replicas,
+        tuple(ranks),
+        _whole(value, "batch", MAX_POSITIONS),
+        node,
+        _whole(value, "times", 1 << 31),
+        _whole(value, "front", order.samples),
+        _whole(value, "largest", 1 << 31),
+    )
+    turn = None if value.get("turn") is None else _whole(value, "turn", 1 << 31)
+    return Told(Drawing(name, turn, order, epoch, begin, _whole(value, "number", (1 << 32) - 1)), asks)
+
+
+def _unpack_push(body: memoryview, page: int) -> Push:
+    if len(body) < _PUSH.size:
+        raise ProtocolError("half a push")
+    number, sent, missed = _PUSH.unpack_from(body)
+    end = _PUSH.size + 8 * (sent + missed)
+    if len(body) < end or (len(body) - end) % page:
+        raise ProtocolError("a push whose parts do not add up")
+    places = np.frombuffer(body, np.int64, sent + missed, _PUSH.size)
+    data = np.frombuffer(body, np.uint8, offset=end).reshape(-1, page)
+    return Push(number, places[:sent], places[sent:], data)
+
+
+def _names(name: str, order: Order, epoch: int | None) -> dict[str, Any]:
+    return {"run": name, "order": order.to_json(), "epoch": epoch}
+
+
+def _run(value: dict[str, Any]) -> tuple[str, Order, int | None]:
+    name, epoch = value.get("run"), value.get("epoch")
+    if not isinstance(name, str) or len(name) > MAX_NAME:
+        raise ProtocolError(f"the name of a run is text of at most {MAX_NAME} characters")
+    try:
+        order = Order.from_json(value.get("order"))
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"no order: {error}") from None
+    return name, order, None if epoch is None else _whole(value, "epoch", MAX_EPOCH)
+
+
+def _whole(value: dict[str, Any], name: str, most: int, *, least: int = 0) -> int:
+    number = value.get(name)
+    if type(number) is not int or not least <= number <= most:
+        raise ProtocolError(f"{name} is {str(number)[:40]}, not a whole number from {least} to {most:,}")
+    return number
+
+
+def _pages(number: int) -> int:
+    if number > MAX_ROOM:
+        raise ProtocolError(f"room for {number:,} pages")
+    return number
+
+
+def _array(body: memoryview, start: int, what: str) -> NDArray[np.int64]:
+    """Numbers from `start` to the end, one at least."""
+    rest = len(body) - start
+    if rest < 8 or rest % 8 or rest // 8 > MAX_DRAW:
+        raise ProtocolError(f"{what} of {len(body)} bytes")
+    return np.frombuffer(body, np.int64, offset=start)
+
+
+def _json(kind: PeerKind, value: Any) -> bytes:
+    return _frame(kind, json.dumps(value).encode())
+
+
+def _frame(kind: PeerKind, *parts: bytes | memoryview) -> bytes:
+    return b"".join((_HEAD.pack(kind, VERSION), *parts))
