@@ -122,7 +122,7 @@ def test_where_everything_fits_each_sample_is_read_once() -> None:
     for epoch in range(3):
         world_.begin(1, run, epoch)
         assert draw(world_, 1, run, epoch, range(SAMPLES)) == 1.0
-    assert world_.core.counters.read_samples == SAMPLES
+    assert world_.core.counters.reads.read_samples == SAMPLES
 
 
 @pytest.mark.slow

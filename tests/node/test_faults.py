@@ -207,7 +207,7 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
     try:
 
         def draw() -> None:
-            connection = data_set._node._connect(os.getpid())
+            connection = data_set._node._connector.connect(os.getpid())
             everybody.wait()
             data_set._node._idle.append(connection)
 

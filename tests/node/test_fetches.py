@@ -11,7 +11,7 @@ from hypothesis import given
 
 from brand.errors import ProtocolError, UnreachableError
 from brand.node.decide import fetches
-from brand.node.decide.counters import Counters
+from brand.node.decide.counters import NodeCounters
 from brand.node.decide.fetches import Fetches
 from brand.node.decide.members import Members
 from brand.node.decide.tasks import Deliver, Refuse
@@ -26,7 +26,7 @@ SIZES = [7 * place % 30 for place in range(40)]
 
 def made() -> Fetches:
     """Node 1 of three: it owns the places 16 to 27."""
-    return Fetches(Index(SIZES, 4), Members(1, 3).owners(MAPPING), 40, Counters())
+    return Fetches(Index(SIZES, 4), Members(1, 3).owners(MAPPING), 40, NodeCounters())
 
 
 def array(*places: int) -> Any:

@@ -41,6 +41,7 @@ from brand.node.memory.arena import Arena
 from brand.node.memory.leases import MAX_LEASES
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.pages import pages_needed
+from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.serve.exchange import Exchange
 from brand.node.serve.recording import Recorder
@@ -149,7 +150,7 @@ class World:
         self.pages_of = pages_needed(self.index.sizes, PAGE)
         self.allocator = Allocator(self.pages * PAGE, PAGE)
         self.arena = Arena(self.allocator.count, PAGE)
-        residents = Residents(self.allocator, self.arena, self.pages_of, self.members.nodes)
+        residents = Residents(Pool(self.allocator, self.arena, self.pages_of), self.members.nodes)
         self.turn = Turn(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages)
         self.core = self.turn.core
         self.exchange: Exchange | None = None
@@ -406,7 +407,7 @@ class World:
         epochs = self.epochs()
         for draw in self.core.draws.waiting:
             live = epochs.get(draw.key)
-            if live is not None and self.core.epochs.agreed(draw.key):
+            if live is not None and self.core.epochs.runs[draw.key[0]].agreed_on(draw.key[1], self.members.node):
                 places = live.epoch.plan.sample_of[draw.positions]
                 if not live.epoch.states.waited_for(places).any():
                     return True
@@ -487,6 +488,6 @@ class World:
 
         known = set(self.runs) if self.network is None else set(core.epochs.runs)  # other nodes are clients, too
         assert {run for run, _ in core.epochs.lives} <= known
-        given = core.counters.from_memory + core.counters.exact
+        given = core.counters.draws.from_memory + core.counters.draws.exact
         waiting = sum(len(draw.positions) for draw in core.draws.waiting)
-        assert core.counters.draws == given + waiting + self.unanswered
+        assert core.counters.draws.draws == given + waiting + self.unanswered

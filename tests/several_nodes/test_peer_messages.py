@@ -175,7 +175,7 @@ def turn(server: NodeServer) -> None:
     """What the loop does after something has come."""
     assert server._exchange is not None
     server._exchange.take_events()
-    server._executor.finish()
+    server._work.finish()
     server._step()
 
 
@@ -224,12 +224,12 @@ def test_whatever_a_node_says_the_server_goes_on(
     """Each handler, in any order and state: a message is taken, or the stream is hung up on; memory stays accounted."""
     server, made = served
     order = order_of(texts)
-    message = data.draw(messages(order, residents_of(server).allocator.page))
+    message = data.draw(messages(order, residents_of(server).pool.allocator.page))
     made.coming.append(Received(Stream(1, asks), message))
     turn(server)
     made.sent.clear()
-    free = residents_of(server).allocator.free
-    assert 0 <= free < residents_of(server).allocator.count
+    free = residents_of(server).pool.allocator.free
+    assert 0 <= free < residents_of(server).pool.allocator.count
     assert server._turn.core.receiving.reserve() >= 0
 
 
@@ -251,17 +251,17 @@ def test_a_push_that_nobody_waits_for_is_no_harm(served: tuple[NodeServer, Wire]
     server, made = served
     turn(server)
     pages = int(residents_of(server).pages_of[700])
-    data = np.zeros((pages, residents_of(server).allocator.page), np.uint8)
+    data = np.zeros((pages, residents_of(server).pool.allocator.page), np.uint8)
     came = Received(Stream(1, asks=True), wire.pack(wire.Push(99, array([700]), array([]), data)))
-    free = residents_of(server).allocator.free
+    free = residents_of(server).pool.allocator.free
     made.hung_up.clear()
     for _ in range(2):
         made.coming.append(came)
         turn(server)
-    assert (residents_of(server).allocator.free, made.hung_up) == (free, [])
+    assert (residents_of(server).pool.allocator.free, made.hung_up) == (free, [])
     made.coming += [came] * (2 + server._turn.core.remote_pages // pages)
     turn(server)
-    assert (residents_of(server).allocator.free, made.hung_up[:1]) == (free, [Stream(1, asks=True)])
+    assert (residents_of(server).pool.allocator.free, made.hung_up[:1]) == (free, [Stream(1, asks=True)])
 
 
 def test_a_peer_that_lies(texts: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_peer_that_lies(texts: Path) -> None:
     data, order = StoredDataSet(texts), order_of(texts)
     with serving(texts) as (server, made):
         turn(server)
-        core, page = server._turn.core, residents_of(server).allocator.page
+        core, page = server._turn.core, residents_of(server).pool.allocator.page
         run = core.epochs.runs.register(1, order, "run", None)
         core.epochs.begin_here(1, (run, 0), 0, (0, 1), 0)
         wait_until(lambda: planned(server, (run, 0)), "the epoch is planned")

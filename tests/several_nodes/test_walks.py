@@ -54,7 +54,7 @@ def test_an_epoch_that_comes_late_is_asked_for_once() -> None:
     cluster.talk()
     cluster.worlds[1].step()
     cluster.talk()
-    counters = cluster.worlds[0].core.counters
+    counters = cluster.worlds[0].core.counters.nodes
     plan = next(iter(cluster.worlds[0].plans.values()))
     assert plan.requests is not None
     foreseen = np.isin(np.arange(0, 12, 2), plan.requests.positions).sum()
@@ -77,7 +77,7 @@ def test_a_position_that_is_drawn_twice_is_asked_for_once() -> None:
     asked = [position for position in requests.positions.tolist() if position % 2 == rank.rank][:3]
     assert rank.world.draw(rank.client, rank.run, 0, asked + asked[::-1])
     cluster.settle()
-    assert rank.world.core.counters.requests == len(asked)
+    assert rank.world.core.counters.nodes.requests == len(asked)
 
 
 def test_a_node_that_asks_twice_is_sent_once() -> None:

@@ -11,13 +11,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import EndedError, ServerError, counted
-from brand.node.client.launch import Spec, start_server
+from brand.errors import ServerError, counted
+from brand.node.client.connector import Cluster, Connector
 from brand.node.client.session import Drawn, ServerFacts, Session
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages
@@ -34,18 +34,6 @@ FETCH_BYTES: Final = 8 << 20
 
 _T = TypeVar("_T")
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-class Cluster(Protocol):
-    """How the server of this node finds those of the other nodes. Picklable."""
-
-    def member(self) -> dict[str, Any]:
-        """What a server is told that is one of several (`Spec.cluster`). Raises `ServerError`."""
-        ...
-
-    def meet(self, address: str) -> list[str | None]:
-        """Tell the others where this node's server listens; where theirs do, by node. Raises `ServerError`."""
-        ...
 
 
 class Client:
@@ -75,11 +63,9 @@ class Client:
         attach: bool,
         cluster: Cluster | None = None,
     ) -> None:
-        self.path, self.data_set, self.mean_bytes = path, data_set, mean_bytes
-        self.address, self.memory, self.run, self.attach = address, memory, run, attach
-        self.cluster = cluster
-        self._served: ServerFacts | None = None
-        """The server with which this process, or the one that it was forked from, was connected last."""
+        self.path, self.address, self.run = path, address, run
+        self._mean_bytes = mean_bytes
+        self._connector = Connector(path, data_set, address, memory, attach=attach, cluster=cluster)
         self._begin_anew()
         _clients.add(self)
 
@@ -89,15 +75,14 @@ class Client:
         """Connections for draws that no thread uses just now; to map the arena anew for each would cost too much."""
         self._lock = threading.Lock()
         self._control: Session | None = None
-        self._said = ""
-        """What the server has said when it ended."""
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("path", "data_set", "mean_bytes", "address", "memory", "run", "attach", "cluster")
-        return {name: getattr(self, name) for name in names}
+        return {name: value for name, value in vars(self).items() if name not in ("_idle", "_lock", "_control")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        vars(self).update(state)
+        self._begin_anew()
+        _clients.add(self)
 
     def __repr__(self) -> str:
         connections = len(self._idle) + (self._control is not None)
@@ -139,7 +124,7 @@ class Client:
 
         Raises `UsageError` where none has this tag, `ServerError`.
         """
-        connection = self._connect(owner)
+        connection = self._connector.connect(owner)
         try:
             body = connection.request(messages.pack_json(Kind.ORDER, {"run": self.run, "tag": tag}), Kind.ORDER)
             return Order.from_json(messages.unpack_json(body)["order"])
@@ -169,17 +154,17 @@ class Client:
         done = failures = 0
         while done < len(positions):
             try:
-                connection = self._idle_connection() or self._connect(owner, worker)
-                step = min(MAX_DRAW, max(LEAST_PART, int(connection.arena_bytes / PART_SHARE / self.mean_bytes)))
+                connection = self._idle_connection() or self._connector.connect(owner, worker)
+                step = min(MAX_DRAW, max(LEAST_PART, int(connection.arena_bytes / PART_SHARE / self._mean_bytes)))
                 parts.append(connection.draw(self.run, order, epoch, positions[done : done + step]))
                 self._idle.append(connection)  # only now: a draw that is interrupted leaves half an answer behind
                 done += step
             except (ConnectionError, TimeoutError) as error:
-                self._note_end(error)
+                self._connector.note_end(error)
                 failures += 1
                 self._idle.clear()  # they are to the same server
                 if failures == ATTEMPTS:
-                    raise self._given_up(error) from error
+                    raise self._connector.given_up(error) from error
         return parts
 
     def fetch(self, places: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.bool_], list[bytes]]:
@@ -228,12 +213,6 @@ class Client:
             self._control = None
             self._idle.clear()
 
-    def _given_up(self, error: OSError) -> ServerError:
-        """What ends the last attempt."""
-        if isinstance(error, ServerError):  # it could not even be started
-            return ServerError(str(error))
-        return ServerError(f"the node server at {self.address} does not answer: {error}")
-
     def _idle_connection(self) -> Session | None:
         """A connection of this process that no thread uses."""
         try:
@@ -248,55 +227,15 @@ class Client:
                 control, self._control = self._control, None  # as for draws
                 try:
                     if control is None:
-                        control = self._connect(os.getpid(), (0, 1))
+                        control = self._connector.connect(os.getpid(), (0, 1))
                     result = act(control)
                     self._control = control
                     return result
                 except (ConnectionError, TimeoutError) as error:
-                    self._note_end(error)
+                    self._connector.note_end(error)
                     if attempt == ATTEMPTS - 1:
-                        raise self._given_up(error) from error
+                        raise self._connector.given_up(error) from error
             raise AssertionError
-
-    def _connect(self, owner: int, worker: tuple[int, int] | None = None) -> Session:
-        if not hasattr(os, "memfd_create"):
-            raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
-        try:
-            return self._joined(Session(self.address, self.data_set, owner, worker))
-        except ConnectionError:
-            if self.attach:
-                raise ServerError(self._why_none()) from None
-        member = None if self.cluster is None else self.cluster.member()
-        start_server(Spec(self.path, self.address, self.memory, (owner,), member))
-        return self._joined(Session(self.address, self.data_set, owner, worker))
-
-    def _note_end(self, error: Exception) -> None:
-        """A connection has ended."""
-        if isinstance(error, EndedError):
-            self._said = str(error)
-
-    def _why_none(self) -> str:
-        """Why there is no server, for people."""
-        if self._served is None:
-            return f"no node server at {self.address}: start one with `brand serve {self.path}`, or leave out server="
-        one = f"node {self._served.node} of {self._served.nodes}" if self._served.nodes > 1 else "this data set"
-        how = self._said or "it was killed or has crashed, and what started it (`brand launch`, `brand serve`) says how"
-        return (
-            f"the server of {one} at {self.address}, process {self._served.process}, has ended: {how}; "
-            f"start it again (`brand serve {self.path}`), and go on from the last checkpoint"
-        )
-
-    def _joined(self, session: Session) -> Session:
-        """A connection to a server that knows where the other nodes are, if there are any."""
-        self._served, self._said = session.server, ""
-        if self.cluster is not None and session.server.listens_at is not None and not session.server.joined:
-            try:
-                addresses = self.cluster.meet(session.server.listens_at)
-            except BaseException:
-                session.close()
-                raise
-            session.send(messages.pack_json(Kind.PEERS, {"addresses": addresses}))
-        return session
 
 
 def look_at(address: str) -> dict[str, Any]:

@@ -53,6 +53,27 @@ class _Asking:
     """Bytes that are being read, or wait to be sent."""
     answers: deque[Fetched] = field(default_factory=deque)
 
+    def starts(self) -> tuple[Fetch, int]:
+        """The next question is read."""
+        fetch, size = self.questions.popleft()
+        self.reading += 1
+        self.unsent += size
+        return fetch, size
+
+    def has_read(self, number: int, data: bytes, size: int) -> None:
+        """A question whose answer was to have `size` bytes is read."""
+        view = memoryview(data)
+        self.reading -= 1
+        self.unsent += len(view) - size
+        for start in range(0, max(1, len(view)), PART):
+            self.answers.append(Fetched(number, len(view), start, view[start : start + PART]))
+
+    def leaves(self) -> Fetched:
+        """The next part leaves."""
+        part = self.answers.popleft()
+        self.unsent -= len(part.part)
+        return part
+
     @property
     def open(self) -> int:
         """Questions whose answers have not left whole."""
@@ -93,9 +114,7 @@ class Answering:
             asking = self._asking[node]
             if asking.unsent >= MAX_READ:
                 continue
-            fetch, size = asking.questions.popleft()
-            asking.reading += 1
-            asking.unsent += size
+            fetch, size = asking.starts()
             self.on_the_way += 1
             free -= 1
             yield ReadFor(node, fetch.number, asking.opening, fetch.places, size)
@@ -105,19 +124,11 @@ class Answering:
     def have_read(self, read: ReadFor, data: bytes) -> None:
         """A read has ended, with `data` as `pack_samples` makes it."""
         self.on_the_way -= 1
-        asking, view = self._asking[read.node], memoryview(data)
-        if read.opening != asking.opening:  # the stream on which the question came has ended
-            return
-        asking.reading -= 1
-        asking.unsent += len(view) - read.size
-        for start in range(0, max(1, len(view)), PART):
-            asking.answers.append(Fetched(read.number, len(view), start, view[start : start + PART]))
+        asking = self._asking[read.node]
+        if read.opening == asking.opening:  # else the stream on which the question came has ended
+            asking.has_read(read.number, data, read.size)
 
     def next_part(self, node: int) -> Fetched | None:
         """The next part of an answer for a node, which leaves now."""
         asking = self._asking[node]
-        if not asking.answers:
-            return None
-        part = asking.answers.popleft()
-        asking.unsent -= len(part.part)
-        return part
+        return asking.leaves() if asking.answers else None

@@ -43,7 +43,7 @@ class Core:
     def __init__(
         self, index: Rows, residents: Residents, chunk_size: int, members: Members, remote_pages: int = 0
     ) -> None:
-        allocator = residents.allocator
+        allocator = residents.pool.allocator
         limits = Limits(
             residents,
             max(1, (allocator.count - 1) // LARGEST_SHARE),
@@ -54,11 +54,13 @@ class Core:
         self.counters = Counters()
         self.peers = Peers(members.others)
         self.epochs = Epochs(residents, limits, chunk_size, members, self.peers)
-        self.receiving = Receiving(index, residents, self.epochs, members, self.peers, remote_pages, self.counters)
-        self.sending = Sending(residents, self.epochs, self.counters)
-        self.reads = Reads(index, residents, self.epochs, self.receiving, chunk_size, remote_pages, self.counters)
-        self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, self.counters)
-        self.keeping = Keeping(residents, self.epochs, chunk_size, remote_pages)
+        self.receiving = Receiving(
+            index, residents, self.epochs, members, self.peers, remote_pages, self.counters.nodes
+        )
+        self.sending = Sending(residents, self.epochs, self.counters.nodes)
+        self.reads = Reads(index, residents, self.epochs, self.receiving, chunk_size, remote_pages, self.counters.reads)
+        self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, self.counters.draws)
+        self.keeping = Keeping(residents, self.epochs, members, chunk_size, remote_pages)
 
     def __repr__(self) -> str:
         return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r}, {self.peers!r})"
@@ -94,7 +96,7 @@ class Core:
         elsewhere = self.reads.no_room and self.sending.waited_for
         if (stuck is None and not elsewhere) or self.reads.on_the_way or self.draws.leases.fresh(now_s):
             return False
-        share = self.residents.allocator.count // AHEAD_SHARE
+        share = self.residents.pool.allocator.count // AHEAD_SHARE
         made_room = (
             self.epochs.drop_idle(now_s - IDLE_S)
             or self._give_up_skipped()
@@ -115,7 +117,7 @@ class Core:
 
     def facts(self, mean_bytes: float) -> dict[str, Any]:
         """Counters, memory by kind in bytes, and progress, as plain values."""
-        allocator, residents = self.residents.allocator, self.residents
+        allocator, residents = self.residents.pool.allocator, self.residents
         page, samples = allocator.page, len(residents.pages_of)
         return {
             **self.counters.to_json(mean_bytes),
@@ -144,7 +146,7 @@ class Core:
     def _give_up_skipped(self) -> bool:
         """Free what lies before the positions that are asked for; whether there was any."""
         found, mean = False, float(np.mean(self.residents.pages_of))
-        slack = min(SKIP_SLACK, int(self.residents.allocator.count / mean / 2))
+        slack = min(SKIP_SLACK, int(self.residents.pool.allocator.count / mean / 2))
         for key, live in self.epochs.lives.live():
             waiting = [draw.positions for draw in self.epochs.lives[key].draws]
             if waiting:

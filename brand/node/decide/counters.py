@@ -2,31 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
 @dataclass(slots=True)
-class Counters:
-    """Since the server started."""
+class DrawCounters:
+    """Draws of this node's clients, since the server started."""
 
     draws: int = 0
     """Samples that were drawn."""
     from_memory: int = 0
-    """... of which these were delivered from memory"""
+    """Drawn samples that were delivered from memory."""
     exact: int = 0
-    """... and these were read by the client, one by one."""
+    """Drawn samples that the client read one by one."""
     waited: int = 0
     """Samples whose draw could not be answered at once."""
     wait_s: float = 0.0
     """Seconds that draws waited, all clients together."""
+
+    def asked(self, samples: int) -> None:
+        """A client draws."""
+        self.draws += samples
+
+    def waits(self, samples: int) -> None:
+        """A draw waits."""
+        self.waited += samples
+
+    def answered(self, from_memory: int, exact: int, wait_s: float) -> None:
+        """A draw is answered."""
+        self.from_memory += from_memory
+        self.exact += exact
+        self.wait_s += wait_s
+
+
+@dataclass(slots=True)
+class ReadCounters:
+    """Large reads, since the server started."""
+
     reads: int = 0
-    """Large reads."""
     read_bytes: int = 0
     read_samples: int = 0
     held_samples: int = 0
     """Samples that these reads brought into memory: `held_samples / read_samples` is the mean fill rate."""
     failed_reads: int = 0
+
+    def started(self, size: int, samples: int, held: int) -> None:
+        """A read of `size` bytes begins, which holds so many of its samples."""
+        self.reads += 1
+        self.read_bytes += size
+        self.read_samples += samples
+        self.held_samples += held
+
+    def failed(self) -> None:
+        """A read failed, or could not begin."""
+        self.failed_reads += 1
+
+
+@dataclass(slots=True)
+class NodeCounters:
+    """What passed between this node and others, since the server started."""
+
     sent: int = 0
     """Samples sent to other nodes."""
     sent_bytes: int = 0
@@ -36,11 +72,45 @@ class Counters:
     requests: int = 0
     """Samples for which another node was asked on demand, as the plan of `slots` foresees."""
     hurried: int = 0
-    """Samples that had not come when they were drawn, and for which their owner was asked."""
+    """Samples that had not come when they were drawn, so their owner was asked for them."""
     late: int = 0
-    """Samples that another node did not send in time;"""
+    """Samples that another node did not send in time."""
     fetched: int = 0
-    """... and those for which it was asked by name after that, where storage does not have them."""
+    """Late samples that storage here does not have, so their owner was asked for them by name."""
+
+    def sends(self, samples: int, size: int) -> None:
+        """Samples of `size` bytes are sent."""
+        self.sent += samples
+        self.sent_bytes += size
+
+    def receives(self, samples: int, size: int) -> None:
+        """Samples of `size` bytes have come."""
+        self.received += samples
+        self.received_bytes += size
+
+    def asks(self, samples: int, *, hurried: bool) -> None:
+        """An owner is asked: as the plan foresees, or because a draw waits (`hurried`)."""
+        if hurried:
+            self.hurried += samples
+        else:
+            self.requests += samples
+
+    def gives_up(self, samples: int) -> None:
+        """Samples are not waited for any more."""
+        self.late += samples
+
+    def fetches(self, samples: int) -> None:
+        """Samples are asked for by name."""
+        self.fetched += samples
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """All counters of a node."""
+
+    draws: DrawCounters = field(default_factory=DrawCounters)
+    reads: ReadCounters = field(default_factory=ReadCounters)
+    nodes: NodeCounters = field(default_factory=NodeCounters)
 
     def to_json(self, mean_bytes: float) -> dict[str, Any]:
         """As plain values, with the ratios that follow; `mean_bytes` is the mean size of a stored sample.
@@ -48,10 +118,13 @@ class Counters:
         `hit_ratio`: share of the draws that came from memory. `fill_rate`: share of the samples read that were held.
         `amplification`: bytes read from storage, exact reads included, over bytes that were drawn here or sent away.
         """
-        used = (self.draws - self.received + self.sent) * mean_bytes
+        draws, reads, nodes = self.draws, self.reads, self.nodes
+        used = (draws.draws - nodes.received + nodes.sent) * mean_bytes
         return {
-            **asdict(self),
-            "hit_ratio": self.from_memory / self.draws if self.draws else None,
-            "fill_rate": self.held_samples / self.read_samples if self.read_samples else None,
-            "amplification": (self.read_bytes + self.exact * mean_bytes) / used if used > 0 else None,
+            **asdict(draws),
+            **asdict(reads),
+            **asdict(nodes),
+            "hit_ratio": draws.from_memory / draws.draws if draws.draws else None,
+            "fill_rate": reads.held_samples / reads.read_samples if reads.read_samples else None,
+            "amplification": (reads.read_bytes + draws.exact * mean_bytes) / used if used > 0 else None,
         }

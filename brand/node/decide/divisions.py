@@ -56,8 +56,15 @@ class Divisions:
             if live is not None:
                 yield Divided(asked.client, live.epoch.turns.positions(asked.rank))
             elif now_s - asked.since_s > LIMIT_S:
-                missing = ", ".join(map(str, self._epochs.missing_ranks(asked.key)))
+                missing = ", ".join(map(str, self._missing_ranks(asked.key)))
                 reason = f"ranks {missing} have not begun epoch {asked.key[1]} within {LIMIT_S:.0f} s"
                 yield Refuse(asked.client, UsageError(reason))
             else:
                 self._asked.append(asked)
+
+    def _missing_ranks(self, key: Key) -> list[int]:
+        """Ranks of an epoch that have not begun, as far as one has."""
+        life = self._epochs.lives.get(key)
+        begin = None if life is None else life.begin
+        replicas = 1 if begin is None else begin.turns.replicas
+        return sorted(set(range(replicas)) - self._epochs.runs[key[0]].ranks(replicas).keys())

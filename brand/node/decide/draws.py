@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.counters import Counters
+from brand.node.decide.counters import DrawCounters
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import Members
@@ -39,10 +39,10 @@ class Draws:
         receiving: Receiving,
         members: Members,
         peers: Peers,
-        counters: Counters,
+        counters: DrawCounters,
     ) -> None:
         self._residents, self._epochs, self._receiving = residents, epochs, receiving
-        self._alone, self._peers, self._counters = members.nodes == 1, peers, counters
+        self._members, self._peers, self._counters = members, peers, counters
         self.leases = Leases(residents)
         self._answers: deque[Answer] = deque()
         self._last = 0
@@ -72,9 +72,9 @@ class Draws:
         life = self._epochs.expect(key, int(positions.min()))
         self._last += 1
         draw = Draw(self._last, client, key, positions, now_s, drawer)
-        self._counters.draws += len(positions)
+        self._counters.asked(len(positions))
         if not self._settle(draw, now_s):
-            self._counters.waited += len(positions)
+            self._counters.waits(len(positions))
             life.draws.append(draw)
 
     def left(self, client: int) -> None:
@@ -101,7 +101,7 @@ class Draws:
     def tend(self, now_s: float) -> bool:
         """Ask other nodes for what has not come; whether one was asked."""
         asked = False
-        for draw in [] if self._alone else self.waiting:
+        for draw in self.waiting if self._members.nodes > 1 else []:
             live = self._epochs.get(draw.key)
             if live is not None:
                 asked |= self._receiving.tend(live.epoch, draw.positions, now_s - draw.asked_s, now_s)
@@ -148,7 +148,11 @@ class Draws:
         """Whether all have begun the epoch at one position, or are not waited for. Else the run is refused by then."""
         if not live.agreed:
             limit_s = SILENCE_S if self._peers.any_lost else LONGEST_WAIT_S
-            if self._alone or now_s - draw.since_s > limit_s or self._epochs.agreed(draw.key):
+            if (
+                self._members.nodes == 1
+                or now_s - draw.since_s > limit_s
+                or self._epochs.runs[draw.key[0]].agreed_on(draw.key[1], self._members.node)
+            ):
                 live.agrees()
         return live.agreed
 
@@ -163,14 +167,15 @@ class Draws:
         self._residents.refer(here[~epoch.states.held(here)])
         epoch.states.leaves(places)
         epoch.progress.draws(epoch.turns.rank_of(int(draw.positions[0])), draw.positions, now_s)
-        self._epochs.note(draw.key, draw.drawer, draw.positions)
+        run, number = draw.key
+        conduct = self._epochs.runs[run].conduct
+        if conduct.note(live.account, draw.drawer, draw.positions):
+            live.judge(conduct, number)
         if live.begun and epoch.progress.half_done:
-            self._epochs.half_drawn(draw.key)
+            self._epochs.want((run, number + 1))  # to be read ahead
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
         state[present] += self._residents.checked(here)
         lease = self.leases.give(draw.client, here, now_s)
         self._answers.append(Answer(draw.client, lease, places, state, counts, pages))
-        self._counters.from_memory += len(here)
-        self._counters.exact += len(places) - len(here)
-        self._counters.wait_s += now_s - draw.since_s
+        self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s)

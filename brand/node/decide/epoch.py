@@ -100,7 +100,8 @@ class Epoch:
             if self._mine is not None:
                 mine, can = self._mine[places], ~self._setting.limits.too_large(node)[places]
                 if node == self._setting.owners.node:
-                    places = places[mine | (can & self._can_come(places))]
+                    unreachable = np.isin(self.owner_of(places), list(self._setting.unreachable()))
+                    places = places[mine | (can & ~unreachable)]
                 else:
                     places = places[mine & can]
             self.states.expects(places[~without[places]])
@@ -173,10 +174,6 @@ class Epoch:
         held = self.states.all(HELD)
         self.states.leaves(np.concatenate((held, self.states.all(DUE), self.states.all(COMING))))
         return held
-
-    def _can_come(self, places: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which places are owned by nodes that can be reached."""
-        return ~np.isin(self.owner_of(places), list(self._setting.unreachable()))
 
     def _places(self, rank: int, front: int) -> NDArray[Any]:
         """What a rank draws from `front` on."""

@@ -19,7 +19,7 @@ from brand.node.decide.account import Account
 from brand.node.decide.epoch import Epoch, Setting
 from brand.node.decide.limits import Limits
 from brand.node.decide.lives import Key, Life, Live, Lives, Ready, Wanted
-from brand.node.decide.members import ALONE, Members, Owners
+from brand.node.decide.members import ALONE, Members
 from brand.node.decide.outgoing import follows
 from brand.node.decide.peers import Peers
 from brand.node.decide.runs import Beginning, Reader, Runs
@@ -63,10 +63,6 @@ class Epochs:
         life = self.lives.get(key)
         return None if life is None else life.live
 
-    def owners(self, order: Order) -> Owners:
-        """Who owns what in a run of this order."""
-        return self._members.owners(order.mapping)
-
     # -- ranks and nodes begin, draw and leave -----------------------------------------------------------------------
 
     def begin_here(
@@ -100,7 +96,7 @@ class Epochs:
         live = life.live
         if live is None:
             times = max(begin.times, 0 if life.begin is None else life.begin.times)
-            self._want(key, Beginning(turns, times) if begin.times else None)
+            self.want(key, Beginning(turns, times) if begin.times else None)
             if isinstance(life.stage, Ready):
                 self._make_if_known(key)
         elif begin.times > live.begun or (begin.times and not turns.same_division(live.epoch.turns)):
@@ -128,13 +124,9 @@ class Epochs:
             begun = Beginning(turns, begin.times, whole=False)
         else:
             begun = Beginning(Turns(self._samples, self._samples if run.readers else first), 0, whole=False)
-        self._want(key, begun)
+        self.want(key, begun)
         self._retire(key[0], keep=[(key[0], epoch + more) for more in (-1, 0, 1)])
         return life
-
-    def half_drawn(self, key: Key) -> None:
-        """Half of an epoch is drawn: the next one is planned, to be read ahead."""
-        self._want((key[0], key[1] + 1))
 
     def forget(self, client: int, key: Key, node: int) -> None:
         """Another node, which is this client, has no use for an epoch any more."""
@@ -154,25 +146,13 @@ class Epochs:
             elif had_readers:
                 self._retire(number)
 
-    def agreed(self, key: Key) -> bool:
-        """Whether all ranks have begun an epoch as this node's have, if any of them is in it."""
-        return self.runs[key[0]].agreed_on(key[1], self._members.node)
-
-    def note(self, key: Key, drawer: Drawer | None, positions: NDArray[np.int64]) -> None:
-        """These were drawn; where ranks left out others, what they draw next is refused."""
-        live = self.get(key)
-        assert live is not None
-        if self.runs[key[0]].conduct.note(live.account, drawer, positions):
-            self._judge(key, live)
-
-    def missing_ranks(self, key: Key) -> list[int]:
-        """Ranks of an epoch that have not begun, as far as one has."""
-        life = self.lives.get(key)
-        begin = None if life is None else life.begin
-        replicas = 1 if begin is None else begin.turns.replicas
-        return sorted(set(range(replicas)) - self.runs[key[0]].ranks(replicas).keys())
-
     # -- plans -------------------------------------------------------------------------------------------------------
+
+    def want(self, key: Key, begin: Beginning | None = None) -> None:
+        """Have a plan made, where there is none yet; `begin`: ranks have begun the epoch so."""
+        self.changes += 1
+        if key[1] <= MAX_EPOCH:
+            self.lives[key].wants(begin)
 
     def plans_wanted(self) -> Iterator[tuple[Key, Order]]:
         """Plans to make; each is handed out once."""
@@ -216,12 +196,6 @@ class Epochs:
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def _want(self, key: Key, begin: Beginning | None = None) -> None:
-        """Have a plan made, where there is none yet."""
-        self.changes += 1
-        if key[1] <= MAX_EPOCH:
-            self.lives[key].wants(begin)
-
     def _make_if_known(self, key: Key) -> None:
         """An epoch begins when all its ranks have: what is read for one is not read again for the next."""
         stage = self.lives[key].stage
@@ -235,7 +209,7 @@ class Epochs:
         """An epoch begins, here and for the nodes that can take its samples."""
         ready, run = self.lives[key].stage, self.runs[key[0]]
         assert isinstance(ready, Ready)
-        plan, turns, owners = ready.plan, ready.begin.turns, self.owners(run.order)
+        plan, turns, owners = ready.plan, ready.begin.turns, self._members.owners(run.order.mapping)
         ranks = run.ranks(turns.replicas) or {0: self._members.node}
         requests, foreseen = None, self._members.foreseen_by(run.order)
         if foreseen is not None and turns == Turns(self._samples, 0, foreseen.ranks):
@@ -275,10 +249,6 @@ class Epochs:
             life = self.lives[key]
             if all_of_it or (key not in keys and not life.draws):
                 if life.live is not None:
-                    self._judge(key, life.live)
+                    life.live.judge(run.conduct, key[1])
                 self._residents.let_go(self.lives.remove(key))
         self.changes += 1
-
-    def _judge(self, key: Key, live: Live) -> None:
-        if live.begun and live.begin.whole:
-            self.runs[key[0]].conduct.judge(live.account, key[1])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError, UnreachableError
-from brand.node.decide.counters import Counters
+from brand.node.decide.counters import NodeCounters
 from brand.node.decide.members import Owners
 from brand.node.decide.tasks import Deliver, Refuse, Rows
 from brand.node.wire.peer_messages import Fetch, Fetched
@@ -39,6 +39,18 @@ class _Question:
     data: bytearray = field(default_factory=bytearray)
     asked: bool = False
 
+    def ask(self) -> None:
+        """Its owner is asked."""
+        self.asked = True
+
+    def take(self, part: memoryview) -> None:
+        """A part of the answer has come."""
+        self.data += part
+
+    def begin_anew(self) -> None:
+        """Its owner has to be asked again."""
+        self.asked, self.data = False, bytearray()
+
 
 @dataclass(slots=True)
 class _Fetch:
@@ -55,7 +67,7 @@ class _Fetch:
 class Fetches:
     """Questions of this node's clients that are under way."""
 
-    def __init__(self, index: Rows, owners: Owners, samples: int, counters: Counters) -> None:
+    def __init__(self, index: Rows, owners: Owners, samples: int, counters: NodeCounters) -> None:
         self._index, self._owners, self._samples, self._counters = index, owners, samples, counters
         self._questions: dict[int, _Question] = {}
         self._fetches: list[_Fetch] = []
@@ -90,14 +102,14 @@ class Fetches:
             self._last += 1
             self._questions[self._last] = _Question(theirs, fetch, size)
             fetch.open[self._last] = node
-        self._counters.fetched += len(places)
+        self._counters.fetches(len(places))
 
     def questions(self, node: int) -> Iterator[Fetch]:
         """What to ask a node now."""
         mine = [(number, q) for number, q in self._questions.items() if q.fetch.open[number] == node]
         free = AT_A_TIME - sum(question.asked for _, question in mine)
         for number, question in [item for item in mine if not item[1].asked][: max(0, free)]:
-            question.asked = True
+            question.ask()
             yield Fetch(number, question.places)
 
     def came(self, node: int, fetched: Fetched) -> None:
@@ -110,7 +122,7 @@ class Fetches:
             raise ProtocolError("an answer to a question that it was not asked")
         if fetched.size > question.size or fetched.offset != len(question.data):
             raise ProtocolError("an answer of another size than its samples")
-        question.data += fetched.part
+        question.take(fetched.part)
         if len(question.data) < fetched.size:
             return
         del self._questions[number]
@@ -128,7 +140,7 @@ class Fetches:
         """A node cannot be reached: what it was asked is asked again as soon as it can."""
         for number, question in self._questions.items():
             if question.fetch.open[number] == node:
-                question.asked, question.data = False, bytearray()
+                question.begin_anew()
 
     def left(self, client: int) -> None:
         """A client is gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from brand.node.decide.epochs import Epochs
+from brand.node.decide.members import Members
 from brand.node.decide.tasks import Choice
 from brand.node.memory.residents import Residents
 from brand.protocol.order import Order
@@ -18,8 +19,10 @@ AHEAD_MOST: Final = 256 << 20
 class Keeping:
     """Choices of what is kept. Other nodes may fill `remote_pages` of the arena."""
 
-    def __init__(self, residents: Residents, epochs: Epochs, chunk_size: int, remote_pages: int) -> None:
-        self._residents, self._epochs = residents, epochs
+    def __init__(
+        self, residents: Residents, epochs: Epochs, members: Members, chunk_size: int, remote_pages: int
+    ) -> None:
+        self._residents, self._epochs, self._members = residents, epochs, members
         self._chunk_size, self._remote_pages = chunk_size, remote_pages
         self._runs: set[int] = set()
         """Runs that were under way when it was decided what is kept."""
@@ -36,15 +39,15 @@ class Keeping:
             order = self._epochs.runs[run].order
             unit = order.policy.kept_unit
             if unit is not None:
-                return Choice(at.epoch.plan, unit, order.seed, self._room(order), self._epochs.owners(order))
+                return Choice(at.epoch.plan, unit, order.seed, self._room(order), self._members.owners(order.mapping))
         return None
 
     def _room(self, order: Order) -> int:
         """Pages that kept samples and an epoch's samples of this order may take together."""
-        pages = self._residents.allocator.count - 1 - self._remote_pages
+        pages = self._residents.pool.allocator.count - 1 - self._remote_pages
         if int(self._residents.pages_of.sum(dtype="int64")) <= pages:
             return pages  # all fits, and nothing will ever have to be read ahead
-        pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._residents.allocator.page)
+        pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._residents.pool.allocator.page)
         mean = float(self._residents.pages_of.mean())
         others = {self._epochs.runs[run].order for (run, _), _ in self._epochs.lives.live()} - {order}
         return pages - round(sum(other.mapping.groups * self._chunk_size * mean for other in others))

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.account import Account
+from brand.node.decide.account import Account, Conduct
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.runs import Beginning
 from brand.node.decide.tasks import Draw
@@ -81,6 +81,11 @@ class Live:
     def begins_at(self, start: int) -> None:
         """Ranks begin it at a position; where others began elsewhere, what was left out cannot be told."""
         self.begin = replace(self.begin, whole=self.begin.whole and start == self.epoch.turns.start)
+
+    def judge(self, conduct: Conduct, epoch: int) -> None:
+        """Where training processes left out some of the epoch, what they draw next is refused."""
+        if self.begun and self.begin.whole:
+            conduct.judge(self.account, epoch)
 
     def agrees(self) -> None:
         """All ranks have begun it in the same way, or are not waited for any more."""

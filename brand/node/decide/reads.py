@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.counters import Counters
+from brand.node.decide.counters import ReadCounters
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key, Live
@@ -29,7 +29,7 @@ class Reads:
         receiving: Receiving,
         chunk_size: int,
         remote_pages: int,
-        counters: Counters,
+        counters: ReadCounters,
     ) -> None:
         self._index, self._residents, self._epochs, self._receiving = index, residents, epochs, receiving
         self._chunk_size, self._remote_pages, self._counters = chunk_size, remote_pages, counters
@@ -59,14 +59,14 @@ class Reads:
             self._residents.refer(ready)
             epoch.states.finds(ready)
             if len(absent):
-                allocator, needed = self._residents.allocator, int(self._residents.pages_of[absent].sum())
+                allocator, needed = self._residents.pool.allocator, int(self._residents.pages_of[absent].sum())
                 if needed <= allocator.free - self._receiving.reserve():
                     span = epoch.plan.places_read(number)
                     rows = rows_of(self._index, *span, self._residents.pages_of, allocator.page)
                     if rows is not None:
                         epoch.reads.pop()
                         return self._start(epoch, span, absent, rows)
-                    self._counters.failed_reads += 1
+                    self._counters.failed()
                 elif needed < allocator.count - self._remote_pages:
                     self.no_room = True
                     return None
@@ -77,12 +77,13 @@ class Reads:
     def done(self, read: Read, *, failed: bool) -> None:
         """A read has ended; one that failed leaves its samples to exact reads."""
         self.on_the_way -= 1
-        self._counters.failed_reads += failed
+        if failed:
+            self._counters.failed()
         residents, places, states = self._residents, read.places, read.epoch.states
         twice = residents.present(places)  # another epoch's read was faster
         drop = twice | failed
         if drop.any():
-            residents.give_back(places[drop], read.heads[drop])
+            residents.pool.give_back(places[drop], read.heads[drop])
         if failed:
             states.fails(places)
             return
@@ -118,22 +119,19 @@ class Reads:
         first, end = span
         held = np.zeros(end - first, np.bool_)
         held[absent - first] = True
-        heads, pages = self._residents.allocate(absent, rows[held])
+        heads, pages = self._residents.pool.take(absent, rows[held])
         epoch.states.starts(absent)
         sizes = rows["size"].astype(np.int64)
         size = int(sizes.sum())
         self._last += 1
         self.on_the_way += 1
-        self._counters.reads += 1
-        self._counters.read_bytes += size
-        self._counters.read_samples += end - first
-        self._counters.held_samples += len(absent)
+        self._counters.started(size, end - first, len(absent))
         return Read(
             number=self._last,
             chunk=first // self._chunk_size,
             offset=int(rows["offset"][0]),
             size=size,
-            vector=self._residents.vector(sizes, held, pages),
+            vector=self._residents.pool.vector(sizes, held, pages),
             forget=bool(self._residents.to_keep(absent).all()),  # it will not be read again
             places=absent,
             heads=heads,

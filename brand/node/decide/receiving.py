@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
-from brand.node.decide.counters import Counters
+from brand.node.decide.counters import NodeCounters
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.members import Members
@@ -40,7 +40,7 @@ class Receiving:
         members: Members,
         peers: Peers,
         room: int,
-        counters: Counters,
+        counters: NodeCounters,
     ) -> None:
         self._index, self._residents, self._epochs = index, residents, epochs
         self._members, self._peers, self._counters = members, peers, counters
@@ -98,8 +98,7 @@ class Receiving:
             raise ProtocolError("samples that do not fill their pages")
         peer = self._peers[node]
         peer.receives(len(data), now_s)
-        self._counters.received += len(places)
-        self._counters.received_bytes += data.nbytes
+        self._counters.receives(len(places), data.nbytes)
         if epoch is None:
             return
         if (epoch.owner_of(both) != node).any():
@@ -117,9 +116,9 @@ class Receiving:
 
     def _put(self, node: int, places: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
         """Take samples into memory; nothing happens where there is no room after all."""
-        if len(places) and len(data) <= self._residents.allocator.free:
+        if len(places) and len(data) <= self._residents.pool.allocator.free:
             rows = self._index.rows_at(places)  # ours: a sender's could be a lie
-            self._residents.put_in(places, rows, data, node)
+            self._residents.put(places, self._residents.pool.put_in(places, rows, data), node)
 
     # -- owners are asked --------------------------------------------------------------------------------------------
 
@@ -130,7 +129,7 @@ class Receiving:
         asked = np.unique(positions[np.isin(positions, epoch.requests.positions)])
         owner = self._owner_to_ask(epoch, epoch.plan.sample_of[asked])
         for node in [node for node in self._members.others if node not in epoch.lost]:
-            self._counters.requests += self._ask(node, epoch, asked[owner == node])
+            self._counters.asks(self._ask(node, epoch, asked[owner == node]), hurried=False)
 
     def requests(self) -> Iterator[Asking]:
         """What owners are to be asked for now; what a node is to be asked that is still to come waits for it."""
@@ -157,7 +156,7 @@ class Receiving:
         owner = self._owner_to_ask(epoch, epoch.plan.sample_of[positions])
         late = [peer.node for peer in self._peers if peer.reach is Reach.OPEN and (owner == peer.node).any()]
         for node in late:
-            self._counters.hurried += self._ask(node, epoch, positions[owner == node])
+            self._counters.asks(self._ask(node, epoch, positions[owner == node]), hurried=True)
         return bool(late)
 
     def _owner_to_ask(self, epoch: Epoch, places: NDArray[Any]) -> NDArray[np.int32]:
@@ -185,6 +184,6 @@ class Receiving:
             if not len(late) or peer.heard_s >= silent_since_s:
                 continue
             epoch.states.leaves(late)
-            self._counters.late += len(late)
+            self._counters.gives_up(len(late))
             if peer.reach is not Reach.OPEN:  # it was never there, or has gone
                 self.lost(peer.node)

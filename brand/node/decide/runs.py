@@ -41,6 +41,12 @@ class Run:
     agreed: set[int] = field(default_factory=set)
     """Epochs that all ranks have begun as those of this node have; others may have gone on since."""
 
+    def joins(self, client: int, tag: int | None, turn: int | None) -> None:
+        """A client registers it, and may say its tag and its turn."""
+        self.clients.add(client)
+        self.tag = self.tag if tag is None else tag
+        self.turn = self.turn if turn is None else turn
+
     def begin(self, client: int, reader: Reader, node: int) -> None:
         """Ranks begin an epoch, those of this node or of another one."""
         here = reader.begin.node == node
@@ -142,9 +148,7 @@ class Runs(UserDict[int, Run]):
             number = self._last = self._last + 1
             self[number] = Run(order, name, None, None, Conduct(self._notices))
         run = self[number]
-        run.clients.add(client)
-        run.tag = run.tag if tag is None else tag
-        run.turn = run.turn if turn is None else turn
+        run.joins(client, tag, turn)
         return number
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.counters import Counters
+from brand.node.decide.counters import NodeCounters
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key
@@ -42,7 +42,7 @@ class Batch:
 class Sending:
     """What other nodes are sent."""
 
-    def __init__(self, residents: Residents, epochs: Epochs, counters: Counters) -> None:
+    def __init__(self, residents: Residents, epochs: Epochs, counters: NodeCounters) -> None:
         self._residents, self._epochs, self._counters = residents, epochs, counters
 
     @property
@@ -81,7 +81,7 @@ class Sending:
             places = places[: int(waited_for.argmax())]
         present = self._residents.present(places)
         pages = np.cumsum(np.where(present, self._residents.pages_of[places], 0), dtype=np.int64)
-        limit = min(peer.may_send, MESSAGE_BYTES // self._residents.allocator.page)
+        limit = min(peer.may_send, MESSAGE_BYTES // self._residents.pool.allocator.page)
         fit = int(np.searchsorted(pages, limit, side="right"))
         if not fit:
             return None
@@ -92,6 +92,5 @@ class Sending:
         epoch.outgoing[peer.node].advance(fit)
         epoch.progress.sends(fit)
         peer.sends(len(data))
-        self._counters.sent += len(here)
-        self._counters.sent_bytes += data.nbytes
+        self._counters.sends(len(here), data.nbytes)
         return Batch(key, here, places[~present], data)

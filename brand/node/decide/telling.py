@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from brand.errors import UsageError
 from brand.node.decide.core import Core
+from brand.node.decide.disagreements import Disagreements, disagreement
 from brand.node.decide.lives import Key
 from brand.node.decide.runs import Run
 from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.peer_messages import Forgotten, Refused, Told
-from brand.protocol.order import Order
 
 
 class Telling:
@@ -31,11 +30,10 @@ class Telling:
         """Epochs that other nodes draw, by node and their number."""
         self._numbers: dict[tuple[int, Key], int] = {}
         """The same the other way round; 0: it cannot take samples yet."""
-        self._wrong: dict[int | None, str] = {}
-        """Why a run cannot go on, or any (None): nodes disagree."""
+        self.disagreements = Disagreements(core.epochs.runs)
 
     def __repr__(self) -> str:
-        return f"Telling({len(self._drawings)} epochs drawn here, {self._numbers} there, wrong: {self._wrong})"
+        return f"Telling({len(self._drawings)} epochs drawn here, {self._numbers} there, {self.disagreements!r})"
 
     @property
     def draws(self) -> bool:
@@ -53,38 +51,13 @@ class Telling:
         for peer in self._core.peers:
             for message in self._tell(peer.node):
                 yield peer.node, message
-        for number, run in self._core.epochs.runs.items():
-            reason = run.conflict(self._node)
-            if reason is not None:
-                self._wrong[number] = reason
+        self.disagreements.look(self._node)
 
     def begin_anew(self, node: int) -> Iterator[Told | Forgotten]:
         """A node can be asked, or can be asked again: it knows nothing. All that it is told."""
-        self._wrong.pop(None, None)
+        self.disagreements.solve()
         self._told[node].clear()
         return self._tell(node)
-
-    def refused(self, name: str, order: Order, reason: str) -> None:
-        """Another node refuses a run."""
-        run = self._core.epochs.runs.number_of(name, order)
-        if run is not None:
-            self._wrong[run] = reason
-
-    @property
-    def all_refused(self) -> bool:
-        """Whether another node refuses to work with this one."""
-        return None in self._wrong
-
-    def refuse_all(self, reason: str) -> None:
-        """Another node refuses to work with this one."""
-        self._wrong[None] = reason
-
-    def faults(self) -> Iterator[tuple[int, UsageError]]:
-        """Clients that cannot go on, and why: they are told at once, and again until they have gone."""
-        for run, reason in self._wrong.items():
-            for client in self._core.epochs.runs.clients(run):
-                if client >= 0:
-                    yield client, UsageError(reason)
 
     def _tell(self, node: int) -> Iterator[Told | Forgotten]:
         """What is drawn here, as far as a node does not know it."""
@@ -149,10 +122,10 @@ class Telling:
     def take_drawing(self, node: int, told: Told) -> Refused | None:
         """A node tells what it draws; what it is answered where that cannot be. Raises `UsageError`."""
         drawing, epochs = told.drawing, self._core.epochs
-        wrong = self._disagreement(node, drawing)
+        wrong = disagreement(self._node, self._drawings.values(), node, drawing)
         if wrong is not None:
             same = (drawing.name, drawing.turn)
-            self._wrong |= {key[0]: wrong for key, d in self._drawings.items() if (d.name, d.turn) == same}
+            self.disagreements.note({key[0] for key, d in self._drawings.items() if (d.name, d.turn) == same}, wrong)
             return Refused(Forgotten(drawing.name, drawing.order, None), wrong)
         run = epochs.runs.register(as_client(node), drawing.order, drawing.name, None, drawing.turn)
         key = run, drawing.epoch
@@ -188,35 +161,7 @@ class Telling:
         self._theirs.pop((node, self._numbers.pop((node, key))), None)
         self._core.epochs.forget(as_client(node), key, node)
 
-    def _disagreement(self, node: int, drawing: Drawing) -> str | None:
-        """Why a node's run is not the one of the same name that goes on here."""
-        for here in self._drawings.values():
-            if here.name != drawing.name:
-                continue
-            if here.order != drawing.order:
-                if here.turn is None or here.turn != drawing.turn:
-                    continue
-                differences = _differences(self._node, here.order, node, drawing.order)
-                return f"nodes {self._node} and {node} disagree: {differences}"
-            reason = here.begin.conflict(here.epoch, drawing.begin) if here.epoch == drawing.epoch else None
-            if reason is not None:
-                return reason
-        return None
-
 
 def as_client(node: int) -> int:
     """Another node as a client: numbers below those of this node's."""
     return -1 - node
-
-
-def _differences(here: int, ours: Order, there: int, theirs: Order) -> str:
-    """What two orders do not have in common."""
-    mine, other = ours.to_json(), theirs.to_json()
-    parts = [
-        f"{name} is {mine.get(name, 'absent')} on node {here} and {other.get(name, 'absent')} on node {there}"
-        for name in mine | other
-        if mine.get(name) != other.get(name)
-    ]
-    if mine["group_chunks"] != other["group_chunks"]:
-        parts.append("group_chunks follows from the memory: give all nodes the same --memory (in Python: memory=)")
-    return "; ".join(parts)

@@ -71,7 +71,7 @@ class Turn:
         self.divisions = Divisions(self.core.epochs)
         samples = len(residents.pages_of)
         by_share = members.owners(Places(samples, chunk_size, 1))
-        self.fetches = Fetches(index, by_share, samples, self.core.counters)
+        self.fetches = Fetches(index, by_share, samples, self.core.counters.nodes)
         self.answering = Answering(members.others, depth)
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class Turn:
             case StreamEnds(node, asks):
                 self._ended(node, asks=asks)
             case NodeRefuses(reason):
-                self.telling.refuse_all(reason)
+                self.telling.disagreements.refuse_all(reason)
             case NodeSays(node, message):
                 instructions += self._heard(node, message, now_s)
         return instructions + list(core.draws.answers())
@@ -178,7 +178,7 @@ class Turn:
             case Fetched():
                 self.fetches.came(node, message)
             case Refused(about, reason):
-                self.telling.refused(about.name, about.order, reason)
+                self.telling.disagreements.refuse(about.name, about.order, reason)
 
     # -- time goes on ------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Turn:
         instructions += core.draws.answers()
         instructions += self._say(now_s, unsent)
         instructions += self.fetches.done()
-        instructions += (Refuse(client, error) for client, error in self.telling.faults())
+        instructions += (Refuse(client, error) for client, error in self.telling.disagreements.clients())
         instructions += self.divisions.answers(now_s)
         return instructions
 

@@ -6,23 +6,18 @@ kept samples. The last one to let go frees its pages. All methods take arrays of
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.memory.allocator import Allocator
-from brand.node.memory.page_memory import PageMemory
-
-Places = NDArray[np.integer[Any]]
+from brand.node.memory.pool import Places, Pool
 
 
 class Residents:
-    """Samples of one data set in pages of an allocator; `pages_of` is the number of pages of each place's sample."""
+    """Samples of one data set in the pages of a pool."""
 
-    def __init__(self, allocator: Allocator, memory: PageMemory, pages_of: NDArray[np.uint32], nodes: int = 1) -> None:
-        samples = len(pages_of)
-        self.allocator, self._memory, self.pages_of = allocator, memory, pages_of
+    def __init__(self, pool: Pool, nodes: int = 1) -> None:
+        self.pool, self.pages_of = pool, pool.pages_of
+        samples = len(pool.pages_of)
         self._head = np.full(samples, -1, np.int32)
         self._references = np.zeros(samples, np.int32)
         self._checked = np.zeros(samples, np.bool_)
@@ -37,43 +32,6 @@ class Residents:
         here = np.count_nonzero(self._head >= 0)
         return f"Residents({here} of {len(self._head)} samples in memory, {np.count_nonzero(self._kept)} of them kept)"
 
-    # -- pages -------------------------------------------------------------------------------------------------------
-
-    def allocate(self, places: Places, rows: NDArray[np.void]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Pages for samples that are to come, with their rows: first page of each, and all, one sample after the other.
-
-        The caller has looked at `allocator.free`.
-        """
-        heads, pages = self.allocator.take(self.pages_of[places])
-        self._memory.write_rows(heads, rows)
-        return heads, pages
-
-    def give_back(self, places: Places, heads: NDArray[np.int32]) -> None:
-        """Free pages that were allocated for samples which did not come."""
-        self.allocator.give_back(self.allocator.chains(heads, self.pages_of[places]))
-
-    def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:
-        """Pieces of memory for a read; see `PageMemory.vector`."""
-        return self._memory.vector(sizes, held, pages)
-
-    def chains(self, places: Places) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-        """Number of pages of each, and all pages one sample after the other. Places may occur twice here."""
-        counts = self.pages_of[places]
-        return counts, self.allocator.chains(self._head[places], counts)
-
-    def contents(self, places: Places) -> NDArray[np.uint8]:
-        """A copy of their pages, one sample after the other, shape (pages, page size)."""
-        return self._memory.take_out(self.chains(places)[1])
-
-    def put_in(self, places: Places, rows: NDArray[np.void], data: NDArray[np.uint8], sender: int) -> None:
-        """Samples come from a node, as `contents` has them there; our own rows go before them."""
-        heads, pages = self.allocator.take(self.pages_of[places])
-        self._memory.put_in(pages, data)
-        self._memory.write_rows(heads, rows)
-        self.put(places, heads, sender)
-
-    # -- references --------------------------------------------------------------------------------------------------
-
     def present(self, places: Places) -> NDArray[np.bool_]:
         """Which are in memory."""
         return self._head[places] >= 0
@@ -85,6 +43,14 @@ class Residents:
     def mark_checked(self, places: Places) -> None:
         """Their checksums were right."""
         self._checked[places] = True
+
+    def chains(self, places: Places) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+        """Number of pages of each, and all pages, one sample after the other. Places may occur twice here."""
+        return self.pool.chains(places, self._head[places])
+
+    def contents(self, places: Places) -> NDArray[np.uint8]:
+        """A copy of their pages, one sample after the other, shape (pages, page size)."""
+        return self.pool.take_out(places, self._head[places])
 
     def put(self, places: Places, heads: NDArray[np.int32], sender: int | None = None) -> None:
         """They have come into memory, with one reference, the caller's; `sender`: from this node."""
@@ -104,7 +70,7 @@ class Residents:
         self._references[places] -= 1
         gone = places[self._references[places] == 0]
         if len(gone):
-            self.allocator.give_back(self.chains(gone)[1])
+            self.pool.give_back(gone, self._head[gone])
             self._head[gone] = -1
             self._checked[gone] = False
             if len(self._sender):

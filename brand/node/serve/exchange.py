@@ -101,7 +101,7 @@ class Exchange:
     def _closed(self, stream: Stream, reason: str, *, refused: bool) -> None:
         node, telling = stream.node, self._turn.telling
         if refused:
-            if not telling.all_refused:
+            if not telling.disagreements.all_refused:
                 log.warning("%s", reason)
             self._tell(NodeRefuses(reason))
         peers = self._turn.core.peers

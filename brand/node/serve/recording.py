@@ -33,6 +33,7 @@ from brand.node.decide.tasks import Choice, Instruction, MakePlan, Read, Rows
 from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
+from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.wire import peer_messages
 from brand.node.wire.drawing import Begin, Drawer, Drawing
@@ -138,7 +139,7 @@ class _Player:
         self._page = int(head["page"])
         allocator = Allocator(int(head["pages"]) * self._page, self._page)
         members = Members(head["node"], head["nodes"], head["share_chunks"])
-        residents = Residents(allocator, NoMemory(self._page), pages_of, members.nodes)
+        residents = Residents(Pool(allocator, NoMemory(self._page), pages_of), members.nodes)
         self._turn = Turn(index, residents, head["chunk_size"], members, head["depth"], head["remote_pages"])
         self._pages_of = pages_of
         self._orders: dict[tuple[int, int], Order] = {}
@@ -197,8 +198,8 @@ def _describe(turn: Turn) -> dict[str, Any]:
         "version": VERSION,
         "samples": len(residents.pages_of),
         "chunk_size": turn.core.chunk_size,
-        "page": residents.allocator.page,
-        "pages": residents.allocator.count,
+        "page": residents.pool.allocator.page,
+        "pages": residents.pool.allocator.count,
         "remote_pages": turn.core.remote_pages,
         "depth": turn.depth,
         "node": members.node,

@@ -19,6 +19,10 @@ class _Since:
     said_s: float
     count: int = 0
 
+    def again(self) -> None:
+        """One more has come."""
+        self.count += 1
+
 
 class Repeats(Generic[Kind]):
     """Events of the same kind have at most one line in `every_s` seconds; of more than `most` kinds the oldest goes."""
@@ -32,7 +36,7 @@ class Repeats(Generic[Kind]):
         """An event: whether it gets a line of its own. If not, it is counted."""
         since = self._since.get(kind)
         if since is not None and (since.count or now_s - since.said_s < self._every_s):
-            since.count += 1
+            since.again()
             return False
         self._since.pop(kind, None)
         self._since[kind] = _Since(now_s)

@@ -22,6 +22,7 @@ from brand.node.decide.stimuli import ClientLeaves, Stimulus
 from brand.node.decide.tasks import Answer, Choice, Deliver, Divided, Instruction, MakePlan, Number, Read, Refuse, Say
 from brand.node.decide.turn import Turn
 from brand.node.memory.arena import Arena
+from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.serve.clients import Clients
 from brand.node.serve.exchange import Exchange, Watch
@@ -93,20 +94,20 @@ class NodeServer:
             self._clients.close()
             raise
         depth, chunk_size = depth or choose_depth(data), data.header.chunk_size
-        self._executor = Executor(depth, choose_vector_reader(data, layout.allocator.bytes, page_cache=page_cache))
-        residents = Residents(layout.allocator, self._arena, layout.pages_of, nodes)
+        executor = Executor(depth, choose_vector_reader(data, layout.allocator.bytes, page_cache=page_cache))
+        residents = Residents(Pool(layout.allocator, self._arena, layout.pages_of), nodes)
         self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages)
         self._recorder = None if record is None else Recorder(record, self._turn)
         self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, node)
-        self._work = Work(data, layout.pages_of, self._executor, self._turn.wants_plan, self._tell, self._troubles)
+        self._work = Work(data, layout.pages_of, executor, self._turn.wants_plan, self._tell, self._troubles)
         self._lifetime = Lifetime(self._selector, owners)
         self._requests = Requests(
             data, address, layout, self._arena, self._turn, self._exchange, self._lifetime, self._tell
         )
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable once the server is told to end."""
-        self._selector.register(self._executor.wake, selectors.EVENT_READ, lambda _: self._executor.finish())
+        self._selector.register(self._work.wake, selectors.EVENT_READ, lambda _: self._work.finish())
         self._selector.register(self._stop, selectors.EVENT_READ, lambda _: None)
         if self._exchange is not None:
             exchange = self._exchange
@@ -118,7 +119,7 @@ class NodeServer:
     @property
     def memory(self) -> int:
         """Size of the arena in bytes."""
-        return self._turn.core.residents.allocator.bytes
+        return self._turn.core.residents.pool.allocator.bytes
 
     @property
     def listens_at(self) -> str | None:
@@ -233,7 +234,7 @@ class NodeServer:
         self._clients.close(why)
         if self._exchange is not None:
             self._exchange.close()
-        self._executor.close()
+        self._work.close()
         self._troubles.close(time.monotonic())
         if self._recorder is not None:
             self._recorder.close()

@@ -38,6 +38,22 @@ class Work:
         self._data, self._pages_of, self._executor = data, pages_of, executor
         self._wants_plan, self._tell, self._troubles = wants_plan, tell, troubles
 
+    def __repr__(self) -> str:
+        return f"Work({self._executor!r})"
+
+    @property
+    def wake(self) -> int:
+        """Can be read while there are results."""
+        return self._executor.wake
+
+    def finish(self) -> None:
+        """Tell what has been done since."""
+        self._executor.finish()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._executor.close()
+
     def make_plan(self, wanted: MakePlan) -> None:
         """Make the plan of an epoch, if it is still wanted when the planner comes to it."""
 

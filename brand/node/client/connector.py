@@ -1,0 +1,92 @@
+"""How does a process come to a connection to its server? It connects, or starts a server first, or says why not."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+from brand.errors import EndedError, ServerError
+from brand.node.client.launch import Spec, start_server
+from brand.node.client.session import ServerFacts, Session
+from brand.node.setup.memory import Memory
+from brand.node.wire import messages
+from brand.node.wire.messages import Kind
+
+
+class Cluster(Protocol):
+    """How the server of this node finds those of the other nodes. Picklable."""
+
+    def member(self) -> dict[str, Any]:
+        """What a server is told that is one of several (`Spec.cluster`). Raises `ServerError`."""
+        ...
+
+    def meet(self, address: str) -> list[str | None]:
+        """Tell the others where this node's server listens; where theirs do, by node. Raises `ServerError`."""
+        ...
+
+
+class Connector:
+    """Connects to the server of one data set; the arguments are those of `Client`. Picklable."""
+
+    def __init__(
+        self, path: str, data_set: str, address: str, memory: Memory, *, attach: bool, cluster: Cluster | None
+    ) -> None:
+        self._path, self._data_set, self._address = path, data_set, address
+        self._memory, self._attach, self._cluster = memory, attach, cluster
+        self._served: ServerFacts | None = None
+        """The server with which this process, or the one that it was forked from, was connected last."""
+        self._said = ""
+        """What that server has said when it ended."""
+
+    def __repr__(self) -> str:
+        return f"Connector({self._address}, {'attaches' if self._attach else 'starts a server where there is none'})"
+
+    def connect(self, owner: int, worker: tuple[int, int] | None = None) -> Session:
+        """A new connection for `worker`, so many of so many, of process `owner`.
+
+        A server that has to be started ends with `owner`. Raises `ServerError`, ConnectionError.
+        """
+        if not hasattr(os, "memfd_create"):
+            raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
+        try:
+            return self._joined(Session(self._address, self._data_set, owner, worker))
+        except ConnectionError:
+            if self._attach:
+                raise ServerError(self._why_none()) from None
+        member = None if self._cluster is None else self._cluster.member()
+        start_server(Spec(self._path, self._address, self._memory, (owner,), member))
+        return self._joined(Session(self._address, self._data_set, owner, worker))
+
+    def note_end(self, error: Exception) -> None:
+        """A connection has ended."""
+        if isinstance(error, EndedError):
+            self._said = str(error)
+
+    def given_up(self, error: OSError) -> ServerError:
+        """What ends the last attempt."""
+        if isinstance(error, ServerError):  # the server could not even be started
+            return ServerError(str(error))
+        return ServerError(f"the node server at {self._address} does not answer: {error}")
+
+    def _why_none(self) -> str:
+        """Why there is no server, for people."""
+        if self._served is None:
+            return f"no node server at {self._address}: start one with `brand serve {self._path}`, or leave out server="
+        one = f"node {self._served.node} of {self._served.nodes}" if self._served.nodes > 1 else "this data set"
+        how = self._said or "it was killed or has crashed, and what started it (`brand launch`, `brand serve`) says how"
+        return (
+            f"the server of {one} at {self._address}, process {self._served.process}, has ended: {how}; "
+            f"start it again (`brand serve {self._path}`), and go on from the last checkpoint"
+        )
+
+    def _joined(self, session: Session) -> Session:
+        """A connection to a server that knows where the other nodes are, if there are any."""
+        self._served, self._said = session.server, ""
+        if self._cluster is not None and session.server.listens_at is not None and not session.server.joined:
+            try:
+                addresses = self._cluster.meet(session.server.listens_at)
+            except BaseException:
+                session.close()
+                raise
+            session.send(messages.pack_json(Kind.PEERS, {"addresses": addresses}))
+        return session

@@ -1,0 +1,90 @@
+"""Why can a run not go on? Nodes draw different things under its name.
+
+Such a run is refused before its first draw is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from brand.errors import UsageError
+from brand.node.decide.runs import Runs
+from brand.node.wire.drawing import Drawing
+from brand.protocol.order import Order
+
+
+class Disagreements:
+    """Runs that are refused, and why."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._wrong: dict[int | None, str] = {}
+        """By run; None: why no run can go on."""
+
+    def __repr__(self) -> str:
+        return f"Disagreements({self._wrong})"
+
+    @property
+    def all_refused(self) -> bool:
+        """Whether another node refuses to work with this one."""
+        return None in self._wrong
+
+    def refuse_all(self, reason: str) -> None:
+        """Another node refuses to work with this one."""
+        self._wrong[None] = reason
+
+    def refuse(self, name: str, order: Order, reason: str) -> None:
+        """Another node refuses a run."""
+        run = self._runs.number_of(name, order)
+        if run is not None:
+            self._wrong[run] = reason
+
+    def solve(self) -> None:
+        """A node works with this one, whatever it said before."""
+        self._wrong.pop(None, None)
+
+    def note(self, runs: Iterable[int], reason: str) -> None:
+        """These runs cannot go on."""
+        self._wrong |= dict.fromkeys(runs, reason)
+
+    def look(self, node: int) -> None:
+        """Find the runs that ranks of this `node` and of others have begun in different ways."""
+        for number, run in self._runs.items():
+            reason = run.conflict(node)
+            if reason is not None:
+                self._wrong[number] = reason
+
+    def clients(self) -> Iterator[tuple[int, UsageError]]:
+        """Clients that cannot go on, and why: they are told at once, and again until they have gone."""
+        for run, reason in self._wrong.items():
+            for client in self._runs.clients(run):
+                if client >= 0:  # below it they are nodes
+                    yield client, UsageError(reason)
+
+
+def disagreement(here: int, drawings: Iterable[Drawing], there: int, drawing: Drawing) -> str | None:
+    """Why what node `there` draws is not what goes on at node `here` under the same name; None where it is."""
+    for ours in drawings:
+        if ours.name != drawing.name:
+            continue
+        if ours.order != drawing.order:
+            if ours.turn is None or ours.turn != drawing.turn:
+                continue
+            return f"nodes {here} and {there} disagree: {_differences(here, ours.order, there, drawing.order)}"
+        reason = ours.begin.conflict(ours.epoch, drawing.begin) if ours.epoch == drawing.epoch else None
+        if reason is not None:
+            return reason
+    return None
+
+
+def _differences(here: int, ours: Order, there: int, theirs: Order) -> str:
+    """What two orders do not have in common."""
+    mine, other = ours.to_json(), theirs.to_json()
+    parts = [
+        f"{name} is {mine.get(name, 'absent')} on node {here} and {other.get(name, 'absent')} on node {there}"
+        for name in mine | other
+        if mine.get(name) != other.get(name)
+    ]
+    if mine["group_chunks"] != other["group_chunks"]:
+        parts.append("group_chunks follows from the memory: give all nodes the same --memory (in Python: memory=)")
+    return "; ".join(parts)

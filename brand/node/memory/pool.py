@@ -1,0 +1,59 @@
+"""In which pages does a sample lie, and how do bytes get there? An allocator, and the memory behind its pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.memory.allocator import Allocator
+from brand.node.memory.page_memory import PageMemory
+
+Places = NDArray[np.integer[Any]]
+
+
+class Pool:
+    """Pages for the samples of one data set; `pages_of` is the number of pages of each place's sample.
+
+    A sample is found by its head, the first page of its chain. Methods take arrays of places and of their heads.
+    """
+
+    def __init__(self, allocator: Allocator, memory: PageMemory, pages_of: NDArray[np.uint32]) -> None:
+        self.allocator, self._memory, self.pages_of = allocator, memory, pages_of
+
+    def __repr__(self) -> str:
+        return f"Pool({self.allocator!r}, {self._memory!r})"
+
+    def take(self, places: Places, rows: NDArray[np.void]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Pages for samples that are to come, with their rows: heads, and all pages, one sample after the other.
+
+        The caller has looked at `allocator.free`.
+        """
+        heads, pages = self.allocator.take(self.pages_of[places])
+        self._memory.write_rows(heads, rows)
+        return heads, pages
+
+    def put_in(self, places: Places, rows: NDArray[np.void], data: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """The heads of samples that come as `take_out` has them on another node; our own rows go before them."""
+        heads, pages = self.allocator.take(self.pages_of[places])
+        self._memory.put_in(pages, data)
+        self._memory.write_rows(heads, rows)
+        return heads
+
+    def chains(self, places: Places, heads: NDArray[np.int32]) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+        """Number of pages of each, and all pages, one sample after the other. Places may occur twice here."""
+        counts = self.pages_of[places]
+        return counts, self.allocator.chains(heads, counts)
+
+    def take_out(self, places: Places, heads: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """A copy of their pages, one sample after the other, shape (pages, page size)."""
+        return self._memory.take_out(self.chains(places, heads)[1])
+
+    def give_back(self, places: Places, heads: NDArray[np.int32]) -> None:
+        """Free their pages."""
+        self.allocator.give_back(self.chains(places, heads)[1])
+
+    def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:
+        """Pieces of memory for a read; see `PageMemory.vector`."""
+        return self._memory.vector(sizes, held, pages)
