@@ -98,6 +98,7 @@ def test_another_seed_gives_other_chunks(convert: Convert, tmp_path: Path) -> No
     assert one.get("columns/label.npy") == other.get("columns/label.npy")
 
 
+@pytest.mark.slow
 def test_reindex_writes_the_same_bytes(convert: Convert, tmp_path: Path) -> None:
     """Manifest, index and columns come again from the chunks alone, byte for byte."""
     convert(tmp_path / "set", 2, 0)

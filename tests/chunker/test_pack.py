@@ -136,6 +136,7 @@ def test_bytes_may_be_a_bytearray_or_a_view(tmp_path: Path) -> None:
     assert [sample["b"] for sample in stored(tmp_path / "set")] == [b"one", b"two", b"three"]
 
 
+@pytest.mark.slow
 def test_real_files_in_image_and_audio_fields_come_back_bit_for_bit(tmp_path: Path, photos: Path, clips: Path) -> None:
     """`image` and `audio` keep the file's bytes; decoding is left to reading."""
     pairs = list(zip(sorted(photos.rglob("*.*")), sorted(clips.rglob("*.*")), strict=False))
@@ -237,6 +238,7 @@ def test_no_samples_is_a_source_error(tmp_path: Path, nothing: Any) -> None:
         pack(nothing, tmp_path / "set", {"n": "int"}, jobs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_error_of_the_users_own_code_comes_through(tmp_path: Path, jobs: int) -> None:
     """An exception in a generator or in `__getitem__` is theirs, and stays what it is."""

@@ -61,6 +61,7 @@ def test_chunks_are_64_samples_or_four_mebibytes(samples: int, mean: float) -> N
         assert samples * mean / chunks >= LEAST_BYTES * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 10**8), st.floats(1, 1e5), st.integers(1, 10**8))
 def test_a_target_in_bytes_is_met_by_the_mean_chunk(samples: int, mean: float, target: int) -> None:
     """Within a factor of two (a chunk has whole samples), unless one sample or the whole set is the limit."""

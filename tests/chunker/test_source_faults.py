@@ -338,6 +338,7 @@ def test_an_empty_folder_that_is_not_utf_8_is_no_crash(folder: Path, tmp_path: P
     assert "caf\\xe9" in told.out
 
 
+@pytest.mark.slow
 def test_names_of_any_valid_kind_come_back(photos: Path, tmp_path: Path) -> None:
     """Spaces, quotes, line breaks, tabs, backslashes, long, composed and decomposed."""
     names = [" a ", "b'\"", "c\nd", "e\tf", "g\\h", "é", "e\u0301", "日本", "-rf", "~", "%s {0} [red]", "n" * 250]
@@ -365,6 +366,7 @@ def test_a_dry_run_counts_what_a_conversion_would_write(folder: Path, tmp_path: 
     assert abs(planned.stored_bytes - made.stored_bytes) < 0.02 * made.stored_bytes
 
 
+@pytest.mark.slow
 def test_validate_alone_checks_and_keeps_all(folder: Path, tmp_path: Path) -> None:
     """Good folders pass, and the result is the same as without."""
     told: list[str] = []

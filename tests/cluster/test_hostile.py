@@ -215,6 +215,7 @@ def test_many_who_say_nothing(node: Node) -> None:
     node.closed(ANSWERS)
 
 
+@pytest.mark.slow
 def test_many_greetings_that_are_not_finished(node: Node) -> None:
     """A stranger who opens calls and leaves them open has no thread wait for him."""
     finished = threading.Event()

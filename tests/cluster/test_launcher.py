@@ -104,6 +104,7 @@ def test_ssh_gets_its_options_the_host_and_one_command() -> None:
     assert any(option.startswith("ConnectTimeout=") for option in SSH_OPTIONS)
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_no_shell_on_the_way_changes_a_name(name: str) -> None:
     """Blanks, quotes and dollars arrive as they are."""

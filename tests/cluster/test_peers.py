@@ -75,6 +75,7 @@ def test_the_largest_message(pair: Pair) -> None:
     assert asker.messages(ASKS, 1) == [b"still there"]
 
 
+@pytest.mark.slow
 def test_a_node_that_comes_back_is_found_again() -> None:
     """The asking node hears why the stream ended, and opens it as soon as somebody listens there."""
     with running(1) as first, asking(first) as asker:

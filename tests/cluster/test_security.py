@@ -213,6 +213,7 @@ def test_methods_that_are_not_there(stranger: Stranger) -> None:
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
+@pytest.mark.slow
 def test_a_message_above_the_cap(stranger: Stranger, answerer: Node) -> None:
     """Ends the stream of who sends it; its bytes are never put together."""
     call = stranger.exchange(hello(stranger.nonce()), iter([bytes(MAX_MESSAGE + 1)]))

@@ -101,6 +101,7 @@ def test_any_flipped_bit_of_a_front_is_an_error(byte: int, bit: int) -> None:
         read(bytes(file))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.binary(min_size=1, max_size=70))
 def test_any_other_length_is_an_error(cut: int, more: bytes) -> None:
     """A file cut short is a `TruncatedError`, a longer one an `OversizedError`."""

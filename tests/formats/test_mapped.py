@@ -22,6 +22,7 @@ def small_windows() -> Any:
         yield
 
 
+@pytest.mark.slow
 @given(size=st.integers(1, 30), data=st.data())
 def test_gather_is_indexing(
     small_windows: None, tmp_path_factory: pytest.TempPathFactory, size: int, data: st.DataObject

@@ -105,6 +105,7 @@ def test_no_flipped_bit_is_missed() -> None:
         data[bit // 8] ^= 1 << bit % 8
 
 
+@pytest.mark.slow
 @given(JSON, st.sampled_from(sorted({*json.loads(pack_share(GOOD))} - {"checksum"})))
 def test_any_json_in_any_key_is_a_share_or_a_format_error(value: Any, key: str) -> None:
     """Nothing that JSON can hold gets another error out of it, signed as it is."""

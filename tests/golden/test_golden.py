@@ -38,6 +38,7 @@ def plain(sample: dict[str, Any]) -> dict[str, Any]:
     return {key: make.plain(value) for key, value in sample.items()}
 
 
+@pytest.mark.slow
 @every_set
 def test_brand_reads_what_was_written(name: str) -> None:
     """Every value of every golden sample is what expected.json says, to the bit."""

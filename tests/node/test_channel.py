@@ -54,6 +54,7 @@ def ends() -> Iterator[Ends]:
         yield pair
 
 
+@pytest.mark.slow
 @given(
     bodies=st.lists(st.tuples(st.sampled_from(list(Kind)), st.binary(max_size=50)), max_size=12),
     cuts=st.lists(st.integers(0, 700), max_size=12),

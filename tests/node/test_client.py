@@ -86,6 +86,7 @@ def test_storage_that_hangs(texts: Path, depth: int, monkeypatch: pytest.MonkeyP
         storage.release()  # the server's end would wait for the reads
 
 
+@pytest.mark.slow
 def test_more_clients_at_once_than_the_queue_holds(texts: Path) -> None:
     """Many workers connect while a server measures a large data set: each of them waits for its turn."""
     server = NodeServer(texts, random_address())

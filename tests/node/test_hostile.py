@@ -148,6 +148,7 @@ def test_nothing_is_held_for_those_who_left(server: RunningServer, texts: Path) 
     assert memory["used"] == memory["kept"]
 
 
+@pytest.mark.slow
 def test_a_draw_from_a_run_that_others_have_registered(texts: Path) -> None:
     """A run's number is guessed, and its own clients leave while the draw waits: the server goes on."""
     with BlockedStorage() as storage, running_server(texts, depth=1, storage=storage) as server:
@@ -225,6 +226,7 @@ def test_runs_with_long_names(server: RunningServer, texts: Path) -> None:
     assert memory_kib(os.getpid(), "RssAnon") - before < 16 << 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["run", "tag", "order", "data_set", "owner", "index", "reason"])
 def test_a_deep_value_anywhere(texts: Path, field: str) -> None:
     """A field nested as deep as JSON allows, near the limit of recursion: refused or taken, and the server goes on."""

@@ -71,6 +71,7 @@ def leases(draw: Any) -> tuple[Any, ...]:
     return draw(st.integers(0, (1 << 64) - 1)), *columns
 
 
+@pytest.mark.slow
 @given(leases())
 def test_lease(lease: tuple[Any, ...]) -> None:
     """`LEASE` there and back."""
@@ -80,6 +81,7 @@ def test_lease(lease: tuple[Any, ...]) -> None:
         assert getattr(found, name).tolist() == column.tolist()
 
 
+@pytest.mark.slow
 @given(leases(), st.data())
 def test_a_lease_that_was_changed(lease: tuple[Any, ...], data: Any) -> None:
     """Cut, longer, or with other bytes: refused, or its parts still add up."""
@@ -149,6 +151,7 @@ def test_json(value: dict[str, Any]) -> None:
     assert messages.unpack_json(body_of(messages.pack_json(Kind.STATS, value), Kind.STATS)) == value
 
 
+@pytest.mark.slow
 @given(st.one_of(st.binary(max_size=40), VALUES.map(lambda value: json.dumps(value).encode())))
 @example(b"[]")
 @example(b'"x"')

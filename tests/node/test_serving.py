@@ -176,6 +176,7 @@ def test_several_threads_of_one_process(texts: Path) -> None:
         assert found == {part: want[part::4] for part in range(4)}
 
 
+@pytest.mark.slow
 def test_where_everything_fits_each_sample_is_read_once(texts: Path) -> None:
     """All bytes of the chunks' samples are read in the first epoch, and none ever again."""
     data = StoredDataSet(texts)

@@ -71,6 +71,7 @@ def test_nothing_to_own_is_refused() -> None:
         owner_of_chunk(4, -1, 1)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 100))
 def test_ranks_draw_in_turn_and_lie_on_nodes_in_blocks(nodes: int, each: int, count: int) -> None:
     """The node of each position is that of the rank whose turn it is."""

@@ -81,6 +81,7 @@ def test_a_permutation_has_each_number_once(count: int, seed: int, stream: Strea
     assert sorted(permutation(count, seed, stream, epoch).tolist()) == list(range(count))
 
 
+@pytest.mark.slow
 @given(st.integers(1, 400), seeds, streams, epochs)
 def test_a_permutation_sorts_by_the_words_of_its_stream(count: int, seed: int, stream: Stream, epoch: int) -> None:
     """Numbers in the order of their words; of the words only the low bits, which hold the number, do not count."""

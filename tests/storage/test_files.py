@@ -43,6 +43,7 @@ def expected(wanted: list[tuple[int, int, int]]) -> list[bytes]:
     return [(bytes([n]) + CONTENT[1:])[at : at + size].ljust(size, b"\0") for n, at, size in wanted]
 
 
+@pytest.mark.slow
 @given(wanted=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 1100), st.integers(0, 300)), max_size=12))
 def test_each_buffer_holds_its_range(folder: Path, wanted: list[tuple[int, int, int]]) -> None:
     """Also past the end of a file, where there are zeros and never what was in the buffer before."""

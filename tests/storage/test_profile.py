@@ -202,6 +202,7 @@ def test_stripes_of_known_length(read_bytes: int, mean: float, chunk_size: int, 
     assert stripe_length(read_bytes, mean, chunk_size) == length
 
 
+@pytest.mark.slow
 @examples(50)
 @given(profiles())
 def test_sequential_lies_among_the_measured_figures(found: Profile) -> None:

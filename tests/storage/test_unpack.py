@@ -298,6 +298,7 @@ def test_extras_that_unpack_to_a_thousand_times_their_size_are_refused(clips: Pa
     assert not (tmp_path / "out" / "ada" / "notes.txt").exists()
 
 
+@pytest.mark.slow
 def test_extras_that_say_less_than_they_hold_are_refused(clips: Path, tmp_path: Path) -> None:
     """A size in the directory of the archive that is not that of the file."""
     data = packed(bytes(1 << 26))
@@ -316,6 +317,7 @@ def test_extras_packed_in_another_way_are_refused(clips: Path, tmp_path: Path, m
         unpack(clips, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_large_extras_are_unpacked_a_step_at_a_time(clips: Path, tmp_path: Path) -> None:
     """Files larger than the memory that is used."""
     with_extras(clips, packed(random.Random(0).randbytes(1 << 20) * 48, zipfile.ZIP_STORED))

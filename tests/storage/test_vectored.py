@@ -129,6 +129,7 @@ def test_nothing_to_read(any_make: Make, file: Path) -> None:
     storage.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("offset", "size"), [(5990, 11), (6000, 1), (9000, 5), (0, 6001)])
 def test_a_file_that_is_too_short(make: Make, file: Path, offset: int, size: int) -> None:
     """EOFError names it; pieces beyond its end are not written to."""

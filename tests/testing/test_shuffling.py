@@ -81,6 +81,7 @@ def test_the_figures_are_those_of_their_definitions(order: list[int], chunk_size
     assert found == pytest.approx(model(order, chunk_size, batch), nan_ok=True, rel=1e-12)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 30).flatmap(lambda n: st.tuples(*[st.permutations(range(n))] * 2)), st.integers(1, 9))
 def test_place_of_says_where_an_id_lies(orders: tuple[list[int], list[int]], chunk_size: int) -> None:
     """Ids with `place_of` give what the places themselves give."""
@@ -174,6 +175,7 @@ def test_an_id_that_is_missing_or_too_many_is_named(ids: list[int], told: str) -
     assert told in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_faulty_argument_is_named() -> None:
     """A broken `place_of`, an id that it lacks, an epoch among several, and numbers out of range."""
     with pytest.raises(UsageError, match=r"place_of: .* 0 comes 2 times"):

@@ -190,6 +190,7 @@ def test_repr_tells_what_it_is(raw: BrandDataset) -> None:
     assert "fashion.brand" in repr(raw)
 
 
+@pytest.mark.slow
 def test_several_threads_read_at_once(raw: BrandDataset, samples: list[Sample]) -> None:
     """One object, eight threads, each its own order."""
     wrong: list[str] = []

@@ -326,6 +326,7 @@ def test_a_number_of_ranks_without_a_rank_is_refused() -> None:
         find_rank(None, 4, {})
 
 
+@pytest.mark.slow
 def test_a_data_set_that_is_dropped_leaves_no_warning(small: Path) -> None:
     """Test suites make errors of warnings; a socket that is collected while open is one."""
     with running_server(small, memory=1.0) as server:

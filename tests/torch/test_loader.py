@@ -102,6 +102,7 @@ def test_batches_of_samples(small: Path, batch: int, memory: Any, *, drop_last: 
         assert sum(len(b["key"]) for b in ours) == 2 * (COUNT // batch * batch if drop_last else COUNT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [None, {"number": float}])
 @pytest.mark.parametrize("fields", [("number",), ("index", "number"), ("number", "index")])
 def test_batches_of_tuples(small: Path, fields: tuple[str, ...], transform: Any) -> None:

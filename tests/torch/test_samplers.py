@@ -79,6 +79,7 @@ def test_ranks_have_equally_many_and_together_all(
     assert len(together) == (left // ranks * ranks if drop_last else -(-left // ranks) * ranks)
 
 
+@pytest.mark.slow
 @given(
     ranks=st.integers(1, 6),
     batch=st.integers(1, 9),
@@ -173,6 +174,7 @@ def test_a_subset_with_a_brand_sampler_is_loud(small: Path) -> None:
 # -- several samplers, copies ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["stripes", "slots"])
 def test_two_seeds_interleaved(small: Path, protocol: Any) -> None:
     """Step by step, each in its own order, for several epochs."""
