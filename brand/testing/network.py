@@ -8,9 +8,9 @@
         ...
     network.cut(0, 1, arrive=2)     # the stream ends; two of the messages on their way still arrive
 
-Each `peer` is the `Network` of one node (`brand.node.wire.network`). As with gRPC, a stream keeps its messages in order,
-and says nothing about the order between two streams. A stream that ends loses what is on its way. There is no clock and
-no thread: a test that is given a seed takes the same way each time.
+Each `peer` is the `Network` of one node (`brand.node.wire.network`). As with gRPC, a stream keeps its messages in
+order, and says nothing about the order between two streams. A stream that ends loses what is on its way. There is no
+clock and no thread: a test that is given a seed takes the same way each time.
 """
 
 from __future__ import annotations

@@ -54,10 +54,9 @@ class Core:
         self.counters = Counters()
         self.peers = Peers(members.others)
         self.epochs = Epochs(residents, limits, chunk_size, members, self.peers)
-        self.receiving = Receiving(
-            index, residents, self.epochs, members, self.peers, remote_pages, self.counters.nodes
-        )
-        self.sending = Sending(residents, self.epochs, self.counters.nodes)
+        passed = self.counters.nodes
+        self.receiving = Receiving(index, residents, self.epochs, members, self.peers, remote_pages, passed)
+        self.sending = Sending(residents, self.epochs, passed)
         self.reads = Reads(index, residents, self.epochs, self.receiving, chunk_size, remote_pages, self.counters.reads)
         self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, self.counters.draws)
         self.keeping = Keeping(residents, self.epochs, members, chunk_size, remote_pages)

@@ -147,12 +147,10 @@ class Draws:
     def _agreed(self, draw: Draw, live: Live, now_s: float) -> bool:
         """Whether all have begun the epoch at one position, or are not waited for. Else the run is refused by then."""
         if not live.agreed:
+            (run, number), node = draw.key, self._members.node
             limit_s = SILENCE_S if self._peers.any_lost else LONGEST_WAIT_S
-            if (
-                self._members.nodes == 1
-                or now_s - draw.since_s > limit_s
-                or self._epochs.runs[draw.key[0]].agreed_on(draw.key[1], self._members.node)
-            ):
+            alone = self._members.nodes == 1 or now_s - draw.since_s > limit_s
+            if alone or self._epochs.runs[run].agreed_on(number, node):
                 live.agrees()
         return live.agreed
 
