@@ -15,6 +15,10 @@ import brand
 from tests.support import LIMIT_S
 
 MOST_LINES = 400
+MOST_OF_THE_NODE = {"lines": 350, "methods": 15, "fields": 12}
+"""Of a file, and of a class; methods of Python's own names do not count."""
+FOREIGN = {"argtypes", "restype", "writeable", "filename"}
+"""Fields of objects of other libraries, which are made to be assigned."""
 
 
 def python(*code: str, check: bool = True) -> str:
@@ -117,6 +121,47 @@ def test_no_file_of_the_library_is_long(repository: Path) -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in library_files(repository) if path.exists()}
     assert lengths
     assert {path.name: lines for path, lines in lengths.items() if lines > MOST_LINES} == {}
+
+
+def fields_of(owner: ast.ClassDef) -> set[str]:
+    """Fields that a class has: those of a dataclass, and those that its methods assign."""
+    found = set()
+    if any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list):
+        found = {n.target.id for n in owner.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    return found | {target.attr for target in assigned(owner) if ast.unparse(target.value) == "self"}
+
+
+def assigned(tree: ast.AST) -> list[ast.Attribute]:
+    """Fields that are assigned, of whatever object."""
+    return [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+
+
+def test_the_rooms_of_the_node_stay_small(repository: Path) -> None:
+    """Files in lines, classes in methods and fields."""
+    most, large, seen = MOST_OF_THE_NODE, [], 0
+    for path in sorted((repository / "brand" / "node").rglob("*.py")):
+        text = path.read_text()
+        if len(text.splitlines()) > most["lines"]:
+            large.append(f"{path.name}: {len(text.splitlines())} lines")
+        for owner in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)):
+            names = [node.name for node in owner.body if isinstance(node, ast.FunctionDef)]
+            methods = [name for name in names if not name.startswith("__")]
+            seen += 1
+            if len(methods) > most["methods"] or len(fields_of(owner)) > most["fields"]:
+                large.append(f"{path.name}: {owner.name}, {len(methods)} methods, {len(fields_of(owner))} fields")
+    assert seen > 80
+    assert large == []
+
+
+def test_an_object_changes_its_own_fields_only(repository: Path) -> None:
+    """In the node: whose state changes is told so by a method."""
+    found = [
+        f"{path.name}, line {target.lineno}: {ast.unparse(target)}"
+        for path in sorted((repository / "brand" / "node").rglob("*.py"))
+        for target in assigned(ast.parse(path.read_text()))
+        if ast.unparse(target.value) not in ("self", "cls") and target.attr not in FOREIGN
+    ]
+    assert found == []
 
 
 @pytest.mark.slow

@@ -21,9 +21,9 @@ def main(record: str, data_set: str) -> int:
         data = StoredDataSet(data_set)
         entries = replay(record, data, measure_pages(data)[1])
     except BrandError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        sys.stderr.write(f"error: {error}\n")
         return 1
-    print(f"{entries:,} entries, and the same decisions")  # noqa: T201
+    sys.stdout.write(f"{entries:,} entries, and the same decisions\n")
     return 0
 
 

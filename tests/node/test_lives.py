@@ -1,0 +1,140 @@
+"""The life of an epoch: its stages, and what waits for it meanwhile."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from brand.node.decide.account import Account
+from brand.node.decide.epoch import Epoch, Setting
+from brand.node.decide.limits import Limits
+from brand.node.decide.lives import MAX_EARLY, Dropped, Life, Live, Lives, Planning, Ready, Stage, Wanted
+from brand.node.decide.members import Members
+from brand.node.decide.runs import Beginning
+from brand.node.decide.states import HELD
+from brand.node.decide.turns import Turns
+from brand.node.memory.allocator import Allocator
+from brand.node.memory.page_memory import NoMemory
+from brand.node.memory.pool import Pool
+from brand.node.memory.residents import Residents
+from brand.protocol.order import Order
+from brand.protocol.plan import Plan
+from brand.protocol.slot_policy import SlotPolicy
+
+SAMPLES = 32
+ORDER = Order("0" * 32, SAMPLES, 4, 0, SlotPolicy(2, nodes=2, ranks=2, window=8, remote=8))
+TURNS = Turns(SAMPLES, 0, 2)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """With requests: nodes ask each other."""
+    return ORDER.plan(0)
+
+
+def live(plan: Plan, number: int = 1) -> Live:
+    """A live epoch on node 0 of two, with a rank on each."""
+    members = Members(0, 2)
+    residents = Residents(Pool(Allocator(128 * 64, 128), NoMemory(128), np.ones(SAMPLES, np.uint32)), 2)
+    limits = Limits(residents, 10, 0, 10)
+    limits.learn(1, 10)
+    epoch = Epoch(plan, TURNS, number, Setting(members.owners(ORDER.mapping), limits, list))
+    epoch.expect({0: 0, 1: 1}, {})
+    return Live(epoch, Account(TURNS), Beginning(TURNS, 1))
+
+
+def stage_of(life: Life) -> Stage:
+    """Where it is."""
+    return life.stage
+
+
+def test_one_stage_after_the_other(plan: Plan) -> None:
+    """From the first word to the last; what was said of how ranks begin is kept until the epoch is live."""
+    life, begin = Life(), Beginning(TURNS, 2)
+    assert isinstance(stage_of(life), Dropped)
+    assert not life.planned
+    life.wants()
+    assert stage_of(life) == Wanted(None)
+    assert life.begin is None
+    life.wants(begin)
+    assert stage_of(life) == Wanted(begin)
+    assert life.begin == life.wanted_begin == begin
+    life.wants()
+    assert life.begin == begin, "a plan that is wanted again takes nothing back"
+    life.hand_out()
+    assert (stage_of(life), life.planned) == (Planning(begin), True)
+    life.is_planned(plan, None, begin)
+    assert isinstance(stage_of(life), Ready)
+    assert [life.waits_since(5.0), life.waits_since(9.0)] == [5.0, 5.0]
+    made = live(plan)
+    life.starts(made)
+    assert (life.live, life.planned, life.begin) == (made, False, None)
+    made.epoch.states.finds(np.array([0]))
+    assert life.drops().tolist() == [0]
+    assert isinstance(stage_of(life), Dropped)
+    assert not len(made.epoch.states.all(HELD))
+
+
+def test_what_is_read_ahead_was_begun_by_no_rank(plan: Plan) -> None:
+    """Other nodes are told nothing of it."""
+    life = Life()
+    life.wants()
+    life.hand_out()
+    life.is_planned(plan, None, Beginning(TURNS, 0))
+    assert life.begin is None
+
+
+def test_a_node_that_asks_before_there_is_a_plan_is_answered_once_there_is(plan: Plan) -> None:
+    """Its positions come first; a node that never said that it can take samples is sent none."""
+    life = Life()
+    life.wants()
+    life.take(1, 0, asks=True)
+    made = live(plan)
+    owned = made.epoch.owner_of(plan.sample_of) == 0
+    theirs = np.flatnonzero(owned & (np.arange(SAMPLES) % 2 == 1))[:2].astype(np.int64)
+    life.ask(1, theirs)
+    life.ask(5, theirs)
+    life.starts(made)
+    assert list(made.epoch.outgoing) == [1]
+    assert made.epoch.outgoing[1].unanswered.tolist() == theirs.tolist()
+
+
+def test_what_is_asked_for_too_early_has_a_bound(plan: Plan) -> None:
+    """A node may ask for anything before there is a plan: more than so much is not kept."""
+    life = Life()
+    life.take(1, 0, asks=True)
+    for _ in range(3):
+        life.ask(1, np.zeros(MAX_EARLY // 2, np.int64))
+    life.wants()
+    made = live(plan)
+    life.starts(made)
+    assert len(made.epoch.outgoing[1].unanswered) <= MAX_EARLY
+
+
+def test_the_takers_of_an_epoch_outlast_its_being_dropped(plan: Plan) -> None:
+    """It made room, and goes on later; a node that has no use for it any more is forgotten."""
+    life = Life()
+    life.wants()
+    life.starts(live(plan))
+    life.take(1, 0, asks=False)
+    life.drops()
+    life.wants()
+    again = live(plan, 2)
+    life.starts(again)
+    assert list(again.epoch.outgoing) == [1]
+    life.forget(1)
+    assert list(again.epoch.outgoing) == []
+
+
+def test_lives_are_told_in_the_order_of_runs_and_epochs(plan: Plan) -> None:
+    """However they came; one that nothing was said of is there once it is asked for."""
+    lives = Lives()
+    assert lives.get((1, 0)) is None
+    for key in [(2, 0), (1, 1), (1, 0)]:
+        lives[key].wants()
+    lives[1, 1].starts(live(plan))
+    lives[1, 0].starts(live(plan, 2))
+    assert list(lives) == [(1, 0), (1, 1), (2, 0)]
+    assert [key for key, _ in lives.live()] == [(1, 0), (1, 1)]
+    lives.remove((1, 0))
+    assert list(lives) == [(1, 1), (2, 0)]
