@@ -356,6 +356,7 @@ def test_more_chunks_than_a_process_may_have_files_open(tmp_path: Path) -> None:
 ORPHAN = '''
 import multiprocessing, os, sys, time
 from torch.utils.data import DataLoader, get_worker_info
+from brand.errors import ServerError
 from brand.torch import BrandDataset, BrandSampler
 
 class Late(BrandDataset):
