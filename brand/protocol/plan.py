@@ -140,5 +140,5 @@ def choose_kept(
         over = keeping + peak(plan, np.where(kept, 0, size_of), read_of) - room
         if over <= 0:
             return kept
-        share = max(0.0, (keeping - 1.1 * over) / total)
+        share = max(0.0, (keeping - 1.1 * over) / max(1, total))
     return np.zeros(mapping.samples, np.bool_)

@@ -89,6 +89,14 @@ class FakeNetwork:
             wire.coming = deque((*before, *now[:arrive], Closed(_seen_by(node, asks, answers), reason)))
             wire.bytes = sum(len(event.message) for event in wire.coming if isinstance(event, Received))
 
+    def restart(self, node: int) -> None:
+        """A node's process is replaced: its streams end, and the new process has heard of none of them."""
+        for (asks, answers), line in self._lines.items():
+            if node in (asks, answers):
+                self.cut(asks, answers, reason="the node was restarted")
+                line.wires[node] = _Wire()
+        self._arrived[node].clear()
+
     def on_the_way(self) -> list[tuple[int, int]]:
         """Streams, as (asks, answers), on which something is still to arrive."""
         return [pair for pair, line in self._lines.items() if any(wire.coming for wire in line.wires.values())]

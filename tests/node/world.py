@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import BrandError, UsageError
+from brand.errors import BrandError, UnreachableError, UsageError
 from brand.formats.constants import ROW
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.core import LARGEST_SHARE
@@ -25,6 +25,7 @@ from brand.node.decide.states import COMING, DUE, HELD, UNWANTED
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
+    ClientFetches,
     ClientLeaves,
     ClientRegisters,
     ClientReleases,
@@ -34,7 +35,7 @@ from brand.node.decide.stimuli import (
     ReadForEnded,
     Stimulus,
 )
-from brand.node.decide.tasks import Answer, Choice, Instruction, MakePlan, Number, Read, Refuse, Say
+from brand.node.decide.tasks import Answer, Choice, Deliver, Instruction, MakePlan, Number, Read, Refuse, Say
 from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
@@ -46,7 +47,7 @@ from brand.node.memory.residents import Residents
 from brand.node.serve.exchange import Exchange
 from brand.node.serve.recording import Recorder
 from brand.node.wire.network import Network
-from brand.node.wire.samples import pack_samples
+from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan, read_of_sample
 
@@ -144,6 +145,8 @@ class World:
     """Positions that were asked for by clients who left before the answer."""
     refused: dict[int, str] = field(default_factory=dict)
     """Why clients cannot go on."""
+    fetching: dict[int, list[int]] = field(default_factory=dict)
+    """Places that clients want by name and have not got."""
 
     def __post_init__(self) -> None:
         self.index = Index(self.sizes, self.chunk_size)
@@ -224,6 +227,12 @@ class World:
         assert allowed
         self.check()
         return True
+
+    def fetch(self, client: int, places: Sequence[int]) -> None:
+        """A client wants samples that only other nodes have, by name."""
+        self.fetching[client] = list(places)
+        self.tell(ClientFetches(client, np.array(places, np.int64)))
+        self.check()
 
     def release(self, lease: int, *, checked: bool = True) -> None:
         """A client has copied; what it was given must still be what it was."""
@@ -310,6 +319,8 @@ class World:
             self.recorder.stepped(self.now_s, unsent, instructions)
         happened = [self._do(instruction) for instruction in instructions]
         assert self.reads or not self._ready(), "a draw waits for nothing"
+        others = sum(isinstance(job, ReadFor) for job in self.jobs)
+        assert len(self.reads) + others <= self.depth, "more reads at a time than there are threads"
         self._check_given_up(before, ready=ready)
         self.check()
         return any(happened)
@@ -321,7 +332,6 @@ class World:
                 self.jobs.append(instruction)
             case Read():
                 self.reads.append(instruction)
-                assert len(self.reads) <= self.depth
             case Answer():
                 if instruction.client not in self.gone:
                     self._take(instruction)
@@ -329,8 +339,17 @@ class World:
                 assert self.exchange is not None
                 self.exchange.say(instruction)
                 return False
+            case Deliver(client, data):
+                places = self.fetching.pop(client)
+                present, samples = unpack_samples(memoryview(data), self.index.sizes[places])
+                assert present.all()
+                for place, sample in zip(places, samples, strict=True):
+                    assert sample == content(place, len(sample)).tobytes(), f"{place} is not what was fetched"
             case Refuse(client, error):
-                self.refused[client] = str(error)
+                if self.fetching.pop(client, None) is None:
+                    self.refused[client] = str(error)
+                else:
+                    assert isinstance(error, UnreachableError)
                 return False
             case _:
                 return False

@@ -214,3 +214,11 @@ def test_the_tables_of_the_model_and_of_the_kept_stripes_are_the_same_stripes() 
         for one in stripes_of_group(mapping, 4, group)
     ]
     assert [places for places in stripe_numbers(mapping, 4) if places] == read
+
+
+@pytest.mark.parametrize("room", [-5, 0])
+def test_a_node_that_owns_nothing_keeps_nothing_that_takes_room(room: int) -> None:
+    """Few chunks for many nodes: all sizes are 0 there, and other runs may have taken more than all of the room."""
+    plan = Order("any", 24, 4, 0, StripePolicy(2, 2)).plan(0)
+    kept = choose_kept(plan, np.zeros(24, np.int64), room, 2, 0)
+    assert kept.all() if room == 0 else not kept.any()

@@ -1,4 +1,4 @@
-"""Several node servers without sockets, threads or a clock, and the ranks of one training that draw from them.
+"""Several node servers without sockets, threads or a clock, and the ranks of trainings that draw from them.
 
 Each node is a `World`; what they say to each other goes through `brand.testing.network`. So a test decides what arrives
 when, which stream ends, how far a node is behind, and what time it is. Each answer is compared with the plan and with
@@ -11,6 +11,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from brand.node.decide.members import Members
 from brand.node.decide.stimuli import KeptChosen
 from brand.testing.network import FakeNetwork
@@ -18,6 +20,8 @@ from tests.node.world import World
 
 CLIENT = 1
 """Number of the first client of every node."""
+FETCHER = 500
+"""Number of a client of every node that fetches samples by name."""
 
 
 @dataclass
@@ -30,6 +34,9 @@ class Rank:
     rank: int
     ranks: int
     batch: int
+    name: str
+    """Of the training."""
+    order: dict[str, Any]
     start: int = 0
     """Position of the first epoch where it begins."""
     epoch: int = 0
@@ -42,6 +49,18 @@ class Rank:
     def waits(self) -> bool:
         """Whether it has not got what it has asked for."""
         return self.client in self.world.asked
+
+    def register(self) -> None:
+        """Say to the server which training it draws in."""
+        self.run = self.world.register(self.client, self.name, turn=len(self.name), **self.order)
+
+    def move_to(self, world: World) -> None:
+        """The server was replaced: what it has not answered is asked for again, as a client does."""
+        waits = self.world.asked.get(self.client)
+        self.world = world
+        self.register()
+        if waits is not None:
+            assert world.draw(self.client, self.run, waits.key[1], waits.positions.tolist())
 
     def go_on(self) -> None:
         """Begin the epoch, or ask for the next batch; after the last one of an epoch comes the next epoch."""
@@ -74,21 +93,37 @@ class Cluster:
     order: dict[str, Any]
     depth: int = 2
     start: int = 0
+    second: dict[str, Any] | None = None
+    """Order of a second training, on the same nodes."""
     worlds: list[World] = field(default_factory=list)
     ranks: list[Rank] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.network = FakeNetwork(self.nodes)
         self.pairs = [(a, b) for a in range(self.nodes) for b in range(self.nodes) if a != b]
-        plans: dict[Any, Any] = {}
-        for node in range(self.nodes):
-            where = Members(node, self.nodes), self.remote_pages, self.network.peer(node), plans
-            self.worlds.append(World(self.sizes, self.chunk_size, self.pages, self.depth, *where))
+        self._plans: dict[Any, Any] = {}
+        self.worlds = [self._world(node) for node in range(self.nodes)]
         ranks = self.nodes * self.on_each
-        for rank in range(ranks):
-            world, client = self.worlds[rank // self.on_each], CLIENT + rank % self.on_each
-            run = world.register(client, turn=0, **self.order)
-            self.ranks.append(Rank(world, client, run, rank, ranks, self.batch, self.start))
+        orders = {"run": self.order} | ({} if self.second is None else {"other": self.second})
+        for number, (name, order) in enumerate(orders.items()):
+            for rank in range(ranks):
+                world, client = self.worlds[rank // self.on_each], CLIENT + number * ranks + rank % self.on_each
+                made = Rank(world, client, 0, rank, ranks, self.batch, name, order, self.start if not number else 0)
+                made.register()
+                self.ranks.append(made)
+
+    def _world(self, node: int) -> World:
+        where = Members(node, self.nodes), self.remote_pages, self.network.peer(node), self._plans
+        return World(self.sizes, self.chunk_size, self.pages, self.depth, *where)
+
+    def restart(self, node: int) -> None:
+        """A node's server is killed, and another one takes its place."""
+        old, new = self.worlds[node], self._world(node)
+        new.now_s, new.refused = old.now_s, old.refused
+        self.network.restart(node)
+        self.worlds[node] = new
+        for rank in [rank for rank in self.ranks if rank.world is old]:
+            rank.move_to(new)
 
     def join(self) -> None:
         """Open all streams, and have everybody hear of it."""
@@ -139,7 +174,7 @@ class Cluster:
                     world.release(lease)
                     happened = True
             if not happened:
-                if not any(world.asked for world in self.worlds):
+                if not any(world.asked or world.fetching for world in self.worlds):
                     return
                 self.later(0.25)
         stuck = {rank.rank: rank.world.asked[rank.client] for rank in self.ranks if rank.waits}
@@ -178,9 +213,16 @@ class Walk:
         else:
             order |= {"stripe": rng.randint(1, chunk_size)}
         start = 0 if rng.random() < 0.8 else rng.randrange(count)
+        depth = rng.randint(1, 3)
+        second = {"seed": 7, "group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, chunk_size)}
         self.cluster = Cluster(
-            sizes, chunk_size, pages, remote_pages, nodes, on_each, batch, order, rng.randint(1, 3), start
+            *(sizes, chunk_size, pages, remote_pages, nodes, on_each, batch, order, depth, start),
+            second if rng.random() < 0.25 else None,
         )
+        self.restarts = rng.choice([0.0, 0.0, 0.0, 0.004])
+        """How often a server is replaced, of all that happens."""
+        self.fetches = rng.choice([0.0, 0.02])
+        """How often a client fetches samples by name."""
         self.lead = rng.choice([1, 1, 2, 50])
         """Batches that one rank may be ahead of another: with gradients that are averaged it is one."""
         self.trouble = rng.choice([0.0, 0.0, 0.02, 0.1])
@@ -197,6 +239,10 @@ class Walk:
                 cluster.network.cut(*pair, arrive=rng.choice([0, 0, 1, 3]))
             else:
                 cluster.network.open(*pair)
+        if rng.random() < self.restarts:
+            cluster.restart(rng.randrange(cluster.nodes))
+        if rng.random() < self.fetches:
+            self.fetch(rng.choice(cluster.worlds))
         if rng.random() < self.slow:
             cluster.later(rng.choice([0.3, 0.7, 1.1, 2.5]))
         cluster.later(0.002)
@@ -217,9 +263,16 @@ class Walk:
 
     def draw(self, rank: Rank) -> None:
         """A rank goes on, if it has what it asked for and is not too far ahead."""
-        slowest = min(other.steps for other in self.cluster.ranks)
+        slowest = min(other.steps for other in self.cluster.ranks if other.name == rank.name)
         if not rank.waits and rank.steps - slowest < self.lead:
             rank.go_on()
+
+    def fetch(self, world: World) -> None:
+        """A client wants samples of other nodes, some of them twice."""
+        owner = world.turn.fetches.owner_of(np.arange(len(world.sizes)))
+        theirs = np.flatnonzero(owner != world.members.node).tolist()
+        if theirs and FETCHER not in world.fetching:
+            world.fetch(FETCHER, self.rng.choices(theirs, k=self.rng.randint(1, 5)))
 
     def deliver(self) -> None:
         """Something arrives somewhere, and a node takes what has arrived."""
