@@ -206,9 +206,11 @@ class World:
         self.check()
         return number
 
-    def begin(self, client: int, run: int, epoch: int, position: int = 0, *, rank: int = 0, replicas: int = 1) -> None:
+    def begin(
+        self, client: int, run: int, epoch: int, position: int = 0, *, rank: int = 0, replicas: int = 1, batch: int = 0
+    ) -> None:
         """A rank is about to draw."""
-        self.tell(ClientBegins(client, (run, epoch), position, rank, replicas))
+        self.tell(ClientBegins(client, (run, epoch), position, rank, replicas, batch))
         self.check()
 
     def draw(self, client: int, run: int, epoch: int, positions: Sequence[int]) -> bool:

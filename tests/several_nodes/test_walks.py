@@ -159,6 +159,28 @@ def test_nobody_is_waited_for_without_a_limit(reached: bool, limit_s: float) -> 
     assert not rank.waits
 
 
+def test_a_rank_that_is_done_before_others_have_planned_is_not_waited_for() -> None:
+    """With `locality`, where positions are divided once all ranks have begun: one of them has, and has left."""
+    cluster = two_nodes()
+    slow, fast = cluster.ranks
+    for rank in (slow, fast):
+        rank.world.begin(rank.client, rank.run, 0, rank=rank.rank, replicas=2, batch=4)
+    cluster.talk()
+    for world in cluster.worlds:
+        world.step()
+    cluster.talk()
+    fast.world.finish_job()
+    assert fast.world.epochs(), "all ranks have begun, as far as this node knows"
+    fast.world.leave(fast.client)
+    fast.world.step()
+    cluster.talk()
+    slow.world.finish_job()
+    [live] = slow.world.epochs().values()
+    mine = live.epoch.turns.positions(slow.rank)
+    theirs = live.epoch.turns.positions(fast.rank)
+    assert sorted([*mine.tolist(), *theirs.tolist()]) == list(range(64))
+
+
 def test_a_cluster_is_complete_when_all_have_met() -> None:
     """Both ways, at some time: a stream that ends later does not make it incomplete."""
     cluster = Cluster([96] * 64, 4, pages=60, remote_pages=20, nodes=3, on_each=1, batch=6, order={"group_chunks": 2})

@@ -202,7 +202,8 @@ class Epochs:
         assert isinstance(stage, Ready)
         turns = stage.begin.turns
         waits = self._members.nodes > 1 or turns.batch
-        if not waits or len(self.runs[key[0]].ranks(turns.replicas)) >= turns.replicas:
+        # A rank that has left the epoch again counts, too: its node may have been faster than this node's planner.
+        if not waits or len(self.runs[key[0]].known(turns.replicas)) >= turns.replicas:
             self._make(key)
 
     def _make(self, key: Key) -> None:
@@ -215,7 +216,8 @@ class Epochs:
         if foreseen is not None and turns == Turns(self._samples, 0, foreseen.ranks):
             requests = follows(plan.requests, ranks, foreseen.nodes, turns.replicas)
         if turns.batch:
-            node_of_rank = np.array([ranks[rank] for rank in range(turns.replicas)])
+            known = run.known(turns.replicas)
+            node_of_rank = np.array([known[rank] for rank in range(turns.replicas)])
             rank_at = split_near(owners.of(plan.sample_of[turns.start :]), node_of_rank, turns.batch)
             turns = replace(turns, rank_at=rank_at)
         self._last_number += 1

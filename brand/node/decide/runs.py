@@ -38,6 +38,8 @@ class Run:
     clients: set[int] = field(default_factory=set)
     readers: dict[tuple[int, int | None], Reader] = field(default_factory=dict)
     """By client; another node, whose ranks may be in several epochs, also by epoch."""
+    homes: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The node where a rank of so many, (rank, replicas), has last begun an epoch; it may have left since."""
     agreed: set[int] = field(default_factory=set)
     """Epochs that all ranks have begun as those of this node have; others may have gone on since."""
 
@@ -49,7 +51,8 @@ class Run:
 
     def begin(self, client: int, reader: Reader, node: int) -> None:
         """Ranks begin an epoch, those of this node or of another one."""
-        here = reader.begin.node == node
+        here, begin = reader.begin.node == node, reader.begin
+        self.homes |= {(rank, begin.replicas): begin.node for rank in begin.ranks}
         self.readers[client, None if here else reader.epoch] = reader
         if here:
             self.agreed.discard(reader.epoch)
@@ -92,6 +95,10 @@ class Run:
     def fronts(self, epoch: int) -> dict[int, int]:
         """Positions of an epoch before which ranks have drawn already."""
         return {rank: begin.front for begin in self.begins(epoch) if begin.front for rank in begin.ranks}
+
+    def known(self, replicas: int) -> dict[int, int]:
+        """Ranks that have begun any epoch, and the node of each."""
+        return {rank: node for (rank, of), node in self.homes.items() if of == replicas}
 
     def ranks(self, replicas: int) -> dict[int, int]:
         """Ranks that draw, and at which node, as far as they have said so."""
