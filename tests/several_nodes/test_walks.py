@@ -105,6 +105,9 @@ def test_nodes_that_begin_at_different_positions_draw_nothing(caplog: pytest.Log
     for seed in range(40):
         walk = Walk(seed)
         walk.trouble, walk.slow = 0.0, min(walk.slow, 0.02)
+        walk.restarts = walk.fetches = 0.0
+        if walk.cluster.second is not None:
+            continue  # a training that agrees goes on
         ranks = walk.cluster.ranks
         for rank in ranks:
             rank.start = 0 if rank.rank < walk.cluster.on_each else 1

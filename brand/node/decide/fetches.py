@@ -96,16 +96,18 @@ class Fetches:
         if any(fetch.client == client for fetch in self._fetches):
             raise ProtocolError("a second fetch before the first is answered")
         fetch = _Fetch(client, places, now_s + LIMIT_S)
-        self._fetches.append(fetch)
         owner = self._owners.of(places)
+        if (owner == self._owners.node).any():
+            raise ProtocolError("places that this node has itself")
+        questions = {}
         for node in np.unique(owner).tolist():
             theirs = np.unique(places[owner == node])
             size = len(theirs) + self.check(theirs, node)  # a byte of each says whether it is there
-            if node == self._owners.node:
-                raise ProtocolError("places that this node has itself")
             self._last += 1
-            self._questions[self._last] = _Question(theirs, fetch, size)
+            questions[self._last] = _Question(theirs, fetch, size)
             fetch.open[self._last] = node
+        self._questions |= questions
+        self._fetches.append(fetch)
         self._counters.fetches(len(places))
 
     def questions(self, node: int) -> Iterator[Fetch]:
