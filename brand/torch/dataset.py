@@ -156,7 +156,7 @@ class BrandDataset(Dataset[Any]):
 
     @property
     def targets(self) -> NDArray[np.int64]:
-        """The label of each sample, shape (len,), as `ImageFolder.targets`: read-only, memory-mapped, no Python list.
+        """The label of each sample, shape (len,), as `ImageFolder.targets`: a read-only array in memory, no list.
 
         Raises `NoLabelsError`, an AttributeError, where there is no `int` field `label`.
         """

@@ -19,7 +19,7 @@ FIELD: Final = "label"
 
 
 def targets(data: StoredDataSet) -> NDArray[np.int64]:
-    """The label of each sample by index, shape (len,), a read-only view of the column on disk: it takes no memory.
+    """The label of each sample by index, shape (len,), int64: a read-only array in memory.
 
     Raises `NoLabelsError`.
     """
