@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -160,6 +161,26 @@ def test_nobody_is_waited_for_without_a_limit(reached: bool, limit_s: float) -> 
     cluster.later(1.0)
     cluster.rest()
     assert not rank.waits
+
+
+@pytest.mark.parametrize("order", [{"group_chunks": 3, "stripe": 2}, SLOTS | {"group_chunks": 3}])
+def test_undisturbed_ranks_in_step_get_every_sample_from_memory(order: dict[str, Any]) -> None:
+    """Two epochs in little memory: each sample is read or sent in time, and none is given up on the way."""
+    cluster = Cluster([96] * 96, 4, pages=60, remote_pages=16, nodes=2, on_each=1, batch=4, order=order)
+    cluster.join()
+    while cluster.ranks[0].epoch < 2:
+        for rank in cluster.ranks:
+            rank.go_on()
+        cluster.rest()
+        for world in cluster.worlds:
+            for lease in list(world.held):
+                world.release(lease)
+        cluster.rest()
+    for world in cluster.worlds:
+        counters = world.core.counters
+        assert (counters.draws.draws, counters.draws.exact, counters.nodes.late) == (96, 0, 0)
+        assert counters.nodes.received > 20
+    cluster.end()
 
 
 def test_a_rank_that_is_done_before_others_have_planned_is_not_waited_for() -> None:

@@ -156,8 +156,7 @@ class Epochs:
 
     def plans_wanted(self) -> Iterator[tuple[Key, Order]]:
         """Plans to make; each is handed out once."""
-        for key in self.lives:
-            life = self.lives[key]
+        for key, life in self.lives.items():
             if isinstance(life.stage, Wanted):
                 life.hand_out()
                 yield key, self.runs[key[0]].order
@@ -177,10 +176,10 @@ class Epochs:
 
     def tick(self, now_s: float) -> None:
         """Ranks of other nodes that have not begun by now are not waited for, where the others can do without."""
-        for key in self.lives:
-            stage = self.lives[key].stage
+        for key, life in self.lives.items():
+            stage = life.stage
             if isinstance(stage, Ready):
-                since_s = self.lives[key].waits_since(now_s)
+                since_s = life.waits_since(now_s)
                 if now_s - since_s > RANKS_S and not stage.begin.turns.batch:
                     self._make(key)
 
@@ -247,8 +246,7 @@ class Epochs:
         run = self.runs[number]
         at = run.at()
         keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep)
-        for key in [key for key in self.lives if key[0] == number]:
-            life = self.lives[key]
+        for key, life in [item for item in self.lives.items() if item[0][0] == number]:
             if all_of_it or (key not in keys and not life.draws):
                 if life.live is not None:
                     life.live.judge(run.conduct, key[1])

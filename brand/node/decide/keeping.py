@@ -30,8 +30,9 @@ class Keeping:
     def choice_wanted(self) -> Choice | None:
         """What is to be kept must be chosen anew: a run has begun, or has ended and left its memory."""
         live = self._epochs.lives.live()
-        planned = {key[0] for key in self._epochs.lives if self._epochs.lives[key].planned}
-        runs = {run for (run, _), _ in live} | (self._runs & planned)  # a run may wait for the plan of its next epoch
+        runs = {run for (run, _), _ in live}
+        if runs != self._runs:  # a run may wait for the plan of its next epoch
+            runs |= self._runs & {key[0] for key, life in self._epochs.lives.items() if life.planned}
         if runs == self._runs or (runs and not live):
             return None
         self._runs = runs

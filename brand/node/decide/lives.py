@@ -224,28 +224,38 @@ class Lives:
 
     def __init__(self) -> None:
         self._lives: dict[Key, Life] = {}
+        """Sorted by run and epoch."""
 
     def __repr__(self) -> str:
         return f"Lives({self._lives})"
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(sorted(self._lives))
+        return iter(list(self._lives))
 
     def __getitem__(self, key: Key) -> Life:
         """The life of an epoch; a new one where nothing was said of it yet."""
-        return self._lives.setdefault(key, Life())
+        life = self._lives.get(key)
+        if life is None:
+            life = Life()
+            self._lives = dict(sorted([*self._lives.items(), (key, life)], key=lambda item: item[0]))
+        return life
 
     def get(self, key: Key) -> Life | None:
         """The life of an epoch, where something was said of it."""
         return self._lives.get(key)
 
+    def items(self) -> list[tuple[Key, Life]]:
+        """All lives, by run and epoch."""
+        return list(self._lives.items())
+
     def live(self) -> list[tuple[Key, Live]]:
         """All live epochs, by run and epoch."""
-        return [(key, life.stage) for key, life in sorted(self._lives.items()) if isinstance(life.stage, Live)]
+        return [(key, life.stage) for key, life in self._lives.items() if isinstance(life.stage, Live)]
 
     def draws(self) -> list[Draw]:
         """All draws that wait, in the order in which they came."""
-        return sorted((draw for life in self._lives.values() for draw in life.draws), key=lambda draw: draw.number)
+        waiting = [draw for life in self._lives.values() for draw in life.draws]
+        return sorted(waiting, key=lambda draw: draw.number) if len(waiting) > 1 else waiting
 
     def remove(self, key: Key) -> NDArray[Any]:
         """Forget all about an epoch; returns the places that were held for it."""
