@@ -68,7 +68,7 @@ class Account:
         return f"Account({drawn:,} of {len(self._drawn):,} positions drawn by {processes}, {self.repeated:,} repeated)"
 
     def note(self, drawer: Drawer, positions: NDArray[np.int64]) -> None:
-        """A process draws positions. Repeats do not count as draws, because a sampler repeats some to fill up an epoch."""
+        """A process draws positions. Repeats do not count, because a sampler repeats some to fill up an epoch."""
         number = self._numbers.setdefault(drawer.training, min(255, len(self._numbers) + 1))
         by = self._drawn[positions]
         self.repeated += int(((by != 0) & (by != number)).sum())
