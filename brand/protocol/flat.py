@@ -1,6 +1,6 @@
-"""How does JSON write the policies of version 1? As one flat record that has the fields of both.
+"""How does JSON write the two policies of version 1? As one flat record that has the fields of both.
 
-States have this record, so it stays. A later policy writes its own fields alone, as `Policy` does.
+States contain this record, so it stays. A later policy writes only its own fields, as `Policy` does.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _RECORD: Final[dict[str, Sequence[Any]]] = {
 }
 """The fields in the order of writing. A policy that does not use a field accepts these values and writes the first."""
 _ALWAYS: Final = ["group_chunks", "stripe", "refill"]
-"""Every record has these fields. It has another one only where the value differs from the first above."""
+"""Every record has these fields. It has another field only where the value differs from the first one above."""
 
 
 @dataclass(frozen=True)
 class FlatPolicy(Policy):
-    """A policy of version 1: the base of those whose JSON is the record."""
+    """A policy of version 1, whose JSON is the flat record."""
 
     def to_json(self) -> dict[str, Any]:
         """The record."""

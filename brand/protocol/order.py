@@ -1,4 +1,4 @@
-"""What fixes the order of every epoch? A few numbers, which a state keeps and a server is told.
+"""What fixes the order of every epoch? A few numbers, which a state keeps and a client tells its server.
 
 Everything else (memory limits, workers, timing) changes how fast samples come, never which or in what order.
 """
@@ -52,12 +52,12 @@ class Order:
         return self.policy.plan(self.mapping, self.seed, epoch)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, those of the policy beside the others."""
+        """The order as plain values: its own fields, and beside them the fields of the policy."""
         return {
             "data_set": self.data_set,
             "samples": self.samples,
             "chunk_size": self.chunk_size,
-            "group_chunks": self.policy.group_chunks,  # here, as bytes of states have this order of fields
+            "group_chunks": self.policy.group_chunks,  # here, because the bytes of a state have this order of fields
             "seed": self.seed,
             "protocol": self.policy.name,
         } | self.policy.to_json()
@@ -73,4 +73,4 @@ class Order:
 
 
 _OF_ALL: Final = ("data_set", "samples", "chunk_size", "seed", "protocol")
-"""Fields of the JSON of every order that are no fields of its policy."""
+"""Fields that the JSON of every order has beside the fields of its policy."""

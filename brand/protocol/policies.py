@@ -1,4 +1,4 @@
-"""Which policies are there, by the names that JSON calls them?"""
+"""Which policies exist, by the names that JSON gives them?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICIES: Final[dict[str, type[Policy]]] = {
 
 
 def policy_named(name: Any) -> type[Policy]:
-    """The policy of this name. Raises ValueError where there is none."""
+    """The policy of this name. Raises ValueError where no policy has the name."""
     check_type("protocol", name, str)
     if name not in POLICIES:
         raise ValueError(f"protocol {name!r} is none of {', '.join(map(repr, POLICIES))}")

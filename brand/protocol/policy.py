@@ -1,6 +1,6 @@
-"""What does a protocol decide, beside what every order has? The seam at which a protocol is added.
+"""What does a protocol decide, beside what every order has? This is the seam for new protocols.
 
-A policy holds a few numbers. From these, the sizes of the data set and the seed it makes the plan of every epoch.
+A policy holds a few numbers. From these numbers, the sizes of the data set and the seed it makes the plan of an epoch.
 `Order` holds a policy and the server asks it; only `policies` knows which policies there are.
 """
 
@@ -34,7 +34,7 @@ class Policy(ABC):
     """
 
     name: ClassVar[str]
-    """What JSON calls it."""
+    """The name of the protocol in JSON."""
     group_chunks: int
     """`n`: chunks that share an abstract chunk."""
 
@@ -46,7 +46,7 @@ class Policy(ABC):
         """The plan of one epoch."""
 
     def mapping(self, samples: int, chunk_size: int) -> Mapping:
-        """Places to chunks to groups, of a data set of these sizes."""
+        """The mapping from places to chunks to groups for a data set of these sizes."""
         return Mapping(samples, chunk_size, self.group_chunks)
 
     def check_fits(self, mapping: Mapping) -> None:
@@ -65,7 +65,7 @@ class Policy(ABC):
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as plain values. A field with a default is there only where it differs from the default."""
+        """The fields as plain values. A field that has its default value is left out."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {field.name: values[field.name] for field in fields(self) if values[field.name] != field.default}
 

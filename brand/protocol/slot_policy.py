@@ -1,6 +1,6 @@
 """What fixes the order of protocol `slots`, beside what every order has?
 
-The numbers of nodes and ranks are part of it, because nodes send each other samples ahead.
+The numbers of nodes and ranks also fix it, because nodes send each other samples ahead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_RANKS: Final = 1 << 16
 
 @dataclass(frozen=True)
 class SlotPolicy(FlatPolicy):
-    """A miss reads a whole chunk (`slots`); other nodes send ahead what they have (`prefetch`)."""
+    """A miss reads a whole chunk (`slots`), and nodes send each other ahead what lies in their memory (`prefetch`)."""
 
     name: ClassVar[str] = "slots"
     refill: Refill = "fill_rate"
@@ -32,9 +32,9 @@ class SlotPolicy(FlatPolicy):
     ranks: int = 1
     """Ranks on all nodes together, equally many on each; node 0 has the first of them."""
     window: int = 0
-    """Next draws of a node that are checked with each of its requests for what can be sent ahead; 0: nothing is."""
+    """How many next draws of a node the owner checks with each request of that node; 0: it sends nothing ahead."""
     remote: int = 0
-    """Samples sent ahead that a node has room for: the limit of its remote abstract memory."""
+    """The limit of a node's remote abstract memory: how many samples other nodes may have sent it ahead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,5 +57,5 @@ class SlotPolicy(FlatPolicy):
 
     @property
     def foreseen(self) -> Foreseen | None:
-        """Nodes and ranks where there are several nodes; None where one draws alone."""
+        """The nodes and ranks of the order; None: one node draws alone."""
         return None if self.nodes == 1 else Foreseen(self.nodes, self.ranks)

@@ -15,11 +15,11 @@ from brand.protocol.tickets import MAX_POSITIONS
 
 @dataclass(frozen=True)
 class StripePolicy(FlatPolicy):
-    """Each stripe of a chunk is read once an epoch (`stripes`), and whole stripes may be kept."""
+    """Each stripe of a chunk is read once an epoch (`stripes`), and a server may keep whole stripes in memory."""
 
     name: ClassVar[str] = "stripes"
     stripe: int = 1
-    """`r`: samples of a stripe; the last of a chunk may be shorter."""
+    """`r`: samples of a stripe. The last stripe of a chunk may be shorter."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -106,7 +106,7 @@ def test_a_node_that_does_not_answer() -> None:
     assert isinstance(refused, Refuse)
     assert refused.client == 5
     assert isinstance(refused.error, UnreachableError)
-    assert str(refused.error) == "node 0 cannot be reached, and nobody else has chunk 0 (place 1)"
+    assert str(refused.error) == "node 0 cannot be reached, and no other node has chunk 0 (place 1)"
     some.want(6, array(1), 0.0)
     some.left(6)
     assert some.idle

@@ -1,4 +1,7 @@
-"""Memory that is used again as soon as nobody looks at it any more: fresh pages cost more than the copy into them."""
+"""Which memory does a client copy samples into? Buffers that are used again as soon as no view of them is alive.
+
+Fresh pages would cost more than the copy.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST: Final = 64
-"""Buffers kept; what is asked for beyond them is ordinary memory."""
+"""The most buffers of a pool; where all are in use, a new one takes the place of the oldest."""
 
 
 class Buffers:
@@ -21,7 +24,7 @@ class Buffers:
     def take(self, size: int) -> NDArray[np.uint8]:
         """An array of `size` bytes, with any content."""
         for number in range(len(self._buffers)):
-            # Referred to by the list and by getrefcount's argument: no view is alive.
+            # The list and getrefcount's argument are the only references: no view is alive.
             if sys.getrefcount(self._buffers[number]) == 2 and self._buffers[number].size >= size:
                 return self._buffers[number][:size]
         buffer = np.empty(max(1, size + size // 4), np.uint8)

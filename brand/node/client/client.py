@@ -1,8 +1,8 @@
-"""How does a process draw? It asks the node server, maps the server's pages, and copies what it was given.
+"""How does a process draw? It asks the node server, maps the server's pages, and copies the samples.
 
-`Client` is picklable and opens nothing before it is used, so it survives fork, spawn and forkserver; each process, and
-each thread that draws at the same time, has a connection of its own. A server that is gone is replaced: the draw is
-asked again, and what the old one had in memory is read exactly.
+`Client` is picklable and opens nothing before it is used, so it survives fork, spawn and forkserver. Each process, and
+each thread that draws at the same time, has its own connection. Where a server is gone, the client starts a new one and
+draws again. Samples that the old server had in memory are then read exactly.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from brand.protocol.order import Order
 
 ATTEMPTS: Final = 3
 PART_SHARE: Final = 32
-"""Samples of one draw fill one part in so many of the arena, at the most."""
+"""Samples of one draw fill at most this part of the arena: one in so many."""
 LEAST_PART: Final = 8
 FETCH_BYTES: Final = 8 << 20
-"""About so much is fetched at a time from other nodes."""
+"""About how many bytes a client fetches from other nodes at a time."""
 
 _T = TypeVar("_T")
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class Client:
-    """The way to the server of one data set.
+    """The client of the server of one data set.
 
     Where the server refuses a request, the client raises the class that the server names: `UsageError`,
-    `UnreachableError` or `ProtocolError`; any other one is a `ServerError`.
+    `UnreachableError` or `ProtocolError`. For any other class it raises `ServerError`.
 
     Args:
         path, data_set, mean_bytes: Folder and id of the data set, and the mean size of a stored sample.
         address: Where the server listens.
-        memory: What a server that has to be started is told; None together with `attach`.
-        run: What all processes of one training share, and no other.
+        memory: Memory for a server that this client starts; None together with `attach`.
+        run: Name of the training, which its processes share and no other process has.
         attach: Never start a server.
-        cluster: How a server that has to be started becomes one of several; None: it is alone.
+        cluster: How a server that this client starts becomes one of several; None: it is alone.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Client:
         _clients.add(self)
 
     def _begin_anew(self) -> None:
-        """Without connections: a forked child has its own."""
+        """Begin without connections: a forked child opens its own."""
         self._idle: list[Session] = []
-        """Connections for draws that no thread uses just now; to map the arena anew for each would cost too much."""
+        """Connections for draws that no thread uses just now; to map the arena for each draw would cost too much."""
         self._lock = threading.Lock()
         self._control: Session | None = None
 
@@ -99,14 +99,14 @@ class Client:
         turn: int | None = None,
         processes: int = 1,
     ) -> NDArray[np.int64] | None:
-        """Say that this process, rank so many of so many, is about to draw. Raises `ServerError`.
+        """Say that this process is about to draw; `ranks` is (rank, number of ranks). Raises `ServerError`.
 
-        From then on other processes of the run find the order by the tag. `turn` is the same number on all nodes
-        for the same sampler: where nodes have different orders of the same turn, they are refused. So many `processes`
-        draw what this rank has to draw.
+        From then on other processes of the run find the order by the tag. `turn` is the same number on all nodes for
+        the same sampler: where nodes have different orders of the same turn, the server refuses them. `processes`
+        processes share the positions of this rank.
 
-        With `batch`, the samples of a batch of each rank, the server says which positions are this rank's, as soon as
-        all ranks have begun.
+        `batch` is the samples of a batch of each rank, with `locality`. The server then returns which positions are
+        this rank's own, as soon as all ranks have begun; without `batch` the result is None.
         """
 
         def act(connection: Session) -> NDArray[np.int64] | None:
@@ -122,7 +122,7 @@ class Client:
     def order_by_tag(self, tag: int, *, owner: int) -> Order:
         """The order that another process of the run has begun to draw.
 
-        Raises `UsageError` where none has this tag, `ServerError`.
+        Raises `UsageError` where no order has this tag, `ServerError`.
         """
         connection = self._connector.connect(owner)
         try:
@@ -142,13 +142,12 @@ class Client:
         owner: int,
         worker: tuple[int, int] | None = None,
     ) -> list[Drawn]:
-        """Draw positions of an epoch, in parts; `owner` is the process with which a server that has to be started ends.
+        """Draw positions of an epoch, in parts. Raises `ServerError`.
 
-        This process is `worker` so many of so many of the owner, or the owner itself (0 of 1); None where that is not
-        known, and what is left out cannot be told. A part is small against the arena: all of its samples must be there
-        at the same time.
-
-        Raises `ServerError`.
+        A server that the client has to start ends with the process `owner`. `worker` is (worker, number of workers) of
+        the owner, and (0, 1) for the owner itself; None where that is not known, and the server then does not judge
+        which positions are left out. A part is small against the arena, because all its samples must be in memory at
+        the same time.
         """
         parts: list[Drawn] = []
         done = failures = 0
@@ -162,15 +161,16 @@ class Client:
             except (ConnectionError, TimeoutError) as error:
                 self._connector.note_end(error)
                 failures += 1
-                self._idle.clear()  # they are to the same server
+                self._idle.clear()  # these connections are to the same server
                 if failures == ATTEMPTS:
                     raise self._connector.given_up(error) from error
         return parts
 
     def fetch(self, places: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.bool_], list[bytes]]:
-        """Samples that only other nodes have, by name: which of them could be had, and their stored bytes.
+        """Fetch samples that only other nodes have, by place. Raises `ServerError`.
 
-        `rows` are those of the index for these places, all different. Raises `ServerError`.
+        Returns which samples the nodes could read, shape (places,), and the stored bytes of each of these. `rows` are
+        the rows of the index for these places, which are all different.
         """
         sizes = rows["size"].astype(np.int64)
         part = np.cumsum(sizes) // FETCH_BYTES
@@ -192,11 +192,11 @@ class Client:
         return self._with_control(lambda c: messages.unpack_json(c.request(messages.frame(Kind.STATS), Kind.STATS)))
 
     def report(self, fact: dict[str, Any]) -> None:
-        """Put a fact on the server's list of samples that were replaced."""
+        """Put a fact on the server's list of replaced samples."""
         self._with_control(lambda c: c.send(messages.pack_json(Kind.REPORT, fact)))
 
     def server(self) -> ServerFacts:
-        """What the server says of itself. Raises `ServerError`."""
+        """Facts that the server tells about itself. Raises `ServerError`."""
         return self._with_control(lambda c: c.server)
 
     @property
@@ -205,7 +205,7 @@ class Client:
         return self._control is not None or bool(self._idle)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         with self._lock:
             for connection in (self._control, *self._idle):
                 if connection is not None:
@@ -221,7 +221,7 @@ class Client:
             return None
 
     def _with_control(self, act: Callable[[Session], _T]) -> _T:
-        """Act on this process's connection for everything but draws."""
+        """Call `act` with this process's connection for everything but draws."""
         with self._lock:
             for attempt in range(ATTEMPTS):
                 control, self._control = self._control, None  # as for draws
@@ -239,7 +239,7 @@ class Client:
 
 
 def look_at(address: str) -> dict[str, Any]:
-    """Counters of a server, whatever data set it serves. Raises `ServerError` where none is."""
+    """Counters of the server at an address, for any data set. Raises `ServerError` where there is no server."""
     try:
         connection = Session(address, None, None)
         try:
@@ -251,7 +251,7 @@ def look_at(address: str) -> dict[str, Any]:
 
 
 def _begin_anew_in_child() -> None:
-    """A forked child must not use its parent's connections, nor wait for a lock that a thread of it holds."""
+    """A forked child must not use its parent's connections, nor wait for a lock that a thread of its parent holds."""
     for client in list(_clients):
         client._begin_anew()
 

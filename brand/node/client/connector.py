@@ -1,4 +1,4 @@
-"""How does a process come to a connection to its server? It connects, or starts a server first, or says why not."""
+"""How does a process get a connection to its server? It connects, or starts a server first, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from brand.node.wire.messages import Kind
 
 
 class Cluster(Protocol):
-    """How the server of this node finds those of the other nodes. Picklable."""
+    """How the server of this node finds the servers of the other nodes. Picklable."""
 
     def member(self) -> dict[str, Any]:
-        """What a server is told that is one of several (`Spec.cluster`). Raises `ServerError`."""
+        """What a server of several nodes has to know (`Spec.cluster`). Raises `ServerError`."""
         ...
 
     def meet(self, address: str) -> list[str | None]:
-        """Tell the others where this node's server listens; where theirs do, by node. Raises `ServerError`."""
+        """Tell the other nodes where this node's server listens. Raises `ServerError`.
+
+        Returns where their servers listen, by node; None for this node.
+        """
         ...
 
 
@@ -34,17 +37,17 @@ class Connector:
         self._path, self._data_set, self._address = path, data_set, address
         self._memory, self._attach, self._cluster = memory, attach, cluster
         self._served: ServerFacts | None = None
-        """The server with which this process, or the one that it was forked from, was connected last."""
+        """The server to which this process, or the one that it was forked from, was last connected."""
         self._said = ""
-        """What that server has said when it ended."""
+        """What that server said when it ended."""
 
     def __repr__(self) -> str:
         return f"Connector({self._address}, {'attaches' if self._attach else 'starts a server where there is none'})"
 
     def connect(self, owner: int, worker: tuple[int, int] | None = None) -> Session:
-        """A new connection for `worker`, so many of so many, of process `owner`.
+        """A new connection for `worker`, (worker, number of workers), of process `owner`.
 
-        A server that has to be started ends with `owner`. Raises `ServerError`, ConnectionError.
+        A server that this method starts ends with `owner`. Raises `ServerError`, ConnectionError.
         """
         if not hasattr(os, "memfd_create"):
             raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
@@ -63,13 +66,13 @@ class Connector:
             self._said = str(error)
 
     def given_up(self, error: OSError) -> ServerError:
-        """What ends the last attempt."""
+        """The error to raise after the last attempt."""
         if isinstance(error, ServerError):  # the server could not even be started
             return ServerError(str(error))
         return ServerError(f"the node server at {self._address} does not answer: {error}")
 
     def _why_none(self) -> str:
-        """Why there is no server, for people."""
+        """Why there is no server, as a text for the user."""
         if self._served is None:
             return f"no node server at {self._address}: start one with `brand serve {self._path}`, or leave out server="
         one = f"node {self._served.node} of {self._served.nodes}" if self._served.nodes > 1 else "this data set"
@@ -80,7 +83,7 @@ class Connector:
         )
 
     def _joined(self, session: Session) -> Session:
-        """A connection to a server that knows where the other nodes are, if there are any."""
+        """Tell the server where the other nodes are, if there are any and it does not know. Returns `session`."""
         self._served, self._said = session.server, ""
         if self._cluster is not None and session.server.listens_at is not None and not session.server.joined:
             try:

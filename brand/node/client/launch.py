@@ -1,9 +1,10 @@
 """How does a node server come to life, and how long does it live?
 
-A process that finds no server at its address starts one: `python -c ... brand.node`, told what to do on its standard
-input. It detaches (two forks, a session of its own), so that Ctrl-C, which goes to all processes of a terminal, does
-not take it away from under the others, and nobody has to wait for it. It ends when its owners, the training processes,
-have ended. Where several start one at a time, the kernel gives the address to one of them and the others connect.
+A process that finds no server at its address starts one, `python -c ...`, and sends it a `Spec` on its standard input.
+The server detaches (two forks, its own session), so no process has to wait for it, and Ctrl-C, which goes to all
+processes of a terminal, does not end it while others draw from it. The server ends when its owners, the training
+processes, have ended. Where several processes start a server at the same time, the kernel gives the address to one
+server, and the other processes connect to it.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ import importlib, json, sys
 sys.path[:] = json.loads(sys.argv[1])
 importlib.import_module(sys.argv[2]).main()
 """
-"""As multiprocessing does: what can be imported here can be imported there."""
+"""The server can import what this process can import, as with multiprocessing."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What a server is told."""
+    """What a server has to know when it starts."""
 
     path: str
     """Folder of the data set."""
     address: str
     memory: Memory
     owners: tuple[int, ...] = ()
-    """Processes with the last of which it ends."""
+    """The server ends with the last of these processes."""
     cluster: dict[str, Any] | None = None
-    """For one of several nodes: what `brand.cluster.process` is told besides."""
+    """For one of several nodes: what `brand.cluster.process` also has to know."""
 
     def to_json(self) -> str:
-        """As it is told."""
+        """The text that goes to the standard input of the server."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -55,9 +56,9 @@ class Spec:
 
 
 def start_server(spec: Spec) -> None:
-    """Start a server and wait until it listens; none is started where one listens already.
+    """Start a server and wait until it listens. It ends at once where another one listens already.
 
-    Raises `ServerError`; `ServerDiedError` where it ended without a word.
+    Raises `ServerError`; `ServerDiedError` where the server ended without a message.
     """
     main = "brand.node.serve.process" if spec.cluster is None else "brand.cluster.process"
     command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path), main]
@@ -83,7 +84,7 @@ def start_server(spec: Spec) -> None:
 
 
 def detach() -> bool:
-    """Go on in a process that nobody waits for; True in that one."""
+    """Go on in a forked process that no process waits for. Returns True in that one, False in the first one."""
     if os.fork():
         return False
     os.setsid()

@@ -1,6 +1,6 @@
 """What do a client and its node server say to each other on one connection, and how does the client copy samples?
 
-A connection is used by one thread at a time, and closed in a forked child, which must not speak for its parent.
+One thread at a time uses a connection. A forked child closes it, because it must not speak for its parent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from brand.protocol.order import Order
 from brand.storage.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
-"""How long a server may take to answer; it answers within 30 s even where storage hangs."""
+"""How long a server may take to answer. It answers within 30 s even where storage hangs."""
 
 
 _open: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -39,36 +39,36 @@ _open: weakref.WeakSet[Session] = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a draw brought, in the order of the positions asked for."""
+    """The result of a draw, in the order of its positions."""
 
     places: NDArray[np.int64]
     """Place of each sample."""
     present: NDArray[np.intp]
-    """Which of them came from memory, checked, as positions in `places`; the others are to be read exactly."""
+    """Which samples came from memory with a right checksum, as indices of `places`. The others are read exactly."""
     stored: Stored
-    """Those: memory that is used again when nobody looks at it any more."""
+    """Stored bytes of the present samples. The buffer is reused once no view of it is alive."""
     waited_s: float
     """How long the server took to answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself."""
+    """What a server tells about itself."""
 
     share: float
-    """How much of the data fits into its memory; 1 and more is all."""
+    """Which part of the data fits into its memory; 1 or more: all of it."""
     nodes: int
     """How many nodes serve the data set together."""
     remote_share: float
     """Part of the memory that other nodes may fill."""
     listens_at: str | None
-    """Where other nodes reach it; None where it is alone."""
+    """Where other nodes reach it, `host:port`; None where it is alone."""
     joined: bool
-    """Whether it was told where the others are."""
+    """Whether it knows where the other nodes are."""
     node: int
-    """Which of them it is."""
+    """Number of its node."""
     process: int
-    """Its process."""
+    """Its process id."""
 
 
 class Session:
@@ -116,12 +116,12 @@ class Session:
         """Send a message that gets no reply."""
         try:
             self._socket.sendall(message)
-        except (BrokenPipeError, ConnectionResetError):  # a server that is told to end has said so before
+        except (BrokenPipeError, ConnectionResetError):  # a server that was told to end has sent a FAILED before
             self._body(bytes(self._exactly(HEAD.size)), Kind.FAILED)
             raise
 
     def request(self, message: bytes, expected: Kind, limit: int = MAX_REPLY) -> memoryview:
-        """Send a message; the body of the reply, of so many bytes at the most."""
+        """Send a message, and return the body of the reply, which has at most `limit` bytes."""
         self.send(message)
         return self._body(bytes(self._exactly(HEAD.size)), expected, limit)
 
@@ -139,18 +139,18 @@ class Session:
         right = lease.state[present] == CHECKED
         if not right.all():
             right[~right] = stored.part(~right).right()
-        # At once, not with the next request: until then the pages could serve nobody.
+        # Release at once, not with the next request: until then the server cannot use the pages again.
         self.send(messages.pack_release(lease.number, checked=bool(right.all())))
-        if not right.all():  # whoever reads them exactly will say what is wrong, if it is not this memory
+        if not right.all():  # the caller reads them exactly, and says what is wrong if storage is
             stored, present = stored.part(right), present[right]
         return Drawn(lease.places, present, stored, waited_s)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._hang_up()
 
     def _gather(self, lease: messages.Lease) -> Stored:
-        """Copy the samples out of the shared pages: one array operation for all."""
+        """Copy all samples of a lease out of the shared pages in one array operation."""
         page = self._pages.shape[1]
         if len(lease.pages) and not 0 <= lease.pages.min() <= lease.pages.max() < len(self._pages):
             raise ProtocolError("the server names pages that are not there")
@@ -163,8 +163,8 @@ class Session:
         return Stored(memory, starts + ROW_BYTES, rows)
 
     def _greet(self, hello: bytes) -> tuple[NDArray[np.uint8], ServerFacts]:
-        """Say hello; the server's pages, read-only, and what it says of itself."""
-        with suppress(BrokenPipeError):  # it has hung up, and may have said why
+        """Send HELLO. Returns the server's pages, read-only, shape (pages, page size), and its facts."""
+        with suppress(BrokenPipeError):  # the server has hung up, and may have said why
             self._socket.sendall(hello)
         head, descriptors, flags, _ = socket.recv_fds(self._socket, HEAD.size, 1)
         try:
@@ -174,7 +174,7 @@ class Session:
                     raise ConnectionResetError("it hung up")
                 head += more
             welcome = messages.unpack_json(self._body(head, Kind.HELLO))
-            if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not hand it over
+            if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not hand over the descriptor
                 raise ServerError(no_descriptor_left(OSError(errno.EMFILE, "")))
             if len(descriptors) != 1:
                 raise ProtocolError("the server sent no memory")
@@ -223,15 +223,15 @@ class Session:
 
 
 def _connect(connection: socket.socket, address: str) -> None:
-    """Connect, waiting where many others do. Raises ConnectionError, TimeoutError."""
+    """Connect, and wait while many others connect. Raises ConnectionError, TimeoutError."""
     end_s = time.monotonic() + START_LIMIT_S
     while True:
         try:
             connection.connect(socket_name(address))
             return
-        except BlockingIOError:  # the queue of those who want to connect is full
+        except BlockingIOError:  # the server's queue of new connections is full
             if time.monotonic() > end_s:
-                raise TimeoutError(f"{address} accepts nobody") from None
+                raise TimeoutError(f"{address} accepts no connection") from None
             time.sleep(0.01)
 
 

@@ -1,11 +1,11 @@
-"""Were the positions of an epoch all drawn, as far as it got?
+"""Were all positions of an epoch drawn, as far as the epoch got?
 
-A framework that shards a sampler's batches again, or skips some to resume, leaves positions out, and no process sees
-that by itself. The server does: it knows which positions each rank has to draw, and notes which are asked for. Workers
-of one training process are at different places, and what was on its way when a loop was left is not drawn any more. So
-only positions are judged that all workers of all processes of a rank have passed: what is missing there was left out.
-A batch sampler that draws in another order than the sampler's, or a worker that draws in several threads, is not
-judged: what is missing may come later.
+A framework that shards a sampler's batches again, or skips some to resume, leaves positions out, and no process can see
+that by itself. The server can: it knows which positions each rank has to draw, and notes the positions of each draw.
+Workers of one training process are at different positions, and a loop that ends early leaves batches undrawn. So the
+server judges only positions that all workers of all processes of a rank have passed: a position that is missing there
+was left out. It does not judge a batch sampler that draws in another order than the sampler's, or a worker that draws
+in several threads: there a missing position may come later.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from brand.node.wire.drawing import Drawer
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What ranks should have drawn, and have not; as text, for people."""
+    """Positions that ranks should have drawn and have not. Its text is a message for the user."""
 
     positions: int
-    """How many positions were not drawn,"""
+    """How many positions were not drawn."""
     of: int
-    """of so many that were passed;"""
+    """How many positions the ranks have passed, drawn or not."""
     at_the_beginning: int
-    """and how many of them lie before the first that was drawn."""
+    """How many of the undrawn positions lie before the first drawn one."""
     ranks: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -44,31 +44,31 @@ class LeftOut:
 
 
 class Account:
-    """Which positions of an epoch were drawn, by whom, and how far each worker has come."""
+    """Which process drew which position of an epoch, and how far is each worker?"""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._drawn = np.zeros(turns.samples, np.uint8)
-        """0: not drawn; else the number of the training process that drew it first."""
+        """Number of the training process that first drew each position, shape (samples,); 0: not drawn."""
         self._numbers: dict[int, int] = {}
-        """Of training processes, from 1 on; all above 255 share that."""
+        """Numbers of training processes by process id, from 1 on; the 255th and all later ones share number 255."""
         self._last: dict[int, dict[int, dict[int, int]]] = {}
         """The last position of each worker, by rank and training process."""
         self._workers: dict[int, int] = {}
-        """How many workers a training process has."""
+        """How many workers each training process has."""
         self._connections: dict[tuple[int, int], int] = {}
-        """That of each worker, by training process and worker."""
+        """Number of the connection of each worker, by training process and worker."""
         self._draws = 0
         self._in_order = True
         self.repeated = 0
-        """Positions that one training process drew after another one had."""
+        """Positions that one training process drew after another one had drawn them."""
 
     def __repr__(self) -> str:
         processes, drawn = len(self._numbers), np.count_nonzero(self._drawn)
         return f"Account({drawn:,} of {len(self._drawn):,} positions drawn by {processes}, {self.repeated:,} repeated)"
 
     def note(self, drawer: Drawer, positions: NDArray[np.int64]) -> None:
-        """These are drawn. What comes again says nothing of what is missing, as the end of an epoch is filled up."""
+        """A process draws positions. Repeats do not count, because a sampler repeats some to fill up an epoch."""
         number = self._numbers.setdefault(drawer.training, min(255, len(self._numbers) + 1))
         by = self._drawn[positions]
         self.repeated += int(((by != 0) & (by != number)).sum())
@@ -78,7 +78,7 @@ class Account:
         self._drawn[positions] = number
         self._draws += 1
         mine = self._connections.setdefault((drawer.training, drawer.worker), drawer.connection)
-        if drawer.connection != mine:  # several threads take turns, and none of them knows who comes first
+        if drawer.connection != mine:  # several threads take turns, in any order
             self.give_up()
         rank, last = self._turns.rank_of(int(positions[0])), int(positions.max())
         self._workers[drawer.training] = drawer.workers
@@ -90,24 +90,25 @@ class Account:
         by_worker[drawer.worker] = max(last, before)
 
     def give_up(self) -> None:
-        """Somebody else draws, too: what is missing may be there."""
+        """Do not judge this epoch any more: an unknown process draws, too, and may draw the missing positions."""
         self._in_order = False
 
     @property
     def due(self) -> bool:
-        """Whether to look now: seldom, as that looks at all positions, and soon, as batches skipped show at once.
+        """Whether to judge the epoch now: after 4, 8, 16, ... draws.
 
-        Not at the first draws: what comes before them may be asked for by hand, or by another thread.
+        Skipped batches show early, and each judgement looks at all positions. The first draws are not judged: a process
+        may draw the positions before them by hand, or in another thread.
         """
         return self._draws > 2 and self._draws & (self._draws - 1) == 0
 
     @property
     def mostly_repeated(self) -> bool:
-        """Whether training processes drew what others had drawn: more than the end of an epoch takes to fill up."""
+        """Whether training processes drew each other's positions, more than a sampler repeats to fill up the epoch."""
         return 4 * self.repeated > len(self._drawn) - self._turns.start
 
     def left_out(self, processes: int) -> LeftOut | None:
-        """What was left out, where so many training processes draw for each rank; None where nothing was, for sure."""
+        """What ranks left out, where `processes` training processes draw for each rank; None: nothing for certain."""
         if not self._in_order:
             return None
         missing = passed = skipped = 0
@@ -128,7 +129,7 @@ class Account:
 
 
 class Conduct:
-    """What is wrong with how the training processes of a run draw; `notices` take what people should read."""
+    """Do the training processes of a run draw as they should? Messages for the user go into `notices`."""
 
     def __init__(self, notices: list[str]) -> None:
         self._notices = notices
@@ -136,14 +137,17 @@ class Conduct:
         self._trainings: set[int] = set()
         """Training processes of this node that have begun to draw, by process id."""
         self._fault: str | None = None
-        """Why draws are refused."""
+        """Why the server refuses draws; None: it does not."""
         self._told_of_repeats = False
 
     def __repr__(self) -> str:
         return f"Conduct(processes {sorted(self._trainings)}, fault {self._fault!r})"
 
     def begins(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
-        """A training process begins an epoch; so many draw for one rank. `again`: it had begun a later one, or none."""
+        """A training process begins an epoch; `processes` draw for one rank.
+
+        `again`: the epoch is the client's first one, or no later than its last one.
+        """
         self._processes = processes
         if drawer is not None:
             self._trainings.add(drawer.training)
@@ -151,7 +155,7 @@ class Conduct:
             self._fault = None
 
     def note(self, account: Account, drawer: Drawer | None, positions: NDArray[np.int64]) -> bool:
-        """These were drawn; whether to judge the epoch now."""
+        """A process has drawn positions. Returns whether to judge the epoch now."""
         if drawer is None or drawer.training not in self._trainings:
             account.give_up()
             return False
@@ -159,7 +163,7 @@ class Conduct:
         return account.due
 
     def judge(self, account: Account, epoch: int) -> None:
-        """Where training processes left out some of an epoch, what they draw next is refused."""
+        """Where training processes left out positions of an epoch, refuse their next draws."""
         left_out = None if self._fault else account.left_out(self._processes)
         if left_out is not None:
             self._fault = f"epoch {epoch} {left_out}"
@@ -173,6 +177,6 @@ class Conduct:
             )
 
     def check(self) -> None:
-        """Raises `UsageError` where positions of an epoch were left out."""
+        """Raises `UsageError` where training processes left out positions of an epoch."""
         if self._fault is not None:
             raise UsageError(self._fault)

@@ -1,8 +1,9 @@
-"""Which samples are read exactly for other nodes, and how do they travel? As the owner of what others fetch by name.
+"""Which samples does an owner read exactly for other nodes, and how do they travel?
 
-A question waits, is read, and its answer is sent in parts as the asking node's stream takes them. Three bounds hold for
-each node: it has few questions open at a time, little is read before it has taken what was read, and an answer goes to
-the stream on which its question came or nowhere. Reads for other nodes are some of the node's reads (`depth`).
+Another node asks for samples by name. Its question waits, the owner reads the samples, and sends them in parts as the
+asking node's stream takes them. Three bounds hold for each asking node. It has few open questions at a time. The owner
+reads little more before the node has taken earlier answers. An answer goes only to the stream on which its question
+came. Reads for other nodes count towards the reads of the owner (`depth`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from brand.errors import ProtocolError
 from brand.node.wire.peer_messages import Fetch, Fetched
 
 MAX_QUESTIONS: Final = 64
-"""Questions of one node that are open at a time."""
+"""The most questions that one node may have open at a time."""
 MAX_READ: Final = 16 << 20
-"""Nothing more is read for a node that has not taken so many bytes of its answers."""
+"""An owner reads nothing more for a node that has not taken so many bytes of its answers."""
 PART: Final = 1 << 20
-"""Bytes of an answer that travel together."""
+"""Largest part of an answer, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,9 @@ class ReadFor:
 
     node: int
     number: int
-    """Of its question."""
+    """Number of the node's question."""
     opening: int
-    """Of its stream (`Peer.opening`)."""
+    """Number of the node's stream (`Peer.opening`)."""
     places: NDArray[np.int64]
     size: int
     """Stored bytes of the samples."""
@@ -46,22 +47,22 @@ class _Asking:
 
     opening: int = 0
     questions: deque[tuple[Fetch, int]] = field(default_factory=deque)
-    """Questions that are still to be read, and the bytes of their answers."""
+    """Questions whose samples are still to be read, and the bytes of their answers."""
     reading: int = 0
-    """Questions of this opening that are being read."""
+    """Questions of this opening whose samples are being read."""
     unsent: int = 0
-    """Bytes that are being read, or wait to be sent."""
+    """Bytes of answers that are being read, or wait to be sent."""
     answers: deque[Fetched] = field(default_factory=deque)
 
     def starts(self) -> tuple[Fetch, int]:
-        """The next question is read."""
+        """The read for the next question starts. Returns the question, and the bytes of its answer."""
         fetch, size = self.questions.popleft()
         self.reading += 1
         self.unsent += size
         return fetch, size
 
     def has_read(self, number: int, data: bytes, size: int) -> None:
-        """A question whose answer was to have `size` bytes is read."""
+        """The read for a question has ended. Its answer was expected to have `size` bytes."""
         view = memoryview(data)
         self.reading -= 1
         self.unsent += len(view) - size
@@ -69,14 +70,14 @@ class _Asking:
             self.answers.append(Fetched(number, len(view), start, view[start : start + PART]))
 
     def leaves(self) -> Fetched:
-        """The next part leaves."""
+        """The next part of an answer leaves."""
         part = self.answers.popleft()
         self.unsent -= len(part.part)
         return part
 
     @property
     def open(self) -> int:
-        """Questions whose answers have not left whole."""
+        """How many questions have answers that have not left as a whole."""
         return len(self.questions) + self.reading + len({part.number for part in self.answers})
 
 
@@ -86,7 +87,7 @@ class Answering:
     def __init__(self, nodes: list[int], depth: int) -> None:
         self._asking = {node: _Asking() for node in nodes}
         self._most = max(1, depth // 2)
-        """Reads at a time for all nodes: clients that draw need some, too."""
+        """The most reads at a time for all other nodes; the rest is for this node's clients."""
         self.on_the_way = 0
         """Reads that have not ended."""
 
@@ -95,7 +96,7 @@ class Answering:
         return f"Answering({self.on_the_way} reads; questions and unsent bytes by node: {state})"
 
     def opened(self, node: int, opening: int) -> None:
-        """A node can ask, or can ask again: what it asked before is not answered."""
+        """A node can ask, for the first time or again. Its earlier questions get no answer."""
         self._asking[node] = _Asking(opening)
 
     def ask(self, node: int, fetch: Fetch, size: int) -> None:
@@ -122,13 +123,13 @@ class Answering:
                 ready.append(node)
 
     def have_read(self, read: ReadFor, data: bytes) -> None:
-        """A read has ended, with `data` as `pack_samples` makes it."""
+        """A read has ended. `data` is the result of `pack_samples`."""
         self.on_the_way -= 1
         asking = self._asking[read.node]
         if read.opening == asking.opening:  # else the stream on which the question came has ended
             asking.has_read(read.number, data, read.size)
 
     def next_part(self, node: int) -> Fetched | None:
-        """The next part of an answer for a node, which leaves now."""
+        """The part of an answer that leaves for a node now; None: there is none."""
         asking = self._asking[node]
         return asking.leaves() if asking.answers else None

@@ -1,8 +1,8 @@
-"""What does one node do next, as far as it needs no other node? Its epochs, draws, reads and what it keeps.
+"""What does one node do next, as far as it needs no other node? Its epochs, draws, reads and kept samples.
 
-A draw waits as long as a read that will bring its samples is still to come. Where that cannot go on (`unblock`), the
-node makes room: it drops runs that no client draws from, then gives up skipped positions, then kept samples. After that
-it answers the draw as it stands: what is not in memory, its client reads exactly from storage. Memory is only a cache:
+A draw waits for the reads that will bring its samples. Where no more reads can start (`unblock`), the node makes room:
+it drops runs that no client draws from, then gives up skipped positions, then kept samples. If that is not enough, it
+answers the draw as it stands, and the client reads the missing samples exactly from storage. Memory is only a cache:
 slower is allowed, wrong is not.
 """
 
@@ -29,12 +29,14 @@ from brand.node.memory.residents import Residents
 from brand.protocol.plan import Plan
 
 LARGEST_SHARE: Final = 4
-"""A sample larger than one part in so many of the memory is never held."""
+"""A node never holds a sample that is larger than this part of its memory: one in so many."""
 IDLE_S: Final = 2.0
 """A run that no client has drawn from for so long makes room for others."""
 SKIP_SLACK: Final = 8192
-"""Positions so far behind those that are asked for were skipped, or half of what memory holds; nearer ones may be with
-a slow worker."""
+"""Positions so far behind the draws were skipped; nearer ones may be with a slow worker.
+
+Where memory is small, half of the samples that it holds count instead.
+"""
 
 
 class Core:
@@ -70,7 +72,7 @@ class Core:
         return not self.draws.waiting and not self.sending.waited_for
 
     def left(self, client: int) -> None:
-        """A client is gone, in whatever way."""
+        """A client is gone: it has closed its connection, or has ended."""
         self.draws.left(client)
         self.epochs.left(client)
 
@@ -80,14 +82,15 @@ class Core:
         self.draws.settle(now_s)
 
     def read_done(self, read: Read, now_s: float, *, failed: bool) -> None:
-        """A read has ended; one that failed leaves its samples to exact reads."""
+        """A read has ended. Where it failed, clients read its samples exactly."""
         self.reads.done(read, failed=failed)
         self.draws.settle(now_s)
 
     def unblock(self, now_s: float) -> bool:
-        """Nothing more can be read and draws wait: make room, or answer the oldest as it stands; whether that was done.
+        """Draws wait and no more reads can start: make room, or answer the oldest draw as it stands.
 
-        More room is made at a time than was foreseen.
+        Returns whether either was done. Where kept samples go, `1 / AHEAD_SHARE` of the memory becomes free at once, so
+        that the next reads need no further room.
         """
         if self.draws.settle(now_s):
             return True
@@ -106,11 +109,11 @@ class Core:
         return made_room or stuck is not None
 
     def tend(self, now_s: float) -> None:
-        """Answer draws that wait for nothing any more, and those that have waited too long as they stand."""
+        """Answer draws that wait for nothing any more; answer draws that have waited too long as they stand."""
         self.epochs.tick(now_s)
         self.draws.settle(now_s)
         if self.draws.tend(now_s):
-            self.epochs.drop_idle(now_s - IDLE_S)  # theirs may fill what others have room for
+            self.epochs.drop_idle(now_s - IDLE_S)  # samples of idle runs may fill the room that owners need to send
         self.draws.settle(now_s)
         self.draws.end_overdue(now_s)
 
@@ -143,7 +146,7 @@ class Core:
         }
 
     def _give_up_skipped(self) -> bool:
-        """Free what lies before the positions that are asked for; whether there was any."""
+        """Free samples that lie before the positions that clients ask for. Returns whether there were any."""
         found, mean = False, float(np.mean(self.residents.pages_of))
         slack = min(SKIP_SLACK, int(self.residents.pool.allocator.count / mean / 2))
         for key, live in self.epochs.lives.live():

@@ -11,13 +11,13 @@ class DrawCounters:
     """Draws of this node's clients, since the server started."""
 
     draws: int = 0
-    """Samples that were drawn."""
+    """Drawn samples."""
     from_memory: int = 0
-    """Drawn samples that were delivered from memory."""
+    """Drawn samples that the server delivered from memory."""
     exact: int = 0
-    """Drawn samples that the client read one by one."""
+    """Drawn samples that clients read one by one."""
     waited: int = 0
-    """Samples whose draw could not be answered at once."""
+    """Samples whose draw the server could not answer at once."""
     wait_s: float = 0.0
     """Seconds that draws waited, all clients together."""
 
@@ -48,7 +48,7 @@ class ReadCounters:
     failed_reads: int = 0
 
     def started(self, size: int, samples: int, held: int) -> None:
-        """A read of `size` bytes begins, which holds so many of its samples."""
+        """A read of `size` bytes begins. It reads `samples` samples, and `held` of them go into memory."""
         self.reads += 1
         self.read_bytes += size
         self.read_samples += samples
@@ -61,7 +61,7 @@ class ReadCounters:
 
 @dataclass(slots=True)
 class NodeCounters:
-    """What passed between this node and others, since the server started."""
+    """Traffic between this node and others, since the server started."""
 
     sent: int = 0
     """Samples sent to other nodes."""
@@ -70,16 +70,16 @@ class NodeCounters:
     """Samples that other nodes have sent."""
     received_bytes: int = 0
     requests: int = 0
-    """Samples for which another node was asked on demand, as the plan of `slots` foresees."""
+    """Samples for which this node asked their owners, as the plan of `slots` foresees."""
     hurried: int = 0
-    """Samples that had not come when they were drawn, so their owner was asked for them."""
+    """Samples that had not come when they were drawn, so this node asked their owners for them."""
     late: int = 0
     """Samples that another node did not send in time."""
     fetched: int = 0
-    """Late samples that storage here does not have, so their owner was asked for them by name."""
+    """Late samples that this node's storage does not have, so this node asked their owners for them by name."""
 
     def sends(self, samples: int, size: int) -> None:
-        """Samples of `size` bytes are sent."""
+        """This node sends samples of `size` bytes."""
         self.sent += samples
         self.sent_bytes += size
 
@@ -89,18 +89,18 @@ class NodeCounters:
         self.received_bytes += size
 
     def asks(self, samples: int, *, hurried: bool) -> None:
-        """An owner is asked: as the plan foresees, or because a draw waits (`hurried`)."""
+        """This node asks an owner for samples: as the plan foresees, or because a draw waits (`hurried`)."""
         if hurried:
             self.hurried += samples
         else:
             self.requests += samples
 
     def gives_up(self, samples: int) -> None:
-        """Samples are not waited for any more."""
+        """This node does not wait for samples any more."""
         self.late += samples
 
     def fetches(self, samples: int) -> None:
-        """Samples are asked for by name."""
+        """This node asks an owner for samples by name."""
         self.fetched += samples
 
 
@@ -113,10 +113,10 @@ class Counters:
     nodes: NodeCounters = field(default_factory=NodeCounters)
 
     def to_json(self, mean_bytes: float) -> dict[str, Any]:
-        """As plain values, with the ratios that follow; `mean_bytes` is the mean size of a stored sample.
+        """The counters as plain values, with three ratios. `mean_bytes` is the mean size of a stored sample.
 
-        `hit_ratio`: share of the draws that came from memory. `fill_rate`: share of the samples read that were held.
-        `amplification`: bytes read from storage, exact reads included, over bytes that were drawn here or sent away.
+        `hit_ratio`: share of the draws that came from memory. `fill_rate`: share of the samples read that went into
+        memory. `amplification`: bytes read from storage, exact reads included, over bytes drawn here or sent away.
         """
         draws, reads, nodes = self.draws, self.reads, self.nodes
         used = (draws.draws - nodes.received + nodes.sent) * mean_bytes

@@ -1,6 +1,6 @@
 """Why can a run not go on? Nodes draw different things under its name.
 
-Such a run is refused before its first draw is answered.
+The server refuses such a run before it answers a draw of it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from brand.protocol.order import Order
 
 
 class Disagreements:
-    """Runs that are refused, and why."""
+    """Runs that the server refuses, and why."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
         self._wrong: dict[int | None, str] = {}
-        """By run; None: why no run can go on."""
+        """Reasons by run; the reason of key None holds for all runs."""
 
     def __repr__(self) -> str:
         return f"Disagreements({self._wrong})"
@@ -40,7 +40,7 @@ class Disagreements:
             self._wrong[run] = reason
 
     def solve(self) -> None:
-        """A node works with this one, whatever it said before."""
+        """A node works with this one, even if one refused to before."""
         self._wrong.pop(None, None)
 
     def note(self, runs: Iterable[int], reason: str) -> None:
@@ -48,22 +48,22 @@ class Disagreements:
         self._wrong |= dict.fromkeys(runs, reason)
 
     def look(self, node: int) -> None:
-        """Find the runs that ranks of this `node` and of others have begun in different ways."""
+        """Note the runs that ranks of this node (`node`) and of others have begun in different ways."""
         for number, run in self._runs.items():
             reason = run.conflict(node)
             if reason is not None:
                 self._wrong[number] = reason
 
     def clients(self) -> Iterator[tuple[int, UsageError]]:
-        """Clients that cannot go on, and why: they are told at once, and again until they have gone."""
+        """Clients that cannot go on, and why. The server tells them at once, and again until they are gone."""
         for run, reason in self._wrong.items():
             for client in self._runs.clients(run):
-                if client >= 0:  # below it they are nodes
+                if client >= 0:  # negative numbers are other nodes (`as_client`)
                     yield client, UsageError(reason)
 
 
 def disagreement(here: int, drawings: Iterable[Drawing], there: int, drawing: Drawing) -> str | None:
-    """Why what node `there` draws is not what goes on at node `here` under the same name; None where it is."""
+    """Why nodes `here` and `there` draw different things under the same name; None where they do not."""
     for ours in drawings:
         if ours.name != drawing.name:
             continue
@@ -78,7 +78,7 @@ def disagreement(here: int, drawings: Iterable[Drawing], there: int, drawing: Dr
 
 
 def _differences(here: int, ours: Order, there: int, theirs: Order) -> str:
-    """What two orders do not have in common."""
+    """The fields in which two orders differ, as a text."""
     mine, other = ours.to_json(), theirs.to_json()
     parts = [
         f"{name} is {mine.get(name, 'absent')} on node {here} and {other.get(name, 'absent')} on node {there}"

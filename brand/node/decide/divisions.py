@@ -1,4 +1,4 @@
-"""Which positions are a rank's own, with `locality`? A client asks, and is told as soon as all ranks have begun."""
+"""Which positions are a rank's own, with `locality`? A client asks, and gets the answer when all ranks have begun."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Asked:
 
 
 class Divisions:
-    """Clients that have asked and were not told yet."""
+    """Clients that have asked and have no answer yet."""
 
     def __init__(self, epochs: Epochs) -> None:
         self._epochs = epochs
@@ -39,7 +39,7 @@ class Divisions:
         return not self._asked
 
     def ask(self, client: int, key: Key, rank: int, now_s: float) -> None:
-        """A client asks which positions of an epoch are a rank's. Raises `UsageError` where it waits already."""
+        """A client asks which positions of an epoch are a rank's own. Raises `UsageError` where it already waits."""
         if any(asked.client == client for asked in self._asked):
             raise UsageError("a second question about positions before the first is answered")
         self._asked.append(_Asked(client, key, rank, now_s))
@@ -49,7 +49,7 @@ class Divisions:
         self._asked = [asked for asked in self._asked if asked.client != client]
 
     def answers(self, now_s: float) -> Iterator[Divided | Refuse]:
-        """What clients can be told now."""
+        """Answers that clients get now."""
         waiting, self._asked = self._asked, []
         for asked in waiting:
             live = self._epochs.get(asked.key)
@@ -63,7 +63,7 @@ class Divisions:
                 self._asked.append(asked)
 
     def _missing_ranks(self, key: Key) -> list[int]:
-        """Ranks of an epoch that have not begun, as far as one has."""
+        """Ranks that have not begun an epoch. Before any rank has begun, the number of ranks counts as 1."""
         life = self._epochs.lives.get(key)
         begin = None if life is None else life.begin
         replicas = 1 if begin is None else begin.turns.replicas

@@ -1,7 +1,7 @@
 """When is a draw answered, and with what?
 
-A draw waits as long as a read or another node will bring its samples. After a while it is answered as it stands: what
-is not in memory, its client reads exactly from storage.
+A draw waits as long as a read or another node will bring its samples. After a while the server answers it as it stands,
+and the client reads the missing samples exactly from storage.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Drawer
 
 LONGEST_WAIT_S: Final = 30.0
-"""After so long a draw is answered as it stands: storage may hang, clients should not."""
+"""After so long a server answers a draw as it stands: storage may hang, clients should not."""
 
 
 class Draws:
-    """The draws of the clients of one node. Those that wait belong to their epochs (`Life.draws`)."""
+    """The draws of the clients of one node. Draws that wait belong to their epochs (`Life.draws`)."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class Draws:
     def ask(
         self, client: int, key: Key, positions: NDArray[np.int64], now_s: float, drawer: Drawer | None = None
     ) -> None:
-        """A client asks for positions of an epoch; the answer comes by `answers`. Raises `UsageError`.
+        """A client asks for positions of an epoch. `answers` returns the answer. Raises `UsageError`.
 
-        `drawer` is the process behind the client, where that is known: what it draws is accounted for.
+        `drawer` is the process behind the client, where that is known. The epoch's account then notes its draws.
         """
         samples = len(self._residents.pages_of)
         if not len(positions) or positions.min() < 0 or positions.max() >= samples:
@@ -78,7 +78,7 @@ class Draws:
             life.draws.append(draw)
 
     def left(self, client: int) -> None:
-        """A client is gone: its draws are not answered, and what it was given is let go."""
+        """A client is gone: drop its draws and its leases."""
         for draw in [draw for draw in self.waiting if draw.client == client]:
             self._remove(draw)
             live = self._epochs.get(draw.key)
@@ -87,19 +87,19 @@ class Draws:
         self.leases.left(client)
 
     def answers(self) -> Iterator[Answer]:
-        """Answers to draws."""
+        """Answers that have not been sent."""
         while self._answers:
             yield self._answers.popleft()
 
     def settle(self, now_s: float) -> bool:
-        """Answer the draws that wait for nothing; whether there were any."""
+        """Answer the draws that wait for nothing. Returns whether there were any."""
         done = [draw for draw in self.waiting if self._settle(draw, now_s)]
         for draw in done:
             self._remove(draw)
         return bool(done)
 
     def tend(self, now_s: float) -> bool:
-        """Ask other nodes for what has not come; whether one was asked."""
+        """Ask other nodes for samples that have not come. Returns whether a node was asked."""
         asked = False
         for draw in self.waiting if self._members.nodes > 1 else []:
             live = self._epochs.get(draw.key)
@@ -108,7 +108,7 @@ class Draws:
         return asked
 
     def end_overdue(self, now_s: float) -> None:
-        """Answer the draws that have waited too long as they stand."""
+        """Answer draws that have waited too long, as they stand."""
         for draw in self.waiting:
             if now_s - draw.since_s > LONGEST_WAIT_S and self._epochs.get(draw.key) is not None:
                 self.answer(draw, now_s)
@@ -145,7 +145,10 @@ class Draws:
         return True
 
     def _agreed(self, draw: Draw, live: Live, now_s: float) -> bool:
-        """Whether all have begun the epoch at one position, or are not waited for. Else the run is refused by then."""
+        """Whether all ranks have begun the epoch at the same position, or have had long enough to do so.
+
+        Where ranks begin at different positions, the server refuses the run before that time is over.
+        """
         if not live.agreed:
             (run, number), node = draw.key, self._members.node
             limit_s = SILENCE_S if self._peers.any_lost else LONGEST_WAIT_S
@@ -158,7 +161,7 @@ class Draws:
         epoch = live.epoch
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
         present = self._residents.present(places)
-        if (np.diff(draw.positions) <= 0).any():  # what is asked for twice is in memory once
+        if (np.diff(draw.positions) <= 0).any():  # a position that occurs twice has its sample in memory once
             first = np.unique(places, return_index=True)[1]
             present &= np.isin(np.arange(len(places)), first)
         here = places[present]

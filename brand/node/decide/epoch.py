@@ -1,7 +1,7 @@
-"""How far is one epoch of one run: what is still to come, what lies in memory for it, what was drawn, what was sent?
+"""How far is one epoch of one run: which samples are still to come, lie in memory, were drawn, were sent?
 
-A node reads only the samples that it owns. It sends those that ranks of other nodes draw to these nodes (`outgoing`);
-samples that ranks draw here and other nodes own come from their owners, unasked.
+A node reads only the samples that it owns. Where a rank of another node draws such a sample, this node sends it there
+(`outgoing`). Where a rank of this node draws a sample of another node, its owner sends it, unasked.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from brand.protocol.random import blocks
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What an epoch is told of the node that serves it."""
+    """What an epoch knows of the node that serves it."""
 
     owners: Owners
     limits: Limits
     unreachable: Callable[[], Iterable[int]]
-    """Nodes that nothing is expected from just now."""
+    """Nodes from which this node expects nothing just now."""
 
 
 class Epoch:
     """The progress of one epoch.
 
-    `number` tells it from the same epoch begun anew. `requests` is what this node has to ask other nodes for; None
-    where they send all unasked.
+    `number` tells it from the same epoch begun anew. `requests` is the plan's table of what this node asks other nodes
+    for; None: they send everything unasked.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class Epoch:
         self.ranks: dict[int, int] = {}
         """Ranks that are known to draw, and the node of each."""
         self.outgoing: dict[int, Outgoing] = {}
-        """What is still to be sent, by node."""
+        """What this node still has to send, by node."""
         self.lost = set(setting.unreachable())
-        """Nodes that were lost at some time: they are not asked as the plan foresees."""
+        """Nodes that were lost at some time: this node no longer sends them the planned requests."""
 
     def __repr__(self) -> str:
         return f"Epoch({self.number}: {self.progress!r}, {self.states!r}, {self.reads!r})"
@@ -72,7 +72,7 @@ class Epoch:
         return self._setting.owners.of(places)
 
     def to_read(self, places: NDArray[Any]) -> NDArray[Any]:
-        """Those of a read's places that are due and this node's to read."""
+        """Which of a read's places are due and belong to this node."""
         wanted = self.states.due(places)
         if self._mine is not None:
             wanted &= self._mine[places]
@@ -86,9 +86,9 @@ class Epoch:
         return bool((waits if self._mine is None else waits & self._mine[places]).any())
 
     def expect(self, ranks: Mapping[int, int], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None) -> None:
-        """These ranks, too, draw, each at its node; a rank has drawn what lies before its position in `fronts`.
+        """More ranks draw, each at its node. A rank has drawn all its positions before its position in `fronts`.
 
-        `read_of` is `read_of_sample(plan)` where it is at hand.
+        `read_of` is `read_of_sample(plan)` where the caller has it.
         """
         new = {rank: node for rank, node in ranks.items() if rank not in self.ranks}
         if not new:
@@ -109,7 +109,7 @@ class Epoch:
         self._look_for_reads(read_of_sample(self.plan) if read_of is None else read_of)
 
     def send_to(self, node: int, front: int, requests: Requests | None) -> None:
-        """From now on, what the ranks of a node draw from `front` on can be sent to it."""
+        """From now on this node can send to `node` what its ranks draw from position `front` on."""
         ranks = [rank for rank, at in self.ranks.items() if at == node]
         positions = np.sort(np.concatenate([np.arange(0), *(self.turns.positions(rank) for rank in ranks)]))
         places = self.plan.sample_of[positions]
@@ -117,11 +117,11 @@ class Epoch:
         can = self._mine[places] & ~self._setting.limits.too_large(node)[places]
         before = self.outgoing.get(node)
         self.outgoing[node] = Outgoing(positions[can], requests, front)
-        if before is not None:  # the node has more ranks than it had said; it does not ask twice
+        if before is not None:  # the node has more ranks than it said before; it does not ask twice
             self.outgoing[node].ask(before.unanswered)
 
     def forget(self, node: int) -> NDArray[Any]:
-        """Nothing is sent to a node any more; returns the places that were held for it."""
+        """Send nothing to a node any more. Returns the places that were held for its ranks."""
         self.outgoing.pop(node, None)
         held: list[NDArray[Any]] = [np.arange(0)]
         for rank in [rank for rank, at in self.ranks.items() if at == node]:
@@ -133,13 +133,13 @@ class Epoch:
         return np.concatenate(held)
 
     def lose(self, node: int) -> None:
-        """What is still to come from a node will not come."""
+        """A node is lost: none of its samples will come."""
         self.lost.add(node)
         places = np.concatenate([self.states.all(state) for state in (UNWANTED, DUE, COMING)])
         self.states.forgets(places[self.owner_of(places) == node])
 
     def expect_again(self, node: int, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
-        """A node that was lost is there again: it sends what ranks of this node have not asked for yet."""
+        """A lost node is back: it sends what ranks of this node have not asked for yet."""
         can = ~self._setting.limits.too_large(self._setting.owners.node)
         for rank in self.here:
             places = self._places(rank, self.front())
@@ -151,7 +151,7 @@ class Epoch:
         return self.progress.front(self.here)
 
     def skipped_before(self, waiting: Iterable[NDArray[np.int64]]) -> int:
-        """The position before which no rank asks and nothing is sent, given the positions that draws wait for."""
+        """The position before which no rank asks and nothing is sent. `waiting`: the positions of draws that wait."""
         samples = len(self.plan.sample_of)
         fronts = {rank: self.progress.last(rank) for rank in self.here}
         lowest: dict[int, int] = {}
@@ -163,26 +163,26 @@ class Epoch:
         return min((*(fronts | lowest).values(), *sent))
 
     def give_up_before(self, position: int) -> NDArray[Any]:
-        """What lies before a position is not asked for any more; returns the places that were held for it."""
+        """No rank asks for a position before this one any more. Returns the places that were held for these."""
         before = self.plan.sample_of[:position]
         self.progress.skips_to(position)
         held: NDArray[Any] = before[self.states.leaves(before)]
         return held
 
     def drop(self) -> NDArray[Any]:
-        """Nothing of the epoch is drawn or sent any more; returns the places that were held for it."""
+        """Nothing of the epoch is drawn or sent any more. Returns the places that were held."""
         held = self.states.all(HELD)
         self.states.leaves(np.concatenate((held, self.states.all(DUE), self.states.all(COMING))))
         return held
 
     def _places(self, rank: int, front: int) -> NDArray[Any]:
-        """What a rank draws from `front` on."""
+        """Places that a rank draws from position `front` on."""
         positions = self.turns.positions(rank)
         places: NDArray[Any] = self.plan.sample_of[positions[np.searchsorted(positions, front) :]]
         return places
 
     def _look_for_reads(self, read_of: NDArray[Any]) -> None:
-        """Have the reads started that bring what is due."""
+        """Queue the reads that bring due samples."""
         wanted = np.zeros(len(self.plan.reads), np.bool_)
         for part in blocks(len(self.plan.sample_of)):
             due = self.states.due(part)

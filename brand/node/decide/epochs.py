@@ -1,9 +1,9 @@
 """When does an epoch of a run begin, and when is it dropped?
 
 A *run* is one training: an order and a name that all its ranks and workers share, on all nodes. Its readers are the
-ranks of this node and the other nodes. A reader says when it begins an epoch. The next epoch is planned when half of
-this one is drawn, so that it can be read ahead. An epoch is dropped when all readers have left it behind; all epochs of
-a run are dropped with its last client.
+ranks of this node and the other nodes. A reader says when it begins an epoch. When half of an epoch is drawn, the node
+has the next one planned, so that it can read ahead. The node drops an epoch when all readers have left it behind, and
+all epochs of a run when the run's last client has gone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from brand.protocol.plan import Plan
 from brand.protocol.split import split_near
 
 RANKS_S: Final = 1.0
-"""How long an epoch that is planned waits for ranks of other nodes to begin it."""
+"""How long a planned epoch waits for ranks of other nodes to begin it."""
 
 
 class Epochs:
@@ -53,13 +53,13 @@ class Epochs:
         self.lives = Lives()
         self._last_number = 0
         self.changes = 0
-        """How often anything changed that other nodes are told of."""
+        """How often something changed that this node tells other nodes."""
 
     def __repr__(self) -> str:
         return f"Epochs({self.lives!r})"
 
     def get(self, key: Key) -> Live | None:
-        """A live epoch."""
+        """The live epoch of this key; None where it is not live."""
         life = self.lives.get(key)
         return None if life is None else life.live
 
@@ -77,7 +77,7 @@ class Epochs:
     ) -> None:
         """A rank of this node, (rank, ranks), is about to draw from position `start` on.
 
-        So many `processes` draw what it has to draw; `drawer` is the one that says so.
+        `processes` processes share the positions of the rank; `drawer` is the process that says so.
         """
         run = self.runs[key[0]]
         before = run.readers.get((client, None))
@@ -86,7 +86,7 @@ class Epochs:
         self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times))
 
     def begin(self, client: int, key: Key, begin: Begin) -> None:
-        """Ranks are about to draw, here or at another node."""
+        """Ranks of this node or of another one are about to draw."""
         run, epoch, life = self.runs[key[0]], key[1], self.lives[key]
         if begin.node != self._members.node:
             self.limits.learn(begin.node, begin.largest)
@@ -107,10 +107,10 @@ class Epochs:
         self._retire(key[0])
 
     def expect(self, key: Key, first: int) -> Life:
-        """A draw from position `first` on has come; where its epoch is not there, it is begun anew.
+        """A draw from position `first` on has come. Returns the life of its epoch, and begins a missing epoch anew.
 
-        The epoch has made room for another run, or the server was replaced, or a straggler draws from an epoch that is
-        over: then nothing is read ahead.
+        An epoch is missing where it made room for another run, where the server was replaced, or where a straggler
+        draws from an epoch that is over. For a straggler, the node reads nothing ahead.
         """
         life = self.lives[key]
         if life.live is not None or life.planned:
@@ -129,7 +129,7 @@ class Epochs:
         return life
 
     def forget(self, client: int, key: Key, node: int) -> None:
-        """Another node, which is this client, has no use for an epoch any more."""
+        """Another node has no use for an epoch any more. `client` is its number among the clients."""
         life, run = self.lives.get(key), self.runs.get(key[0])
         if life is not None:
             self._residents.let_go(life.forget(node))
@@ -137,7 +137,7 @@ class Epochs:
             self._retire(key[0])
 
     def left(self, client: int, only: int | None = None) -> None:
-        """A client is gone, or has left one run only."""
+        """A client is gone. With `only`, it has left just the run of this number."""
         for number, run in [(n, run) for n, run in self.runs.items() if only in (None, n)]:
             had_readers = run.left(client)
             if not run.clients:
@@ -149,20 +149,20 @@ class Epochs:
     # -- plans -------------------------------------------------------------------------------------------------------
 
     def want(self, key: Key, begin: Beginning | None = None) -> None:
-        """Have a plan made, where there is none yet; `begin`: ranks have begun the epoch so."""
+        """Have a plan made for an epoch that has none. `begin`: how ranks have begun the epoch."""
         self.changes += 1
         if key[1] <= MAX_EPOCH:
             self.lives[key].wants(begin)
 
     def plans_wanted(self) -> Iterator[tuple[Key, Order]]:
-        """Plans to make; each is handed out once."""
+        """Plans to make. Each is returned once."""
         for key, life in self.lives.items():
             if isinstance(life.stage, Wanted):
                 life.hand_out()
                 yield key, self.runs[key[0]].order
 
     def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None) -> None:
-        """A plan is made; nothing happens where it is not wanted any more."""
+        """A plan is made. Nothing happens where no life wants it any more."""
         life = self.lives.get(key)
         if life is None or not life.planned or isinstance(life.stage, Ready):
             return
@@ -175,7 +175,10 @@ class Epochs:
         self._make_if_known(key)
 
     def tick(self, now_s: float) -> None:
-        """Ranks of other nodes that have not begun by now are not waited for, where the others can do without."""
+        """Begin planned epochs that have waited long enough for ranks of other nodes.
+
+        With `locality` an epoch waits on, because the positions of each rank depend on all ranks.
+        """
         for key, life in self.lives.items():
             stage = life.stage
             if isinstance(stage, Ready):
@@ -184,7 +187,10 @@ class Epochs:
                     self._make(key)
 
     def drop_idle(self, since_s: float) -> bool:
-        """Drop what is held for runs without draws since then; whether there was any. Their next draws read exactly."""
+        """Drop the samples of runs without draws since `since_s`. Returns whether there were any.
+
+        The next draw of such a run begins its epoch anew.
+        """
         live = self.lives.live()
         busy = {draw.key[0] for draw in self.lives.draws()}
         busy |= {run for (run, _), at in live if at.begun and not at.epoch.progress.asked_s <= since_s}
@@ -196,7 +202,7 @@ class Epochs:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _make_if_known(self, key: Key) -> None:
-        """An epoch begins when all its ranks have: what is read for one is not read again for the next."""
+        """Begin an epoch when all its ranks have begun it, so that one read serves them all."""
         stage = self.lives[key].stage
         assert isinstance(stage, Ready)
         turns = stage.begin.turns
@@ -206,7 +212,7 @@ class Epochs:
             self._make(key)
 
     def _make(self, key: Key) -> None:
-        """An epoch begins, here and for the nodes that can take its samples."""
+        """Begin an epoch, here and for the nodes that can take its samples."""
         ready, run = self.lives[key].stage, self.runs[key[0]]
         assert isinstance(ready, Ready)
         plan, turns, owners = ready.plan, ready.begin.turns, self._members.owners(run.order.mapping)
@@ -228,7 +234,7 @@ class Epochs:
         self.changes += 1
 
     def _begin_anew(self, key: Key, live: Live, begin: Beginning) -> None:
-        """An epoch that is planned is begun: as it was read ahead, or anew."""
+        """Ranks begin a live epoch: as it was read ahead, or anew."""
         self.changes += 1
         epoch, life = live.epoch, self.lives[key]
         if not live.begun and begin.turns.same_as(epoch.turns):
@@ -242,7 +248,7 @@ class Epochs:
         self._make_if_known(key)
 
     def _retire(self, number: int, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
-        """Drop the epochs of a run that no reader is at, or will be at next, and that no draw waits for."""
+        """Drop the epochs of a run that no reader is in or comes to next, and that no draw waits for."""
         run = self.runs[number]
         at = run.at()
         keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep)

@@ -1,7 +1,7 @@
 """How does a client get a sample by name that only another node's disk holds?
 
-Its server asks the owners, and puts their answers together. A question that is not answered in time ends in an error
-that names the node: the client is never left waiting.
+Its server asks the owners, and puts their answers together. Where an owner does not answer in time, the client gets an
+error that names the node, so it never waits for ever.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from brand.node.wire.peer_messages import Fetch, Fetched
 from brand.node.wire.samples import pack_samples, unpack_samples
 
 LIMIT_S: Final = 8.0
-"""How long a question may take."""
+"""How long a fetch may take."""
 LARGEST: Final = 1 << 30
-"""Bytes that are fetched together, unless it is one sample."""
+"""Largest answer to a question of several samples, in bytes; one sample may be larger."""
 AT_A_TIME: Final = 8
-"""Questions to one node that are not answered yet; others wait."""
+"""The most unanswered questions to one node; further questions wait."""
 
 
 @dataclass(slots=True)
@@ -35,12 +35,12 @@ class _Question:
     places: NDArray[np.int64]
     fetch: _Fetch
     size: int
-    """Bytes of its answer if all samples are there."""
+    """Bytes of the answer if the owner has all samples."""
     data: bytearray = field(default_factory=bytearray)
     asked: bool = False
 
     def ask(self) -> None:
-        """Its owner is asked."""
+        """The owner is asked."""
         self.asked = True
 
     def take(self, part: memoryview) -> None:
@@ -48,24 +48,24 @@ class _Question:
         self.data += part
 
     def begin_anew(self) -> None:
-        """Its owner has to be asked again."""
+        """The owner has to be asked again."""
         self.asked, self.data = False, bytearray()
 
 
 @dataclass(slots=True)
 class _Fetch:
-    """What a client wants."""
+    """Samples that a client wants."""
 
     client: int
     places: NDArray[np.int64]
     until_s: float
     open: dict[int, int] = field(default_factory=dict)
-    """Questions that are not answered: their numbers and owners."""
+    """Owners of the unanswered questions, by number of the question."""
     samples: dict[int, bytes] = field(default_factory=dict)
 
 
 class Fetches:
-    """Questions of this node's clients that are under way."""
+    """Fetches of this node's clients that are under way."""
 
     def __init__(self, index: Rows, owners: Owners, samples: int, counters: NodeCounters) -> None:
         self._index, self._owners, self._samples, self._counters = index, owners, samples, counters
@@ -79,7 +79,7 @@ class Fetches:
         return self._owners.of(places)
 
     def check(self, places: NDArray[np.int64], owner: int) -> int:
-        """Stored bytes of samples. Raises `ProtocolError` where `owner` lacks one, or where they are too many."""
+        """Stored bytes of samples. Raises `ProtocolError` where `owner` lacks one, or where the bytes are too many."""
         if places.min() < 0 or places.max() >= self._samples:
             raise ProtocolError("places that the data set does not have")
         if (self._owners.of(places) != owner).any():
@@ -102,7 +102,7 @@ class Fetches:
         questions = {}
         for node in np.unique(owner).tolist():
             theirs = np.unique(places[owner == node])
-            size = len(theirs) + self.check(theirs, node)  # a byte of each says whether it is there
+            size = len(theirs) + self.check(theirs, node)  # one byte for each sample says whether it is there
             self._last += 1
             questions[self._last] = _Question(theirs, fetch, size)
             fetch.open[self._last] = node
@@ -111,7 +111,7 @@ class Fetches:
         self._counters.fetches(len(places))
 
     def questions(self, node: int) -> Iterator[Fetch]:
-        """What to ask a node now."""
+        """Questions to ask a node now."""
         mine = [(number, q) for number, q in self._questions.items() if q.fetch.open[number] == node]
         free = AT_A_TIME - sum(question.asked for _, question in mine)
         for number, question in [item for item in mine if not item[1].asked][: max(0, free)]:
@@ -143,7 +143,7 @@ class Fetches:
             self._done.append(Deliver(fetch.client, pack_samples(found)))
 
     def lost(self, node: int) -> None:
-        """A node cannot be reached: what it was asked is asked again as soon as it can."""
+        """A node cannot be reached: this node asks it again as soon as it can be."""
         for number, question in self._questions.items():
             if question.fetch.open[number] == node:
                 question.begin_anew()
@@ -154,24 +154,24 @@ class Fetches:
             self._end(fetch)
 
     def give_up(self, now_s: float, reachable: Callable[[int], bool]) -> None:
-        """End what took too long."""
+        """End fetches that take too long. `reachable` says whether a node can be asked."""
         for fetch in [fetch for fetch in self._fetches if fetch.until_s < now_s]:
             number, node = next(iter(fetch.open.items()))
             question = self._questions[number]
             chunk = int(question.places[0]) // self._owners.chunk_size
             what = "does not answer" if reachable(node) else "cannot be reached"
             self._end(fetch)
-            reason = f"node {node} {what}, and nobody else has chunk {chunk} (place {int(question.places[0])})"
+            reason = f"node {node} {what}, and no other node has chunk {chunk} (place {int(question.places[0])})"
             self._done.append(Refuse(fetch.client, UnreachableError(reason)))
 
     def done(self) -> list[Deliver | Refuse]:
-        """What has ended since."""
+        """Fetches that have ended since the last call."""
         done, self._done = self._done, []
         return done
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits."""
+        """Whether no client waits."""
         return not self._fetches
 
     def _end(self, fetch: _Fetch) -> None:

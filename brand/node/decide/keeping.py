@@ -1,4 +1,4 @@
-"""When must it be chosen anew which samples are kept, and how much memory may they take?"""
+"""When must a node choose its kept samples anew, and how much memory may they take?"""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from brand.node.memory.residents import Residents
 from brand.protocol.order import Order
 
 AHEAD_SHARE: Final = 8
-"""One part in so many of the arena is left free of kept samples, to read ahead into."""
+"""One part in so many of the arena stays free of kept samples, for reading ahead."""
 AHEAD_MOST: Final = 256 << 20
-"""No more bytes than this are left free for that."""
+"""The most bytes that stay free of kept samples, for reading ahead."""
 
 
 class Keeping:
-    """Choices of what is kept. Other nodes may fill `remote_pages` of the arena."""
+    """Choices of kept samples. Other nodes may fill `remote_pages` of the arena."""
 
     def __init__(
         self, residents: Residents, epochs: Epochs, members: Members, chunk_size: int, remote_pages: int
@@ -25,10 +25,10 @@ class Keeping:
         self._residents, self._epochs, self._members = residents, epochs, members
         self._chunk_size, self._remote_pages = chunk_size, remote_pages
         self._runs: set[int] = set()
-        """Runs that were under way when it was decided what is kept."""
+        """Runs that were under way at the last choice."""
 
     def choice_wanted(self) -> Choice | None:
-        """What is to be kept must be chosen anew: a run has begun, or has ended and left its memory."""
+        """The choice to make now: a run has begun, or has ended and left its memory. None: the last choice holds."""
         live = self._epochs.lives.live()
         runs = {run for (run, _), _ in live}
         if runs != self._runs:  # a run may wait for the plan of its next epoch
@@ -47,7 +47,7 @@ class Keeping:
         """Pages that kept samples and an epoch's samples of this order may take together."""
         pages = self._residents.pool.allocator.count - 1 - self._remote_pages
         if int(self._residents.pages_of.sum(dtype="int64")) <= pages:
-            return pages  # all fits, and nothing will ever have to be read ahead
+            return pages  # all samples fit, so nothing is read ahead
         pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._residents.pool.allocator.page)
         mean = float(self._residents.pages_of.mean())
         others = {self._epochs.runs[run].order for (run, _), _ in self._epochs.lives.live()} - {order}

@@ -1,4 +1,4 @@
-"""Which draws wait too long, and for what?"""
+"""Which draws wait too long, and what do they wait for?"""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Cause = Literal["read", "memory", "node", "plan"]
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A draw that waits, and for what."""
+    """A draw that waits too long, and what it waits for."""
 
     client: int
     since_s: float
     epoch: int
     position: int
-    """The first position whose sample is not there."""
+    """The first position whose sample is not in memory."""
     cause: Cause
-    """`read`: it is being read; `memory`: its read has not begun, as others come first or memory is full; `node`: its
-    owner has not sent it; `plan`: the order of the epoch is not worked out yet."""
+    """`read`: storage has not answered the read of the sample. `memory`: its read has not begun, because other reads
+    come first or memory is full. `node`: its owner has not sent it. `plan`: the plan of the epoch is not made yet."""
     rank: int | None = None
-    """None where the plan is not made."""
+    """The rank that draws the position; None where the plan is not made."""
     replicas: int = 1
     chunk: int | None = None
     node: int | None = None
-    """The owner."""
+    """The owner of the sample."""
 
 
 def late_draws(core: Core, chunk_size: int, node: int, now_s: float) -> Iterator[Late]:
@@ -52,7 +52,7 @@ def late_draws(core: Core, chunk_size: int, node: int, now_s: float) -> Iterator
         reading = epoch.states.coming(places) & (owners == node)
         cause: Cause = "read" if reading.any() else "memory" if (waits & (owners == node)).any() else "node"
         missing = reading if cause == "read" else waits
-        if not missing.any():  # it is answered in this turn of the loop
+        if not missing.any():  # the server answers it in this turn of its loop
             continue
         at = int(np.flatnonzero(missing)[0])
         position = int(draw.positions[at])

@@ -1,4 +1,4 @@
-"""Which samples are held in memory here, and which may be sent to which node? A matter of their sizes."""
+"""Which samples does this node hold, and which may be sent to which node? Their sizes decide."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from brand.node.memory.residents import Residents
 
 
 class Limits:
-    """Sizes above which samples are not held, or not sent unasked, in pages.
+    """Sizes in pages above which a node does not hold a sample, or other nodes do not send it unasked.
 
-    `largest` is the largest sample that is held on this node; `largest_sent` is the largest that can be sent to `node`,
-    which is this one. Other nodes tell theirs (`learn`).
+    `largest` is the largest sample that this node holds. `largest_sent` is the largest that other nodes can send to
+    this node, which is `node`. Other nodes tell their own limits (`learn`).
     """
 
     def __init__(self, residents: Residents, largest: int, node: int, largest_sent: int) -> None:
@@ -20,17 +20,17 @@ class Limits:
         self._largest_sent = {node: largest_sent}
 
     def learn(self, node: int, largest_sent: int) -> None:
-        """A node says how large a sample can be that is sent to it."""
+        """A node says which is the largest sample that can be sent to it, in pages."""
         self._largest_sent[node] = largest_sent
 
     def largest_sent(self, node: int) -> int:
-        """Pages of the largest sample that can be sent to a node; 0 where it has not said."""
+        """Pages of the largest sample that can be sent to a node; 0 where the node has not said it."""
         return self._largest_sent.get(node, 0)
 
     def need_no_read(self) -> NDArray[np.bool_]:
-        """Places whose samples are kept in memory, or never held, shape (samples,)."""
+        """Which places need no read, because their samples are kept in memory or never held, shape (samples,)."""
         return (self._residents.pages_of > self._largest) | self._residents.kept()
 
     def too_large(self, node: int) -> NDArray[np.bool_]:
-        """Places whose samples are never sent to a node unasked, shape (samples,)."""
+        """Which places have samples that are never sent to a node unasked, shape (samples,)."""
         return self._residents.pages_of > self.largest_sent(node)

@@ -1,13 +1,13 @@
 """Where in its life is each epoch of each run?
 
-    Wanted    its plan is to be made               `wants`
-    Planning  its plan is being made               `hand_out`
-    Ready     ranks that are to begin are awaited  `is_planned`
-    Live      it is drawn from, or read ahead      `starts`
+    Wanted    its plan has to be made              `wants`
+    Planning  the planner makes its plan           `hand_out`
+    Ready     it waits for ranks to begin          `is_planned`
+    Live      ranks draw it, or it is read ahead   `starts`
     Dropped   it made room for other runs          `drops`; the next draw begins it anew
 
-What waits for an epoch belongs to its life and outlasts the stages: the draws that clients wait for, and the nodes
-that can take its samples.
+Two things belong to the life of an epoch and outlast its stages: the draws that clients wait for, and the nodes that
+can take its samples.
 """
 
 from __future__ import annotations
@@ -29,72 +29,72 @@ Key = tuple[int, int]
 """Number of a run, and an epoch."""
 
 MAX_EARLY: Final = 1 << 20
-"""Positions that a node may have asked for before there is a plan."""
+"""The most positions of another node's requests that are kept until the plan is made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Its plan is to be made."""
+    """The plan of the epoch has to be made."""
 
     begin: Beginning | None
-    """How ranks have begun it; None where none has."""
+    """How ranks have begun the epoch; None: no rank has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """Its plan is being made."""
+    """The planner makes the plan of the epoch."""
 
     begin: Beginning | None
-    """As for `Wanted`."""
+    """How ranks have begun the epoch; None: no rank has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Its plan is made, and ranks that are still to begin are waited for."""
+    """The plan is made, and the epoch waits for ranks that have not begun it."""
 
     plan: Plan
     read_of: NDArray[Any] | None
     begin: Beginning
     since_s: float | None = None
-    """None until the clock has been read."""
+    """Since when it waits; None until the first look at the clock."""
 
 
 @dataclass(slots=True)
 class Live:
-    """It is drawn from, or read ahead."""
+    """Ranks draw the epoch, or the node reads it ahead."""
 
     epoch: Epoch
     account: Account
     begin: Beginning
     agreed: bool = False
-    """Whether all ranks are known to have begun it in the same way, or were waited for long enough."""
+    """Whether all ranks have begun the epoch in the same way, or have had long enough to do so."""
 
     @property
     def begun(self) -> int:
-        """How often ranks have begun it; 0: it is read ahead."""
+        """How often ranks have begun the epoch; 0: it is read ahead."""
         return self.begin.times
 
     def begins(self, times: int) -> None:
-        """Ranks begin it as it was read ahead."""
+        """Ranks begin the epoch as it was read ahead."""
         self.begin = replace(self.begin, times=times)
 
     def begins_at(self, start: int) -> None:
-        """Ranks begin it at a position; where others began elsewhere, what was left out cannot be told."""
+        """Ranks begin the epoch at a position. Where others began elsewhere, the account cannot be judged."""
         self.begin = replace(self.begin, whole=self.begin.whole and start == self.epoch.turns.start)
 
     def judge(self, conduct: Conduct, epoch: int) -> None:
-        """Where training processes left out some of the epoch, what they draw next is refused."""
+        """Where training processes left out positions of the epoch, refuse their next draws."""
         if self.begun and self.begin.whole:
             conduct.judge(self.account, epoch)
 
     def agrees(self) -> None:
-        """All ranks have begun it in the same way, or are not waited for any more."""
+        """All ranks have begun the epoch in the same way, or have had long enough to do so."""
         self.agreed = True
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """It made room for other runs."""
+    """The epoch has no samples here: it is new, or it made room for other runs."""
 
 
 Stage = Wanted | Planning | Ready | Live | Dropped
@@ -105,54 +105,54 @@ class Taker:
     """A node that can take samples of an epoch."""
 
     front: int
-    """From this position on."""
+    """The node takes samples from this position on."""
     asks: bool
-    """Whether it asks for them."""
+    """Whether the node asks for samples; else they are sent unasked."""
     asked: list[NDArray[np.int64]] = field(default_factory=list)
-    """What it asked for before there was a plan."""
+    """Positions that the node asked for before the plan was made."""
 
     def ask_later(self, positions: NDArray[np.int64]) -> None:
-        """It asks, and there is no plan yet; more than `MAX_EARLY` positions are not kept."""
+        """The node asks before the plan is made. Keep the positions, up to `MAX_EARLY` of them."""
         if sum(map(len, self.asked)) + len(positions) <= MAX_EARLY:
             self.asked.append(positions)
 
 
 class Life:
-    """One epoch of one run, from the first word about it to the last."""
+    """One epoch of one run, from its first mention to its last."""
 
     def __init__(self) -> None:
         self.stage: Stage = Dropped()
         self.draws: list[Draw] = []
         """Draws that wait, in the order in which they came."""
         self._takers: dict[int, Taker] = {}
-        """By node."""
+        """Nodes that can take samples of the epoch."""
 
     def __repr__(self) -> str:
         return f"Life({self.stage}, {len(self.draws)} draws wait, nodes {sorted(self._takers)} take)"
 
     @property
     def live(self) -> Live | None:
-        """The live stage, where it is reached."""
+        """The stage, where the epoch is live; else None."""
         return self.stage if isinstance(self.stage, Live) else None
 
     @property
     def planned(self) -> bool:
-        """Whether its plan is wanted, being made, or waits for ranks."""
+        """Whether the plan is wanted or being made, or the epoch waits for ranks."""
         return isinstance(self.stage, Wanted | Planning | Ready)
 
     @property
     def begin(self) -> Beginning | None:
-        """How ranks have begun it, while it is planned; None where none has."""
+        """How ranks have begun the epoch, before it is live; None: no rank has."""
         begin = self.stage.begin if isinstance(self.stage, Wanted | Planning | Ready) else None
         return begin if begin is not None and begin.times else None
 
     @property
     def wanted_begin(self) -> Beginning | None:
-        """How its plan is to be begun; None where it is only read ahead."""
+        """How the epoch will begin once its plan is made; None: it is only read ahead."""
         return self.stage.begin if isinstance(self.stage, Wanted | Planning) else None
 
     def wants(self, begin: Beginning | None = None) -> None:
-        """A plan is wanted, where there is none; `begin`: ranks have begun it so."""
+        """Want a plan, where there is none. `begin`: how ranks have begun the epoch."""
         match self.stage:
             case Dropped():
                 self.stage = Wanted(begin)
@@ -160,16 +160,16 @@ class Life:
                 self.stage = replace(self.stage, begin=begin)
 
     def hand_out(self) -> None:
-        """The planner has its order."""
+        """The planner gets the order of the epoch."""
         assert isinstance(self.stage, Wanted)
         self.stage = Planning(self.stage.begin)
 
     def is_planned(self, plan: Plan, read_of: NDArray[Any] | None, begin: Beginning) -> None:
-        """Its plan is made."""
+        """The plan is made."""
         self.stage = Ready(plan, read_of, begin)
 
     def waits_since(self, now_s: float) -> float:
-        """Since when a planned epoch waits for ranks; from now on, where it has just begun to."""
+        """Since when a planned epoch waits for ranks: since the first call."""
         assert isinstance(self.stage, Ready)
         if self.stage.since_s is None:
             self.stage = replace(self.stage, since_s=now_s)
@@ -177,13 +177,13 @@ class Life:
         return self.stage.since_s
 
     def starts(self, live: Live) -> None:
-        """It is live: nodes that can take its samples are sent them."""
+        """The epoch is live. From now on the nodes that can take its samples get them."""
         self.stage = live
         for node in self._takers:
             self._send(node)
 
     def drops(self) -> NDArray[Any]:
-        """It makes room; returns the places that were held for it."""
+        """The epoch makes room. Returns the places that were held for it."""
         held: NDArray[Any] = self.stage.epoch.drop() if isinstance(self.stage, Live) else np.arange(0)
         self.stage = Dropped()
         return held
@@ -191,12 +191,12 @@ class Life:
     # -- other nodes -------------------------------------------------------------------------------------------------
 
     def take(self, node: int, front: int, *, asks: bool) -> None:
-        """A node can take samples from position `front` on; `asks`: it asks for them."""
+        """A node can take samples from position `front` on. `asks`: the node asks for them."""
         self._takers[node] = Taker(front, asks)
         self._send(node)
 
     def ask(self, node: int, positions: NDArray[np.int64]) -> None:
-        """A node asks for positions; where there is no plan yet, its request is kept until there is one."""
+        """A node asks for positions. A request that comes before the plan is kept until then."""
         live, taker = self.live, self._takers.get(node)
         if live is not None and node in live.epoch.outgoing:
             live.epoch.outgoing[node].ask(positions)
@@ -204,7 +204,7 @@ class Life:
             taker.ask_later(positions)
 
     def forget(self, node: int) -> NDArray[Any]:
-        """A node has no use for the epoch any more; returns the places that were held for it."""
+        """A node has no use for the epoch any more. Returns the places that were held for its ranks."""
         self._takers.pop(node, None)
         held: NDArray[Any] = np.arange(0) if self.live is None else self.live.epoch.forget(node)
         return held
@@ -233,7 +233,7 @@ class Lives:
         return iter(list(self._lives))
 
     def __getitem__(self, key: Key) -> Life:
-        """The life of an epoch; a new one where nothing was said of it yet."""
+        """The life of an epoch; a new life where the epoch has none yet."""
         life = self._lives.get(key)
         if life is None:
             life = Life()
@@ -241,7 +241,7 @@ class Lives:
         return life
 
     def get(self, key: Key) -> Life | None:
-        """The life of an epoch, where something was said of it."""
+        """The life of an epoch; None where it has none yet."""
         return self._lives.get(key)
 
     def items(self) -> list[tuple[Key, Life]]:
@@ -258,5 +258,5 @@ class Lives:
         return sorted(waiting, key=lambda draw: draw.number) if len(waiting) > 1 else waiting
 
     def remove(self, key: Key) -> NDArray[Any]:
-        """Forget all about an epoch; returns the places that were held for it."""
+        """Forget an epoch. Returns the places that were held for it."""
         return self._lives.pop(key).drops()

@@ -1,7 +1,7 @@
-"""Which nodes serve a data set together, which one is this, and who owns which sample?
+"""Which nodes serve a data set together, which one is this node, and which node owns which sample?
 
-Groups are formed over the whole data set and then given to nodes, so a plan serves any number of them. Where the data
-set is partitioned over the nodes' disks, a sample's owner is the node that has its chunk.
+Groups are formed over the whole data set and then given to nodes, so one plan serves any number of nodes. Where the
+data set is partitioned over the nodes' disks, a sample's owner is the node that has its chunk.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from brand.protocol.policy import Foreseen
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Who owns what, seen from one node."""
+    """The owners of chunks and places, seen from one node."""
 
     node: int
     """This node."""
     of_chunk: NDArray[np.int32] | None
-    """Owner of each chunk, shape (chunks,); None: there is no other node."""
+    """The node that owns each chunk, shape (chunks,); None: there is no other node."""
     chunk_size: int
 
     def of(self, places: NDArray[Any]) -> NDArray[np.int32]:
-        """Owner of each place."""
+        """The node that owns each place, same shape."""
         if self.of_chunk is None:
             return np.full(len(places), self.node, np.int32)
         found: NDArray[np.int32] = self.of_chunk[places // self.chunk_size]
@@ -46,10 +46,10 @@ class Members:
     """The nodes of a cluster, 0 to `nodes` - 1, seen from one of them."""
 
     node: int = 0
-    """This one."""
+    """This node."""
     nodes: int = 1
     share_chunks: int | None = None
-    """Chunks that stay together where the data set is partitioned (`brand partition`); None: all nodes see all."""
+    """Chunks that stay together in a partitioned data set (`brand partition`); None: each node has all chunks."""
 
     @property
     def others(self) -> list[int]:
@@ -57,14 +57,17 @@ class Members:
         return [node for node in range(self.nodes) if node != self.node]
 
     def foreseen_by(self, order: Order) -> Foreseen | None:
-        """What the plans of an order foresee; None where that is nothing, or other nodes or owners than there are."""
+        """The nodes and ranks that the plans of an order foresee.
+
+        None where the plans foresee nothing, or where the real nodes or owners are different ones.
+        """
         foreseen, together = order.policy.foreseen, order.policy.group_chunks
         if foreseen is None or foreseen.nodes != self.nodes or self.share_chunks not in (None, together):
             return None
         return foreseen
 
     def owners(self, mapping: Mapping) -> Owners:
-        """Who owns what in a run whose groups are these."""
+        """The owners in a run with these groups."""
         together = mapping.group_chunks if self.share_chunks is None else self.share_chunks
         of_chunk = owner_of_chunk(mapping.chunks, together, self.nodes) if self.nodes > 1 else None
         return Owners(self.node, of_chunk, mapping.chunk_size)

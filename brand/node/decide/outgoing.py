@@ -1,10 +1,10 @@
-"""What is one other node still to be sent of an epoch, and in which order?
+"""What must this node still send to one other node of an epoch, and in which order?
 
-Everything that its ranks will draw, in the order of their draws (`stripes`: nobody asks); or what it has asked for,
-answers before what is sent along with them (`slots`: the paper, section 3.4).
+With `stripes`, everything that the other node's ranks will draw, in the order of their draws, unasked. With `slots`,
+what the other node asks for, and after that the samples that are sent along (section 3.4 of the paper).
 
-A position is queued at most once, whatever the node says: a sample that was taken out of memory twice would give its
-pages back twice.
+A position is queued at most once, even if the other node asks for it twice: a sample that was taken out of memory twice
+would give its pages back twice.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from brand.protocol.plan import Requests
 from brand.protocol.random import index_dtype
 
 LOOK: Final = 1024
-"""Positions that are looked at together."""
+"""The most positions that `next` returns."""
 
 _OPEN, _ALONG, _ASKED = range(3)
-"""How far a position has come: it can be asked for, it will be sent along, it was asked for or sent."""
+"""How far a position has come: the node can ask for it, it will be sent along, it was asked for or sent."""
 
 
 class Outgoing:
-    """A queue for one node, of those of `positions` (ascending, all different) that it draws from `front` on.
+    """A queue for one node: its `positions` (ascending, all different) from `front` on.
 
-    `requests` is the plan's table where the node has to ask, else None.
+    `requests` is the plan's table where the node has to ask; None: all is sent unasked.
     """
 
     def __init__(self, positions: NDArray[np.int64], requests: Requests | None, front: int = 0) -> None:
@@ -35,20 +35,21 @@ class Outgoing:
         ahead, nothing = positions[np.searchsorted(positions, front) :], positions[:0]
         self._requests = requests
         self._known: NDArray[Any] = nothing if requests is None else positions
-        """What can be asked for, ascending,"""
+        """Positions that the node can ask for, ascending; none where it does not ask."""
         self._stage = np.full(len(self._known), _OPEN, np.uint8)
-        """and how far each of it has come."""
+        """How far each known position has come."""
         self._first = ahead if requests is None else nothing
         self._second = nothing
-        """Sent along with answers, after them."""
+        """Positions that are sent along with answers, after these."""
         self.urgent = 0
-        """The node waits for so many, the next ones."""
+        """How many of the next positions the node waits for."""
 
     def ask(self, positions: NDArray[Any]) -> None:
-        """The node draws these and does not have them: they come first.
+        """The node draws positions whose samples it does not have. They come first.
 
-        Where it has to ask, others are sent along; what the plan does not foresee as asked for comes alone. A position
-        that was asked for or sent before, or that the node does not draw, is left out.
+        Where the node has to ask, samples are sent along with each request that the plan foresees; an unforeseen
+        request is answered alone. A position is left out where it was asked for or sent before, or where the node does
+        not draw it.
         """
         if self._requests is None:
             urgent, rest = self._first[: self.urgent], self._first[self.urgent :]
@@ -65,19 +66,19 @@ class Outgoing:
         foreseen[foreseen] = table.positions[at[foreseen]] == asked[foreseen]
         along = np.concatenate((asked[:0], *(table.sent_with(number) for number in at[foreseen].tolist())))
         second = self._second[~np.isin(self._second, asked)]
-        self._second = np.sort(np.concatenate((second, self._bring(along, _ALONG))))  # what is drawn next comes first
+        self._second = np.sort(np.concatenate((second, self._bring(along, _ALONG))))  # the order of the draws
 
     @property
     def unanswered(self) -> NDArray[Any]:
-        """Positions that the node has asked for and was not sent."""
+        """Positions that the node has asked for, and whose samples were not sent."""
         return self._first[: self.urgent]
 
     def next(self) -> NDArray[Any]:
-        """Positions to send next, some of them."""
+        """The positions to send next, at most `LOOK`."""
         return self._first[:LOOK] if len(self._first) else self._second[:LOOK]
 
     def advance(self, count: int) -> None:
-        """So many of them are sent, or will never be."""
+        """The first `count` positions of `next` are sent, or will never be."""
         if len(self._first):
             self._first = self._first[count:]
             self.urgent = max(0, self.urgent - count)
@@ -86,13 +87,13 @@ class Outgoing:
             self._second = self._second[count:]
 
     def front(self, samples: int) -> int:
-        """No position before this one will be sent any more; `samples` where nothing will, as far as is known."""
+        """No position before this one will be sent any more; `samples`: no position at all."""
         if self._requests is not None:
             return 0
         return int(self._first.min(initial=samples))
 
     def _bring(self, positions: NDArray[Any], stage: int) -> NDArray[Any]:
-        """Bring positions to a stage; returns those that had not come so far, ascending, all different."""
+        """Bring positions to a stage. Returns the positions that were at an earlier stage, ascending, all different."""
         at = np.searchsorted(self._known, positions)
         known = at < len(self._known)
         known[known] = self._known[at[known]] == positions[known]
@@ -103,8 +104,8 @@ class Outgoing:
 
 
 def follows(requests: Requests | None, ranks: dict[int, int], nodes: int, replicas: int) -> Requests | None:
-    """The table of requests where the ranks lie as it foresees, those of a node side by side; else None.
+    """The table of requests where the ranks lie as it foresees: the ranks of a node side by side. Else None.
 
-    Then, as after a resume, all is sent unasked, as in `stripes`.
+    Without the table all samples are sent unasked, as with `stripes`.
     """
     return requests if all(node == rank * nodes // replicas for rank, node in ranks.items()) else None

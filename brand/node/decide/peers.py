@@ -1,13 +1,13 @@
-"""Which other nodes can be reached, and how much may be sent in each direction? One record a node.
+"""Which other nodes can be reached, and how much may be sent in each direction? One record for each node.
 
-Two nodes share two streams. On the stream that this node opened it asks: it tells the owner how many pages the owner
-may send in all since the stream was opened (`told`). On the stream that the other node opened this node answers: it
+Two nodes share two streams. This node asks on the stream that it opened: it tells the owner how many pages the owner
+may send in all since the stream was opened (`told`). This node answers on the stream that the other node opened: it
 sends no more than it is allowed. For every peer, at all times:
 
     sent <= allowed                                     as the owner
     told = window + outstanding + received - held       as the node that draws; it never falls
 
-where `held` are pages in this node's memory that the owner has sent.
+`held` are pages in this node's memory that the owner has sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from brand.errors import ProtocolError
 
 TELL_SHARE: Final = 16
-"""An owner is told of new room when it is one part in so many of the whole window."""
+"""A node tells an owner of new room when that is at least this part of the whole window: one in so many."""
 
 
 class Reach(Enum):
@@ -38,13 +38,13 @@ class Peer:
         self.node = node
         self.reach = Reach.EXPECTED
         self.asks = False
-        """Whether it has a stream on which it can ask this node."""
+        """Whether the peer has a stream on which it can ask this node."""
         self.has_asked = False
-        """Whether it ever had one."""
+        """Whether the peer ever had such a stream."""
         self.opening = 0
-        """How often it has opened that stream."""
+        """How often the peer has opened such a stream."""
         self.heard_s = 0.0
-        """When it last sent samples, or could be asked again."""
+        """When the peer last sent samples, or could be asked again."""
         self._allowed = self._sent = 0
         self._told = self._outstanding = self._received = 0
 
@@ -56,33 +56,33 @@ class Peer:
     # -- this node asks ----------------------------------------------------------------------------------------------
 
     def opens(self, now_s: float) -> None:
-        """It can be asked, or can be asked again: all credit begins anew."""
+        """This node can ask the peer, for the first time or again. All credit begins anew."""
         self.reach, self.heard_s = Reach.OPEN, now_s
         self._told = self._outstanding = self._received = 0
 
     def loses(self) -> None:
-        """It cannot be asked; where it was never reached, it is given up."""
+        """This node cannot ask the peer. A peer that was never reached is given up."""
         self.reach = Reach.LOST if self.reach in (Reach.OPEN, Reach.LOST) else Reach.GIVEN_UP
 
     def owes(self, pages: int) -> None:
-        """It is asked for samples of so many pages."""
+        """This node asks the peer for samples of so many pages."""
         self._outstanding += pages
 
     def receives(self, pages: int, now_s: float) -> None:
-        """It has sent so many pages. Raises `ProtocolError` where that is more than it was told."""
+        """The peer has sent so many pages. Raises `ProtocolError` where it was told of less room."""
         self._received += pages
         if self._received > self._told:
             raise ProtocolError("more than there is room for")
         self.heard_s = now_s
 
     def answers(self, pages: int) -> None:
-        """So many of the pages that it has sent were asked for."""
+        """This node had asked for so many of the pages that the peer has sent."""
         self._outstanding = max(0, self._outstanding - pages)
 
     def room(self, window: int, held: int, *, now: bool) -> int | None:
-        """Pages that it may send in all since the stream was opened; it is told so.
+        """Pages that the peer may send in all since the stream was opened. The caller tells it.
 
-        None where that is too little more than it knows, unless it is to be told `now`.
+        None where this is hardly more than the peer knows, unless it has to be told `now`.
         """
         room = max(window + self._outstanding + self._received - held, self._told)
         if not now and room < self._told + max(1, window // TELL_SHARE):
@@ -93,26 +93,26 @@ class Peer:
     # -- this node answers -------------------------------------------------------------------------------------------
 
     def greets(self) -> None:
-        """It has opened a stream to ask on: its room is not known yet."""
+        """The peer has opened a stream to ask on. Its room is not known yet."""
         self.asks = self.has_asked = True
         self.opening += 1
         self._allowed = self._sent = 0
 
     def leaves(self) -> None:
-        """The stream on which it asks has ended."""
+        """The stream on which the peer asks has ended."""
         self.asks = False
 
     def allows(self, pages: int) -> None:
-        """It has room for so many pages in all, since its stream was opened."""
+        """The peer has room for so many pages in all, since its stream was opened."""
         self._allowed = max(self._allowed, pages)
 
     @property
     def may_send(self) -> int:
-        """Pages that may be sent to it now."""
+        """Pages that this node may send to the peer now."""
         return self._allowed - self._sent
 
     def sends(self, pages: int) -> None:
-        """So many pages are sent to it."""
+        """This node sends so many pages to the peer."""
         self._sent += pages
 
 
@@ -139,20 +139,20 @@ class Peers:
         return self._peers[node].reach is Reach.OPEN
 
     def unreachable(self) -> list[int]:
-        """Nodes from which nothing is expected just now."""
+        """Nodes from which this node expects nothing just now."""
         return [peer.node for peer in self if peer.reach in (Reach.LOST, Reach.GIVEN_UP)]
 
     @property
     def any_lost(self) -> bool:
-        """Whether a node was reached and cannot be asked any more; one that is still to come is not lost."""
+        """Whether a node was reached and cannot be asked now. A node that was never reached is not lost."""
         return any(peer.reach is Reach.LOST for peer in self)
 
     @property
     def any_asks(self) -> bool:
-        """Whether any node has a stream on which it can ask this one."""
+        """Whether another node has a stream on which it can ask this one."""
         return any(peer.asks for peer in self)
 
     @property
     def complete(self) -> bool:
-        """Whether this node and each other one have reached each other at some time."""
+        """Whether this node has reached every other node at some time, and every other node has reached this one."""
         return all(peer.reach in (Reach.OPEN, Reach.LOST) and peer.has_asked for peer in self)

@@ -1,4 +1,4 @@
-"""How far have the ranks of this node drawn an epoch, and how much of it is done?"""
+"""How far have the ranks of this node drawn an epoch, and how much of the epoch is done?"""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Progress:
 
     def __init__(self, start: int) -> None:
         self.start = start
-        """Positions before it are not asked for any more."""
+        """No rank asks for a position before this one any more."""
         self.drawn = 0
-        """Samples drawn here."""
+        """Samples that ranks of this node have drawn."""
         self.sent = 0
-        """Samples sent to other nodes, or given up for them."""
+        """Samples that this node has sent to other nodes, or will not send."""
         self.total = 0
-        """Samples that are to be drawn here or sent from here."""
+        """Samples that ranks of this node will draw in all, or this node will send."""
         self.asked_s = math.inf
-        """When it was last drawn from; infinity: not yet."""
+        """When a rank last drew from the epoch; infinity: not yet."""
         self._asked: dict[int, int] = {}
         """The highest position that each rank has asked for."""
 
@@ -40,21 +40,21 @@ class Progress:
         return 2 * self.done >= self.total
 
     def expects(self, samples: int) -> None:
-        """So many samples more (or fewer, below 0) are to be drawn here or sent from here."""
+        """So many more samples (fewer, if below 0) will be drawn at this node or sent from it."""
         self.total += samples
 
     def draws(self, rank: int, positions: NDArray[np.int64], now_s: float) -> None:
-        """A rank draws these."""
+        """A rank draws positions."""
         self.asked_s = now_s
         self._asked[rank] = max(self._asked.get(rank, -1), int(positions.max()))
         self.drawn += len(positions)
 
     def sends(self, samples: int) -> None:
-        """So many samples are sent to other nodes."""
+        """This node sends so many samples to other nodes."""
         self.sent += samples
 
     def skips_to(self, position: int) -> None:
-        """What lies before a position is not asked for any more."""
+        """No rank asks for a position before this one any more."""
         self.start = max(self.start, position)
 
     def front(self, ranks: Iterable[int]) -> int:

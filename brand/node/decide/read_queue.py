@@ -1,4 +1,4 @@
-"""Which reads of a plan are still to be started for an epoch, in the order of their deadlines?"""
+"""Which reads of a plan have not started for an epoch, in the order of their deadlines?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from brand.protocol.plan import Plan
 
 
 class ReadQueue:
-    """Numbers of reads of one plan; the first is the next to start."""
+    """Numbers of reads of one plan. The first is the next to start."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -21,23 +21,23 @@ class ReadQueue:
 
     @property
     def next(self) -> int | None:
-        """Number of the next read; None where none is left."""
+        """Number of the next read; None: no read is left."""
         return int(self._todo[self._at]) if self._at < len(self._todo) else None
 
     @property
     def deadline(self) -> int:
-        """Position before which the next read must be done; the end of the epoch where none is left."""
+        """Position before which the next read must be done; the end of the epoch where no read is left."""
         number = self.next
         return len(self._plan.sample_of) if number is None else int(self._plan.reads["deadline"][number])
 
     def rest(self) -> NDArray[np.intp]:
-        """Numbers of all reads that are to be started."""
+        """Numbers of all reads that have not started."""
         return self._todo[self._at :]
 
     def fill(self, wanted: NDArray[np.bool_]) -> None:
-        """From now on these reads are to be started, shape (reads,), and no others."""
+        """From now on start the reads of `wanted`, shape (reads,), and no others."""
         self._todo, self._at = np.flatnonzero(wanted), 0
 
     def pop(self) -> None:
-        """The next read has begun, or is not needed."""
+        """The next read has started, or is not needed."""
         self._at += 1

@@ -1,7 +1,7 @@
-"""Which read is started next, and what becomes of its samples?
+"""Which read starts next, and what becomes of its samples?
 
-Reads are started in the order in which draws will need them, as far ahead as memory allows; at the end of an epoch into
-the memory that its drain frees, for the next one.
+Reads start in the order in which draws will need them, as far ahead as memory allows. At the end of an epoch, reads for
+the next one go into the memory that the last draws free.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class Reads:
         self._chunk_size, self._remote_pages, self._counters = chunk_size, remote_pages, counters
         self._last = 0
         self.on_the_way = 0
-        """Reads that were started and have not ended."""
+        """Reads that have started and not ended."""
         self.no_room = False
-        """Whether memory had no room for the read that came next."""
+        """Whether memory had no room for the next read."""
 
     def __repr__(self) -> str:
         return f"Reads({self.on_the_way} on the way{', no room for more' if self.no_room else ''})"
 
     @property
     def stuck(self) -> bool:
-        """Whether memory is full, and nothing is being read."""
+        """Whether memory is full, and no read is on its way."""
         return self.no_room and not self.on_the_way
 
     def next(self) -> Read | None:
-        """The read to start now; None where there is none or memory has no room for it."""
+        """The read to start now; None: there is none, or memory has no room for it."""
         self.no_room = False
         while (epoch := self._most_urgent()) is not None:
             number = epoch.reads.next
@@ -70,12 +70,12 @@ class Reads:
                 elif needed < allocator.count - self._remote_pages:
                     self.no_room = True
                     return None
-                epoch.states.leaves(absent)  # it will never fit, or the index cannot be read: exact reads will tell
+                epoch.states.leaves(absent)  # they never fit, or the index cannot be read: exact reads will say why
             epoch.reads.pop()
         return None
 
     def done(self, read: Read, *, failed: bool) -> None:
-        """A read has ended; one that failed leaves its samples to exact reads."""
+        """A read has ended. Where it failed, clients read its samples exactly."""
         self.on_the_way -= 1
         if failed:
             self._counters.failed()
@@ -108,7 +108,7 @@ class Reads:
         return best
 
     def _before(self, key: Key, live: Live) -> int:
-        """Draws that come before an epoch which is read ahead: those left of the epoch before."""
+        """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
         behind = self._epochs.get((key[0], key[1] - 1))
         if behind is None or live.begun:
             return 0

@@ -1,8 +1,8 @@
-"""What becomes of the samples that other nodes send, and what are their owners asked for?
+"""What becomes of the samples that other nodes send, and what does this node ask their owners for?
 
-Owners send what ranks here are going to draw, as far as they are told of room. A part of memory is left free for that
-(`reserve`). A draw that waits asks the owner after a moment; what an owner does not send in time is not waited for, and
-is read from storage, or fetched by name.
+Owners send the samples that ranks of this node will draw, as far as this node tells them of room. A part of memory
+stays free for these (`reserve`). When a draw has waited for a moment, this node asks the owner. When the owner does not
+send in time, this node stops waiting, and the client reads the sample from storage or fetches it by name.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from brand.node.decide.tasks import Asking, Rows
 from brand.node.memory.residents import Residents
 
 HURRY_S: Final = 0.2
-"""Owners are asked for what a draw has waited for so long."""
+"""When a draw has waited for so long, this node asks the owners of the missing samples."""
 SILENCE_S: Final = 2.0
-"""What owners should have sent is not waited for if they have sent nothing for so long."""
+"""This node does not wait for samples of an owner that has sent nothing for so long."""
 
 
 class Receiving:
-    """What other nodes send to this one. They may fill `room` pages of its memory."""
+    """Samples that other nodes send to this one. They may fill `room` pages of its memory."""
 
     def __init__(
         self,
@@ -53,24 +53,24 @@ class Receiving:
     # -- samples come ------------------------------------------------------------------------------------------------
 
     def reserve(self) -> int:
-        """Pages to leave free for what others may send."""
+        """Pages that stay free for samples of other nodes."""
         return max(0, self._room - int(self._residents.sent_pages.sum()))
 
     def room_for(self, node: int, *, now: bool = False) -> int | None:
         """Pages that a node may send in all since its stream was opened; see `Peer.room`."""
-        # A plan with requests foresees what comes from all nodes together; else each has its part.
+        # A plan with requests foresees what comes from all nodes together. Without one, each node gets an equal part.
         foreseen = any(live.epoch.requests is not None for _, live in self._epochs.lives.live())
         window = self._room if foreseen else self._room // max(1, self._members.nodes - 1)
         return self._peers[node].room(window, int(self._residents.sent_pages[node]), now=now)
 
     def opened(self, node: int, now_s: float) -> None:
-        """An owner can be asked, or can be asked again: what is still to come from it is expected."""
+        """This node can ask an owner, for the first time or again, and expects samples from it."""
         self._peers[node].opens(now_s)
         for _, live in self._epochs.lives.live():
             live.epoch.expect_again(node, self._residents.present)
 
     def lost(self, node: int) -> None:
-        """An owner cannot be asked: nothing is expected from it until it can, and it knows of no request."""
+        """This node cannot ask an owner. Until it can again, it expects nothing from the owner; requests are void."""
         self._requests = deque(request for request in self._requests if request.node != node)
         self._peers[node].loses()
         for _, live in self._epochs.lives.live():
@@ -85,9 +85,9 @@ class Receiving:
         data: NDArray[np.uint8],
         now_s: float,
     ) -> None:
-        """An owner has sent samples, as `Batch` has them. Raises `ProtocolError`.
+        """An owner has sent samples; the arguments are those of `Batch`. Raises `ProtocolError`.
 
-        `epoch` is None where they are of an epoch that is not live any more.
+        `epoch` is None where the epoch of the samples is not live any more.
         """
         both = np.concatenate((places, missed))
         samples = len(self._residents.pages_of)
@@ -115,15 +115,15 @@ class Receiving:
         epoch.states.forgets(np.concatenate((here[~arrived], places[~wanted], missed)))
 
     def _put(self, node: int, places: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
-        """Take samples into memory; nothing happens where there is no room after all."""
+        """Take samples into memory. Does nothing where there is no room after all."""
         if len(places) and len(data) <= self._residents.pool.allocator.free:
-            rows = self._index.rows_at(places)  # ours: a sender's could be a lie
+            rows = self._index.rows_at(places)  # of this node's index: rows from a sender could be wrong
             self._residents.put(places, self._residents.pool.put_in(places, rows, data), node)
 
     # -- owners are asked --------------------------------------------------------------------------------------------
 
     def ask(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
-        """These are drawn: the owners of those that the plan foresees as asked for are asked."""
+        """Ranks draw positions: ask the owners for those that the plan foresees as requests."""
         if epoch.requests is None:
             return
         asked = np.unique(positions[np.isin(positions, epoch.requests.positions)])
@@ -132,7 +132,7 @@ class Receiving:
             self._counters.asks(self._ask(node, epoch, asked[owner == node]), hurried=False)
 
     def requests(self) -> Iterator[Asking]:
-        """What owners are to be asked for now; what a node is to be asked that is still to come waits for it."""
+        """Requests to send to owners now. Requests to a node that was not reached yet wait for it."""
         for _ in range(len(self._requests)):
             request = self._requests.popleft()
             peer = self._peers[request.node]
@@ -143,9 +143,9 @@ class Receiving:
                 self._requests.append(request)
 
     def tend(self, epoch: Epoch, positions: NDArray[np.int64], waited_s: float, now_s: float) -> bool:
-        """A draw waits: ask for what has not come, then do not wait for owners that say nothing.
+        """A draw waits: ask for its missing samples, and later stop waiting for owners that send nothing.
 
-        Returns whether an owner could be asked for something.
+        Returns whether there was an owner to ask.
         """
         if waited_s > SILENCE_S:
             self._give_up(epoch, positions, now_s - SILENCE_S)
@@ -160,14 +160,14 @@ class Receiving:
         return bool(late)
 
     def _owner_to_ask(self, epoch: Epoch, places: NDArray[Any]) -> NDArray[np.int32]:
-        """Who is to be asked for each place; this node itself where nobody is.
+        """The owner to ask for each place; this node itself where there is none to ask.
 
-        An owner hears of each position once: it is not asked for what has come, nor for what it was asked for before.
+        This node asks for each position once: not where the sample has come, and not where it has asked before.
         """
         return np.where(epoch.states.due(places), epoch.owner_of(places), np.int32(self._members.node))
 
     def _ask(self, node: int, epoch: Epoch, positions: NDArray[np.int64]) -> int:
-        """Have an owner asked for these, all different; how many they are."""
+        """Queue a request to an owner for positions, all different. Returns how many."""
         if len(positions):
             places = epoch.plan.sample_of[positions]
             epoch.states.starts(places)
@@ -185,5 +185,5 @@ class Receiving:
                 continue
             epoch.states.leaves(late)
             self._counters.gives_up(len(late))
-            if peer.reach is not Reach.OPEN:  # it was never there, or has gone
+            if peer.reach is not Reach.OPEN:  # it was never reached, or is gone
                 self.lost(peer.node)

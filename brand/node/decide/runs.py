@@ -1,4 +1,4 @@
-"""What is known of a run, and what do nodes and ranks say that draw?"""
+"""What does a server know of a run, and what do drawing ranks and nodes say?"""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from brand.node.wire.drawing import Begin
 from brand.protocol.order import Order
 
 MAX_RUNS: Final = 1024
-"""Runs that a server has at a time."""
+"""The most runs that a server has at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One who draws, as far as it said what: a rank's training process, or another node with all its ranks."""
+    """A consumer and the epoch that it last announced: one training process of a rank, or one other node."""
 
     epoch: int
     begin: Begin
@@ -32,25 +32,25 @@ class Run:
     name: str
     tag: int | None
     turn: int | None
-    """Which sampler of the training's program draws it: the same number on all nodes."""
+    """Number of the sampler that draws it, counted in the training's program: the same on all nodes."""
     conduct: Conduct
-    """Whether its training processes draw what they have to."""
+    """Whether its training processes draw as they should."""
     clients: set[int] = field(default_factory=set)
     readers: dict[tuple[int, int | None], Reader] = field(default_factory=dict)
-    """By client; another node, whose ranks may be in several epochs, also by epoch."""
+    """Readers by client and None. Another node has a reader for each epoch of its ranks, by client and epoch."""
     homes: dict[tuple[int, int], int] = field(default_factory=dict)
-    """The node where a rank of so many, (rank, replicas), has last begun an epoch; it may have left since."""
+    """The node where a rank of so many, (rank, replicas), has last begun an epoch. The rank may have left since."""
     agreed: set[int] = field(default_factory=set)
-    """Epochs that all ranks have begun as those of this node have; others may have gone on since."""
+    """Epochs that all ranks have begun in the same way as the ranks of this node; some may have gone on since."""
 
     def joins(self, client: int, tag: int | None, turn: int | None) -> None:
-        """A client registers it, and may say its tag and its turn."""
+        """A client registers the run, and may say its tag and its turn."""
         self.clients.add(client)
         self.tag = self.tag if tag is None else tag
         self.turn = self.turn if turn is None else turn
 
     def begin(self, client: int, reader: Reader, node: int) -> None:
-        """Ranks begin an epoch, those of this node or of another one."""
+        """Ranks of this node or of another one begin an epoch."""
         here, begin = reader.begin.node == node, reader.begin
         self.homes |= {(rank, begin.replicas): begin.node for rank in begin.ranks}
         self.readers[client, None if here else reader.epoch] = reader
@@ -61,7 +61,7 @@ class Run:
             self.agreed.add(reader.epoch)
 
     def left(self, client: int) -> bool:
-        """A client is gone; whether it was a reader."""
+        """A client is gone. Returns whether it was a reader."""
         self.clients.discard(client)
         readers = [reader for reader in self.readers if reader[0] == client]
         for reader in readers:
@@ -69,21 +69,21 @@ class Run:
         return bool(readers)
 
     def at(self) -> set[int]:
-        """Epochs that readers are in; what was agreed on other epochs is forgotten."""
+        """Epochs that readers are in. Forgets which other epochs were agreed on."""
         epochs = {reader.epoch for reader in self.readers.values()}
         self.agreed &= epochs
         return epochs
 
     def begins(self, epoch: int) -> list[Begin]:
-        """How those who are in an epoch have begun it."""
+        """How the readers in an epoch have begun it."""
         return [reader.begin for reader in self.readers.values() if reader.epoch == epoch]
 
     def agreed_on(self, epoch: int, node: int) -> bool:
-        """Whether all ranks have begun an epoch as those of this node have, if any of these is in it."""
+        """Whether all ranks have begun an epoch as the ranks of this node have, or this node has no rank in it."""
         return epoch in self.agreed or all(begin.node != node for begin in self.begins(epoch))
 
     def conflict(self, node: int) -> str | None:
-        """Why the ranks of this node cannot go on: others have begun an epoch in another way. None where they can."""
+        """Why the ranks of this node cannot go on: others have begun an epoch in another way. None: they can."""
         for epoch in {reader.epoch for reader in self.readers.values()}:
             begins = self.begins(epoch)
             for mine in [begin for begin in begins if begin.node == node]:
@@ -93,7 +93,7 @@ class Run:
         return None
 
     def fronts(self, epoch: int) -> dict[int, int]:
-        """Positions of an epoch before which ranks have drawn already."""
+        """By rank, the position of an epoch before which the rank has drawn all its positions."""
         return {rank: begin.front for begin in self.begins(epoch) if begin.front for rank in begin.ranks}
 
     def known(self, replicas: int) -> dict[int, int]:
@@ -101,18 +101,18 @@ class Run:
         return {rank: node for (rank, of), node in self.homes.items() if of == replicas}
 
     def ranks(self, replicas: int) -> dict[int, int]:
-        """Ranks that draw, and at which node, as far as they have said so."""
+        """Ranks that have announced draws, and the node of each."""
         begins = [reader.begin for reader in self.readers.values() if reader.begin.replicas == replicas]
         return {rank: begin.node for begin in begins for rank in begin.ranks}
 
 
 def _complete(begin: Begin, begins: list[Begin]) -> bool:
-    """Whether all ranks have begun in the same way."""
+    """Whether all ranks have begun in the same way as `begin`."""
     return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.replicas
 
 
 class Runs(UserDict[int, Run]):
-    """The runs of a server, by number; a number is never used again."""
+    """The runs of a server, by number. No number is used twice."""
 
     def __init__(self, samples: int, chunk_size: int) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Runs(UserDict[int, Run]):
         self._notices: list[str] = []
 
     def take_notices(self) -> list[str]:
-        """What is wrong with how training processes draw, for people; told once."""
+        """Messages for the user about how training processes draw. Each is returned once."""
         notices = self._notices.copy()
         self._notices.clear()
         return notices
@@ -130,22 +130,25 @@ class Runs(UserDict[int, Run]):
         return run in self and client in self[run].clients
 
     def order_by_tag(self, name: str, tag: int | None) -> Order:
-        """The order that a run's processes call by a tag. Raises `UsageError` where there is none."""
+        """The order that a run's processes call by a tag. Raises `UsageError` where no order has the tag."""
         for run in self.values():
             if tag is not None and (run.name, run.tag) == (name, tag):
                 return run.order
         raise UsageError(f"no order of run {name} has tag {tag}")
 
     def clients(self, run: int | None) -> list[int]:
-        """Clients that have registered the run of this number, or any (None)."""
+        """Clients that have registered the run of this number; None: any run."""
         return sorted({client for number, known in self.items() if run in (None, number) for client in known.clients})
 
     def number_of(self, name: str, order: Order) -> int | None:
-        """Number of a run; None where it is not known here."""
+        """Number of a run; None where this server does not know it."""
         return next((n for n, run in self.items() if (run.order, run.name) == (order, name)), None)
 
     def register(self, client: int, order: Order, name: str, tag: int | None, turn: int | None = None) -> int:
-        """Number of a run. Raises `UsageError` where its order does not fit the data set."""
+        """Register a client at a run, and return the run's number.
+
+        Raises `UsageError` where the order does not fit the data set, or where there are too many runs.
+        """
         if (order.samples, order.chunk_size) != self._sizes:
             raise UsageError("the order is of another data set: its sizes differ")
         number = self.number_of(name, order)
@@ -161,10 +164,10 @@ class Runs(UserDict[int, Run]):
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """How an epoch is begun."""
+    """How an epoch begins."""
 
     turns: Turns
     times: int
-    """How often ranks have begun it; 0: it is read ahead, or begun because a draw came of an epoch that was lost."""
+    """How often ranks have begun it; 0: it is read ahead, or a draw of a lost epoch has begun it."""
     whole: bool = True
-    """Whether all that is drawn of it is drawn here: ranks have begun it, at this position and for the first time."""
+    """Whether this server sees all draws from `turns.start` on: ranks have begun there, and for the first time."""

@@ -1,4 +1,4 @@
-"""What does this node send to the ranks of other nodes next? As the owner of the samples; what is sent is consumed."""
+"""What does this node, as the owner of samples, send to other nodes next? A sample that is sent leaves its memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from brand.node.decide.peers import Peer
 from brand.node.memory.residents import Residents
 
 MESSAGE_BYTES: Final = 1 << 20
-"""Samples sent together."""
+"""Most bytes of samples in one message."""
 LARGEST_SENT: Final = 4
-"""A sample larger than one part in so many of a message, or of the room for a node, is never sent unasked."""
+"""A sample larger than this part of a message, or of a node's room, is never sent unasked: one in so many."""
 
 
 def largest_sent(room: int, members: Members, page: int) -> int:
-    """Pages of the largest sample that other nodes send to this one unasked; they may fill `room` pages of it."""
+    """Pages of the largest sample that other nodes send to this one unasked; they may fill `room` of its pages."""
     return min(room // max(1, members.nodes - 1), MESSAGE_BYTES // page) // LARGEST_SENT
 
 
@@ -34,32 +34,32 @@ class Batch:
     key: Key
     places: NDArray[np.int64]
     missed: NDArray[np.int64]
-    """Places that should have been among them and are not in memory: they will not be sent."""
+    """Places in between whose samples are not in memory: they will not be sent."""
     data: NDArray[np.uint8]
-    """Their pages, one sample after the other, shape (pages, page size)."""
+    """Pages of the samples, sample by sample, shape (pages, page size)."""
 
 
 class Sending:
-    """What other nodes are sent."""
+    """Samples on their way to other nodes."""
 
     def __init__(self, residents: Residents, epochs: Epochs, counters: NodeCounters) -> None:
         self._residents, self._epochs, self._counters = residents, epochs, counters
 
     @property
     def waited_for(self) -> bool:
-        """Whether another node waits for what it has asked for."""
+        """Whether another node waits for samples that it has asked for."""
         return any(out.urgent for _, live in self._epochs.lives.live() for out in live.epoch.outgoing.values())
 
     def next(self, peer: Peer, *, stuck: bool) -> Batch | None:
-        """What a node is to be sent now; None where there is nothing, or no room for it.
+        """The batch to send to a node now; None where there is none, or the node has no room for it.
 
-        `stuck`: nothing can be read just now. A node that waits for a sample whose read has not begun is told then
-        that the sample will not come.
+        `stuck`: this node cannot read anything just now. It then tells a node that waits for a sample whose read has
+        not started that the sample will not come.
         """
         queues = [(key, live.epoch) for key, live in self._epochs.lives.live() if peer.node in live.epoch.outgoing]
         urgent = [(key, epoch) for key, epoch in queues if epoch.outgoing[peer.node].urgent]
         blocked: set[int] = set()
-        for key, epoch in urgent or queues:  # what a node waits for, and nothing else
+        for key, epoch in urgent or queues:  # where the node waits for samples, these and nothing else
             outgoing = epoch.outgoing[peer.node]
             positions = outgoing.next()
             if not len(positions) or key[0] in blocked:
@@ -70,11 +70,11 @@ class Sending:
             batch = self._take(peer, key, epoch, positions)
             if batch is not None:
                 return batch
-            blocked.add(key[0])  # the next epoch's must not take its room
+            blocked.add(key[0])  # samples of the next epoch must not take its room
         return None
 
     def _take(self, peer: Peer, key: Key, epoch: Epoch, positions: NDArray[np.int64]) -> Batch | None:
-        """As many of these as fit, up to the first that is still to come."""
+        """As many of these positions as fit, up to the first whose sample is still to come."""
         places = epoch.plan.sample_of[positions].astype(np.int64)
         waited_for = epoch.states.waited_for(places)
         if waited_for.any():

@@ -1,16 +1,16 @@
-"""In which state is each sample of an epoch? One byte a sample, changed by named transitions only.
+"""In which state is each sample of an epoch? One byte for each sample, changed only by named transitions.
 
               GONE   UNWANTED  HELD   DUE      COMING
-    expects   DUE    COMING    HELD   DUE      COMING      a rank is going to draw it, here or at another node
+    expects   DUE    COMING    HELD   DUE      COMING      a rank will draw it, here or at another node
     starts                            COMING               its read has begun, or its owner was asked for it
     finds                             HELD                 it is in memory already
-    arrives          GONE             HELD     HELD        its bytes are in memory
+    arrives          GONE             HELD     HELD        its bytes have come into memory
     fails            GONE             GONE     GONE        its bytes will not come this way
     leaves    GONE   UNWANTED  GONE   GONE     UNWANTED    it is drawn, sent, or not waited for any more
-    forgets   GONE   GONE      HELD   GONE     GONE        whatever was on its way is lost
+    forgets   GONE   GONE      HELD   GONE     GONE        its bytes that were on their way are lost
 
-A sample that is GONE is read exactly by the client that asks for it. A sample is UNWANTED while bytes are on their way
-that no rank waits for. An empty cell is a transition that cannot happen.
+A client that asks for a GONE sample reads it exactly. The bytes of an UNWANTED sample are on their way, but no rank
+waits for them. An empty cell is a transition that cannot happen.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ class SampleStates:
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def waited_for(self, places: Places) -> Mask:
-        """Which are still to come into memory, for a rank that will draw them."""
+        """Which samples are still to come, for a rank that will draw them."""
         return np.greater_equal(self._state[places], DUE)
 
     def due(self, places: Places | slice) -> Mask:
-        """Which of those have not begun to come."""
+        """Which samples are still to come and not on their way."""
         return np.equal(self._state[places], DUE)
 
     def coming(self, places: Places) -> Mask:
-        """Which of those are on their way."""
+        """Which samples are on their way to a rank that will draw them."""
         return np.equal(self._state[places], COMING)
 
     def on_the_way(self, places: Places) -> Mask:
-        """Whose bytes are on their way, whether a rank still waits for them or not."""
+        """Which samples have bytes on their way, whether a rank still waits for them or not."""
         state = self._state[places]
         return np.equal(state, COMING) | np.equal(state, UNWANTED)
 
     def held(self, places: Places) -> Mask:
-        """Which are in memory for this epoch."""
+        """Which samples are in memory for this epoch."""
         return np.equal(self._state[places], HELD)
 
     def all(self, state: int) -> NDArray[np.intp]:
@@ -75,34 +75,34 @@ class SampleStates:
     # -- transitions -------------------------------------------------------------------------------------------------
 
     def expects(self, places: Places) -> None:
-        """A rank is going to draw these."""
+        """A rank will draw these samples."""
         self._change(places, _EXPECTS)
 
     def starts(self, places: Places) -> None:
-        """Their reads have begun, or their owner was asked for them."""
+        """The reads of these samples have begun, or their owner was asked for them."""
         self._change(places, _STARTS)
 
     def finds(self, places: Places) -> None:
-        """They are in memory already."""
+        """These samples are in memory already."""
         self._change(places, _FINDS)
 
     def arrives(self, places: Places) -> Mask:
-        """Their bytes are in memory; returns which of them the epoch holds now."""
+        """The bytes of these samples have come into memory. Returns which of them the epoch holds now."""
         self._change(places, _ARRIVES)
         return self.held(places)
 
     def fails(self, places: Places) -> None:
-        """Their bytes will not come the way that they were expected."""
+        """The bytes of these samples will not come this way."""
         self._change(places, _FAILS)
 
     def leaves(self, places: Places) -> Mask:
-        """They are drawn, sent, or not waited for any more; returns which of them the epoch held."""
+        """These samples are drawn, sent, or not waited for any more. Returns which of them the epoch held."""
         held = self.held(places)
         self._change(places, _LEAVES)
         return held
 
     def forgets(self, places: Places) -> None:
-        """Whatever of them was on its way is lost."""
+        """The bytes of these samples that were on their way are lost."""
         self._change(places, _FORGETS)
 
     def _change(self, places: Places, to: NDArray[np.uint8]) -> None:

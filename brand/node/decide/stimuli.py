@@ -30,7 +30,7 @@ class ClientRegisters:
 
 @dataclass(frozen=True, slots=True)
 class ClientBegins:
-    """A rank is about to draw an epoch from a position on; so many processes draw for it."""
+    """A rank is about to draw an epoch from a position on. `processes` processes draw for the rank."""
 
     client: int
     key: Key
@@ -54,7 +54,7 @@ class ClientDraws:
 
 @dataclass(frozen=True, slots=True)
 class ClientReleases:
-    """A client has copied what it was given; `checked`: all checksums were right."""
+    """A client has copied the samples of a lease. `checked`: all checksums were right."""
 
     client: int
     lease: int
@@ -80,7 +80,7 @@ class ClientFetches:
 
 @dataclass(frozen=True, slots=True)
 class ClientLeaves:
-    """A client is gone, in whatever way."""
+    """A client is gone: it has closed its connection, or has ended."""
 
     client: int
 
@@ -96,7 +96,7 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptChosen:
-    """The planner has chosen which samples are kept, shape (samples,)."""
+    """The planner has chosen which samples are kept: `mask`, shape (samples,)."""
 
     mask: NDArray[np.bool_]
 
@@ -119,7 +119,7 @@ class ReadForEnded:
 
 @dataclass(frozen=True, slots=True)
 class StreamOpens:
-    """A stream is open: the one on which this node asks, or the one on which the other node does."""
+    """A stream is open. `asks`: this node asks on it; else the other node does."""
 
     node: int
     asks: bool
@@ -135,7 +135,7 @@ class StreamEnds:
 
 @dataclass(frozen=True, slots=True)
 class NodeRefuses:
-    """Another node says that the two can never work together, and why."""
+    """Another node says why it can never work with this one."""
 
     reason: str
 

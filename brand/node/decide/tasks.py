@@ -1,4 +1,4 @@
-"""What do decisions ask for? The instructions that a server executes, and what they are made of."""
+"""What do decisions ask for? The instructions that a server executes, and their parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from brand.protocol.plan import Plan, choose_kept
 
 
 class Rows(Protocol):
-    """Where the rows of the index come from."""
+    """The source of rows of the index."""
 
     def rows(self, first: int, end: int) -> NDArray[np.void]:
         """Rows of the places `first` to `end` - 1. Raises `FormatError`."""
@@ -32,7 +32,7 @@ class Rows(Protocol):
 
 
 def rows_of(index: Rows, first: int, end: int, pages_of: NDArray[np.uint32], page: int) -> NDArray[np.void] | None:
-    """Rows for a read; None where they cannot be read, or need other pages than memory was divided by."""
+    """Rows for a read; None where they cannot be read, or do not agree with `pages_of`, the pages of each sample."""
     try:
         rows = index.rows(first, end)
     except FormatError:
@@ -45,7 +45,7 @@ class Draw:
     """Positions of an epoch that a client waits for."""
 
     number: int
-    """In the order in which draws come."""
+    """Number of the draw: draws are numbered as they come."""
     client: int
     key: tuple[int, int]
     """Number of the run, and the epoch."""
@@ -54,12 +54,12 @@ class Draw:
     drawer: Drawer | None = None
     """The process behind the client, where that is known."""
     asked_of: int = 0
-    """Number of the epoch whose planned requests for this draw were sent; 0: none were."""
+    """Number of the epoch whose planned requests for this draw have been sent; 0: none have."""
     asked_s: float = 0.0
-    """When they were sent: since then other nodes can know that the draw waits."""
+    """When these requests were sent: since then other nodes can know that the draw waits."""
 
     def asks(self, epoch: Epoch, now_s: float) -> bool:
-        """Whether the planned requests of an epoch are to be sent for this draw: they are sent once."""
+        """Whether to send the planned requests of an epoch for this draw. They are sent once."""
         if self.asked_of == epoch.number:
             return False
         self.asked_of, self.asked_s = epoch.number, now_s
@@ -77,18 +77,18 @@ class MakePlan:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Have the planner choose which samples are kept while this plan's epoch goes on, then say `KeptChosen`."""
+    """Have the planner choose the samples to keep while the epoch of this plan goes on, then say `KeptChosen`."""
 
     plan: Plan
     unit: int
-    """Samples of a chunk that are kept together."""
+    """Samples of a chunk that are kept together (`Policy.kept_unit`)."""
     seed: int
     room: int
-    """Pages."""
+    """Pages that kept samples and the samples of the epoch may take together."""
     owners: Owners
 
     def kept(self, pages_of: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Samples that this node owns, as many as fit. Shape (samples,)."""
+        """Which samples to keep, shape (samples,): as many as fit of those that this node owns."""
         if self.owners.of_chunk is None:
             return choose_kept(self.plan, pages_of, self.room, self.unit, self.seed)
         mine = self.owners.mine(np.arange(len(pages_of)))
@@ -107,41 +107,42 @@ class Read:
     forget: bool
     """Whether the bytes will not be read again."""
     places: NDArray[Any]
-    """What the read brings into memory."""
+    """Places of the samples that the read brings into memory."""
     heads: NDArray[np.int32]
-    """First page of each."""
+    """First page of each of these samples."""
     epoch: Epoch
-    """For which it is read."""
+    """The epoch that the read is for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Positions of an epoch, by its number here, for which an owner is to be asked."""
+    """A request for positions of an epoch that has to be sent to their owner, `node`."""
 
     node: int
     number: int
+    """Number that this node gave the epoch."""
     positions: NDArray[np.int64]
     pages: int
-    """What the answers will take."""
+    """Pages that the answers will take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Tell a client what its draw gets: for each position its place, whether it is in memory, and its pages."""
+    """Answer a client's draw: for each position its place, whether its sample is in memory, and the sample's pages."""
 
     client: int
     lease: int
     places: NDArray[np.int64]
     state: NDArray[np.uint8]
-    """As in `messages`: 0 absent, 1 present, 2 present and checked."""
+    """State of each sample as in `messages`: 0 absent, 1 present, 2 present and checked."""
     counts: NDArray[np.uint32]
-    """Pages of each sample that is present."""
+    """Number of pages of each present sample."""
     pages: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Send a message to another node: on the stream that this node opened (`asks`), or on the other one."""
+    """Send a message to another node, on the stream that this node opened (`asks`) or on the one that it opened."""
 
     node: int
     asks: bool
@@ -166,7 +167,7 @@ class Divided:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Give a client the samples that it fetched, as `pack_samples` makes them."""
+    """Give a client the samples that it fetched. `data` is the result of `pack_samples`."""
 
     client: int
     data: bytes

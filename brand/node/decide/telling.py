@@ -1,7 +1,7 @@
-"""What do other nodes know of what is drawn here, and what do they draw?
+"""What do other nodes know of the draws of this node, and what do they draw themselves?
 
-A node tells every other node which epochs its ranks draw, and from where on. Two nodes that draw different things under
-the same name disagree: their run is refused before its first draw is answered.
+A node tells every other node which epochs its ranks draw, and from which position on. Two nodes that draw different
+things under the same name disagree: they refuse the run before they answer its first draw.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from brand.node.wire.peer_messages import Forgotten, Refused, Told
 
 
 class Telling:
-    """What is told, and what was told."""
+    """What this node tells other nodes about its draws, and what they tell this node."""
 
     def __init__(self, core: Core, node: int) -> None:
         self._core, self._node = core, node
         self._drawings: dict[Key, Drawing] = {}
         self._seen_changes = -1
         self._told: dict[int, dict[Key, tuple[Drawing, bool]]] = {peer.node: {} for peer in core.peers}
-        """What each node knows of what is drawn here."""
+        """What each node knows of the draws of this node."""
         self._theirs: dict[tuple[int, int], Key] = {}
-        """Epochs that other nodes draw, by node and their number."""
+        """Epochs that other nodes draw, by node and the node's number of the epoch."""
         self._numbers: dict[tuple[int, Key], int] = {}
-        """The same the other way round; 0: it cannot take samples yet."""
+        """Numbers of epochs that other nodes draw, by node and epoch; 0: the node cannot take samples yet."""
         self.disagreements = Disagreements(core.epochs.runs)
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class Telling:
     # -- this node tells ---------------------------------------------------------------------------------------------
 
     def news(self) -> Iterator[tuple[int, Told | Forgotten]]:
-        """What is new since it was last asked, for each node that can be reached."""
+        """What is new since the last call, for each node that can be reached."""
         if not len(self._core.peers) or self._core.epochs.changes == self._seen_changes:
             return
         self._seen_changes = self._core.epochs.changes
@@ -54,13 +54,13 @@ class Telling:
         self.disagreements.look(self._node)
 
     def begin_anew(self, node: int) -> Iterator[Told | Forgotten]:
-        """A node can be asked, or can be asked again: it knows nothing. All that it is told."""
+        """This node can ask a node, for the first time or again, and the node knows nothing. Returns all to tell it."""
         self.disagreements.solve()
         self._told[node].clear()
         return self._tell(node)
 
     def _tell(self, node: int) -> Iterator[Told | Forgotten]:
-        """What is drawn here, as far as a node does not know it."""
+        """What a node does not know yet of the draws of this node."""
         if not self._core.peers.reachable(node):
             return
         told = self._told[node]
@@ -92,7 +92,7 @@ class Telling:
         return found
 
     def _drawing(self, run: Run, key: Key, times: int) -> Drawing | None:
-        """What ranks of this node draw of an epoch; None where they draw nothing."""
+        """What ranks of this node draw of an epoch; None: they draw nothing."""
         life = self._core.epochs.lives.get(key)
         if life is None or (life.live is None and life.begin is None):
             return None
@@ -102,7 +102,8 @@ class Telling:
         here = tuple(sorted(rank for rank, at in run.ranks(turns.replicas).items() if at == self._node))
         if not here or turns.start >= turns.samples:
             return None
-        # An epoch that made room for others goes on later (`Epochs.expect`); it began where the ranks have said.
+        # An epoch that made room for others goes on at a later position (`Epochs.expect`). Other nodes must hear the
+        # position at which its ranks have begun it.
         said = [begin.start for begin in run.begins(key[1]) if begin.node == self._node and begin.times == times]
         start = min(said, default=turns.start)
         largest = self._core.epochs.limits.largest_sent(self._node)
@@ -112,15 +113,15 @@ class Telling:
     # -- other nodes tell --------------------------------------------------------------------------------------------
 
     def key_of(self, node: int, number: int) -> Key | None:
-        """The epoch that a node calls by a number."""
+        """The epoch to which a node gave a number; None: there is none."""
         return self._theirs.get((node, number))
 
     def number_of(self, node: int, key: Key) -> int:
-        """The number by which a node calls an epoch; 0 where it cannot take samples."""
+        """The number that a node gave an epoch; 0: the node cannot take its samples."""
         return self._numbers.get((node, key), 0)
 
     def take_drawing(self, node: int, told: Told) -> Refused | None:
-        """A node tells what it draws; what it is answered where that cannot be. Raises `UsageError`."""
+        """A node tells what it draws. Returns the refusal where this node disagrees. Raises `UsageError`."""
         drawing, epochs = told.drawing, self._core.epochs
         wrong = disagreement(self._node, self._drawings.values(), node, drawing)
         if wrong is not None:
@@ -141,7 +142,7 @@ class Telling:
         return None
 
     def take_forget(self, node: int, forgotten: Forgotten) -> None:
-        """A node has no use for an epoch any more, or for a run."""
+        """A node has no use any more for an epoch, or for a run."""
         epochs = self._core.epochs
         run = epochs.runs.number_of(forgotten.name, forgotten.order)
         for other, key in list(self._numbers):
@@ -151,7 +152,7 @@ class Telling:
             epochs.left(as_client(node), run)
 
     def gone(self, node: int) -> None:
-        """A node asks no more: all that it drew is forgotten."""
+        """A node asks no more: forget all that it draws."""
         for other, key in list(self._numbers):
             if other == node:
                 self._forget(node, key)
@@ -163,5 +164,5 @@ class Telling:
 
 
 def as_client(node: int) -> int:
-    """Another node as a client: numbers below those of this node's."""
+    """The number of another node among the clients: negative, unlike the numbers of this node's own clients."""
     return -1 - node

@@ -1,7 +1,7 @@
 """What does a node server do next? All its decisions, pure: a stimulus or a moment in, instructions out.
 
     handle(stimulus, now_s) -> instructions        something has happened
-    step(now_s, unsent) -> instructions            all that can be done now
+    step(now_s, unsent) -> instructions            what the node can do now
 
 No socket, thread, clock or byte is here. The server executes the instructions (`brand.node.serve.server`); tests and
 simulations execute them in their own way. The same stimuli lead to the same instructions, so a log of stimuli is enough
@@ -45,15 +45,15 @@ from brand.node.wire.peer_messages import Fetch, Fetched, Forgotten, Push, Quest
 from brand.protocol.mapping import Mapping as Places
 
 MAX_UNSENT: Final = 16 << 20
-"""No more samples are sent on a stream that holds so many bytes which the other side has not taken."""
+"""A node sends no more samples on a stream that holds so many bytes that the other side has not taken."""
 _FRONT: Final = 64
-"""Bytes of a message beside its samples, about."""
+"""About how many bytes a message has beside its samples."""
 
 
 class Turn:
-    """The state of one node, and what follows from it.
+    """The state of one node, and its decisions.
 
-    `depth` reads are under way at a time; other nodes may fill `remote_pages` of the memory.
+    At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class Turn:
         return self.core.idle and self.divisions.idle and self.fetches.idle
 
     def wants_plan(self, instruction: MakePlan) -> bool:
-        """Whether a plan that was asked for is still of use; the planner's thread may ask."""
+        """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
         life = self.core.epochs.lives.get(instruction.key)
         return life is not None and life.planned
 
     # -- something happens -------------------------------------------------------------------------------------------
 
     def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
-        """Something has happened.
+        """Take a stimulus, and return the instructions that follow from it.
 
-        Raises `UsageError` and `ProtocolError` where a client or a node asks for what cannot be; nothing has changed
-        then.
+        Raises `UsageError` or `ProtocolError` where a client or a node asks for something impossible. The state has not
+        changed then.
         """
         core, instructions = self.core, list[Instruction]()
         match stimulus:
@@ -148,7 +148,7 @@ class Turn:
         else:
             peer = self.core.peers[node]
             peer.leaves()
-            self.answering.opened(node, peer.opening + 1)  # what is being read now belongs to no stream
+            self.answering.opened(node, peer.opening + 1)  # reads that are under way now belong to no stream
             self.telling.gone(node)
 
     def _heard(self, node: int, message: Question | Reply, now_s: float) -> Iterator[Say]:
@@ -183,7 +183,7 @@ class Turn:
     # -- time goes on ------------------------------------------------------------------------------------------------
 
     def step(self, now_s: float, unsent: Mapping[int, int]) -> list[Instruction]:
-        """All that can be done now. `unsent`: bytes that each node which asks has not taken yet."""
+        """All that the node can do now. `unsent`: bytes that each asking node has not taken yet, by node."""
         core, instructions = self.core, list[Instruction]()
         instructions += (MakePlan(key, order) for key, order in core.epochs.plans_wanted())
         choice = core.keeping.choice_wanted()
@@ -199,7 +199,7 @@ class Turn:
         return instructions
 
     def _reads(self, now_s: float) -> Iterator[Read | ReadFor]:
-        """Reads to start; those that other nodes wait for come first, up to half of them."""
+        """Reads to start. Reads for other nodes come first, and may be half of all reads that are under way."""
         reads = self.core.reads
         yield from self.answering.reads(self.depth - reads.on_the_way)
         while reads.on_the_way + self.answering.on_the_way < self.depth:
@@ -210,7 +210,7 @@ class Turn:
                 return
 
     def _say(self, now_s: float, unsent: Mapping[int, int]) -> Iterator[Say]:
-        """What other nodes are told and sent."""
+        """Messages to other nodes: news, requests, questions, answers and samples."""
         receiving = self.core.receiving
         for node, news in self.telling.news():
             yield Say(node, asks=True, message=news)
@@ -229,7 +229,7 @@ class Turn:
         self.fetches.give_up(now_s, self.core.peers.reachable)
 
     def _replies(self, peer: Peer, unsent: int) -> Iterator[Say]:
-        """Answers and samples for a node, as much as its stream takes."""
+        """Answers and samples for a node, as many as its stream takes."""
         while unsent < MAX_UNSENT:
             part = self.answering.next_part(peer.node)
             if part is not None:

@@ -1,6 +1,7 @@
 """Which rank draws which position of an epoch?
 
-In turn from the position on where an iteration begins; or, with `locality`, each takes what its own node owns first.
+Ranks draw in turn from the position at which an iteration begins. With `locality`, each rank first takes samples that
+its own node owns.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ class Turns:
     start: int = 0
     replicas: int = 1
     batch: int = 0
-    """Samples of a batch of each rank, with `locality`; 0: in turn."""
+    """Samples of a batch of each rank, with `locality`; 0: the ranks draw in turn."""
     rank_at: NDArray[Any] | None = None
     """Rank of each position from `start` on, with `locality`."""
 
     def positions(self, rank: int) -> NDArray[np.int64]:
-        """What a rank draws, ascending."""
+        """Positions that a rank draws, ascending."""
         if self.rank_at is None:
             return np.arange(self.start + rank, self.samples, self.replicas, dtype=np.int64)
         return self.start + np.flatnonzero(self.rank_at == rank)
 
     def rank_of(self, position: int) -> int:
-        """Who draws a position; one before `start` or past the end belongs to whoever would have it in turn."""
+        """The rank that draws a position. Before `start` and past the end, ranks count as drawing in turn."""
         if self.rank_at is None or not self.start <= position < self.samples:
             return (position - self.start) % self.replicas
         return int(self.rank_at[position - self.start])
@@ -41,5 +42,5 @@ class Turns:
         return (self.replicas, self.batch) == (other.replicas, other.batch)
 
     def same_as(self, other: Turns) -> bool:
-        """Whether both begin at the same position, too."""
+        """Whether both divide the positions in the same way, and begin at the same one."""
         return self.start == other.start and self.same_division(other)

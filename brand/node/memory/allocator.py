@@ -1,7 +1,7 @@
 """Which pages of the arena are free, and which belong together? Bookkeeping over arrays; the bytes lie elsewhere.
 
-A sample takes a chain of pages. Page 0 is the sink: it is never given out, and what a read brings and no epoch wants
-is written there. One thread owns an allocator.
+A sample takes a chain of pages. Page 0 is the sink: the allocator never gives it out, and a read writes samples there
+that no epoch wants. One thread owns an allocator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from brand.errors import UsageError
 
 
 class Allocator:
-    """Pages of `page` bytes, as many as fit into `limit` bytes. Raises `UsageError` where that is less than two."""
+    """Pages of `page` bytes, as many as fit into `limit` bytes. Raises `UsageError` where fewer than two fit."""
 
     def __init__(self, limit: int, page: int) -> None:
         self.page, self.count = page, limit // page
@@ -23,7 +23,7 @@ class Allocator:
             raise UsageError(f"memory of {limit:,} bytes is too small: this data set needs at least {2 * page:,}")
         self._free = np.arange(self.count - 1, 0, -1, dtype=np.int32)
         self.free = len(self._free)
-        """Pages that are free: the first so many of the stack."""
+        """How many pages are free: so many entries at the start of the stack."""
         self._next = np.zeros(self.count, np.int32)
 
     def __repr__(self) -> str:
@@ -35,13 +35,13 @@ class Allocator:
         return self.count * self.page
 
     def free_pages(self) -> NDArray[np.int32]:
-        """Numbers of the pages that are free, in no order."""
+        """Numbers of the free pages, in no order."""
         return self._free[: self.free]
 
     def take(self, counts: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Chains of so many pages (each >= 1): their first pages, and all pages one chain after the other.
+        """Take chains of `counts` pages (each >= 1). Returns their first pages, and all pages, chain by chain.
 
-        The caller has looked at `free`.
+        The caller makes sure that enough pages are `free`.
         """
         ends = np.cumsum(counts, dtype=np.int64)
         total = int(ends[-1])
@@ -51,7 +51,7 @@ class Allocator:
         return pages[ends - counts], pages
 
     def chains(self, heads: NDArray[np.int32], counts: NDArray[Any]) -> NDArray[np.int32]:
-        """All pages of chains, one chain after the other."""
+        """All pages of the chains that begin at `heads` and have `counts` pages, chain by chain."""
         counts = counts.astype(np.int64)
         at = np.cumsum(counts) - counts
         pages = np.empty(int(counts.sum()), np.int32)

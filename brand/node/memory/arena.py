@@ -1,8 +1,8 @@
 """Where do the bytes of samples lie? In one anonymous file, which clients map and no process can find by name.
 
-The arena is a `memfd` of fixed-size pages, so it vanishes with its last user, however that one ends. Clients map it
-read-only, and no process can resize it (sealed). An `Allocator` says which pages are whose; the bytes of a chain belong
-to the thread that the chain was given to.
+The arena is a `memfd` of fixed-size pages, so it vanishes with the last process that uses it, however that process
+ends. Clients map it read-only, and no process can resize it (sealed). An `Allocator` gives each chain of pages to one
+thread, and that thread owns the bytes of the chain.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Arena:
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         try:
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | _SEAL_FUTURE_WRITE)
-        except OSError:  # before Linux 5.1 others can only be asked not to write
+        except OSError:  # before Linux 5.1 no seal keeps other processes from writing
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
         self.pages: NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8).reshape(count, page)
         """All pages, shape (count, page)."""
@@ -47,7 +47,7 @@ class Arena:
     def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:
         """Pieces of memory (`IOVEC`) for samples of these sizes, which lie side by side in a file.
 
-        Held samples go behind the rows of their chains (`pages`, one chain after the other), all others into the sink.
+        Held samples go behind the rows of their chains (`pages`, chain by chain), all other samples into the sink.
         """
         front = np.where(held, ROW_BYTES, 0)
         pieces = -(-(sizes + front) // self._page)
@@ -74,5 +74,5 @@ class Arena:
         self.pages[pages] = data
 
     def close(self) -> None:
-        """Let go of the memory; clients that mapped it keep theirs."""
+        """Let go of the memory. Clients that mapped it keep their view of it."""
         os.close(self.descriptor)

@@ -1,4 +1,4 @@
-"""Which samples are clients copying just now? They stay where they are until they are released."""
+"""Which samples are clients copying just now? A leased sample stays where it is until its client releases it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from brand.errors import UsageError
 from brand.node.memory.residents import Residents
 
 MAX_LEASES: Final = 64
-"""Leases of one client."""
+"""The most leases that one client may hold."""
 STALE_S: Final = 1.0
-"""A client that copies for longer than this is not waited for."""
+"""A server does not wait for a client that copies for longer than this."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class _Lease:
 
 
 class Leases:
-    """Leases by number; each refers to its samples."""
+    """Leases by number. Each lease holds a reference to its samples."""
 
     def __init__(self, residents: Residents) -> None:
         self._residents = residents
@@ -36,18 +36,18 @@ class Leases:
         return iter(self._leases)
 
     def check(self, client: int) -> None:
-        """Raises `UsageError` where a client has as many as it may."""
+        """Raises `UsageError` where a client holds as many leases as it may."""
         if sum(lease.client == client for lease in self._leases.values()) >= MAX_LEASES:
             raise UsageError(f"more than {MAX_LEASES} leases that were not released")
 
     def give(self, client: int, places: NDArray[Any], now_s: float) -> int:
-        """Number of a new lease. The caller has seen to the references."""
+        """Give a lease, and return its number. The caller has added the references."""
         self._last += 1
         self._leases[self._last] = _Lease(client, places, now_s)
         return self._last
 
     def release(self, client: int, number: int, *, checked: bool) -> None:
-        """A client has copied what it was given. Raises `UsageError` for a lease that it does not have."""
+        """A client has copied the samples of a lease. Raises `UsageError` where the lease is not this client's."""
         held = self._leases.get(number)
         if held is None or held.client != client:
             raise UsageError(f"lease {number} is not this client's")
@@ -62,9 +62,9 @@ class Leases:
             self._residents.let_go(self._leases.pop(number).places)
 
     def fresh(self, now_s: float) -> bool:
-        """Whether anybody is copying who will soon be done."""
+        """Whether a client is copying that will soon be done."""
         return any(now_s - lease.since_s < STALE_S for lease in self._leases.values())
 
     def places(self) -> list[NDArray[Any]]:
-        """What is leased, lease by lease."""
+        """The leased places, lease by lease."""
         return [lease.places for lease in self._leases.values()]

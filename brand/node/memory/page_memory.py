@@ -1,7 +1,7 @@
 """What do decisions ask of the memory behind the pages? A few methods; `Arena` has bytes, `NoMemory` has none.
 
-The first page of a sample's chain begins with the sample's row of the index (`ROW_BYTES`), so a client needs nothing
-else to check and to unpack the sample.
+The first page of a sample's chain begins with the sample's row of the index (`ROW_BYTES`), so a client can check and
+unpack the sample with nothing but its pages.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from brand.formats.constants import ROW
 
 ROW_BYTES: Final = ROW.itemsize
 SINK: Final = 0
-"""The page that takes what no epoch wants."""
+"""The page that takes samples that no epoch wants."""
 
 IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
-"""A piece of memory, as readv(2) has it."""
+"""A piece of memory, in the layout of readv(2)."""
 
 
 class PageMemory(Protocol):
-    """The bytes of pages; an `Allocator` says which pages are whose."""
+    """The bytes of pages. An `Allocator` says which pages belong to which sample."""
 
     def write_rows(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
         """Put each sample's row at the beginning of its chain."""
@@ -31,7 +31,7 @@ class PageMemory(Protocol):
     def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:
         """Pieces of memory (`IOVEC`) for samples of these sizes, which lie side by side in a file.
 
-        Held samples go behind the rows of their chains (`pages`, one chain after the other), all others into the sink.
+        Held samples go behind the rows of their chains (`pages`, chain by chain), all other samples into the sink.
         """
         ...
 

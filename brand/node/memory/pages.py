@@ -1,4 +1,4 @@
-"""How large is a page of the arena, and how many does each sample take?"""
+"""How large is a page of the arena, and how many pages does each sample take?"""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ LARGEST_PAGE: Final = 64 << 10
 
 
 def page_bytes(mean_sample: float) -> int:
-    """A power of two near a sixteenth of the mean sample: small enough to waste little, large enough to be few."""
+    """Bytes of a page: a power of two near a sixteenth of the mean sample.
+
+    Larger pages waste more memory at the end of each sample; smaller pages make longer chains.
+    """
     wanted = max(1.0, mean_sample / 16)
     return int(min(LARGEST_PAGE, max(SMALLEST_PAGE, 1 << round(np.log2(wanted)))))
 
 
 def pages_needed(sizes: NDArray[Any], page: int) -> NDArray[np.uint32]:
-    """Pages that samples of these stored sizes take, row included."""
+    """Pages that samples of these stored sizes take, rows included."""
     return ((sizes.astype(np.int64) + (ROW_BYTES + page - 1)) // page).astype(np.uint32)
 
 

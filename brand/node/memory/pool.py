@@ -26,32 +26,32 @@ class Pool:
         return f"Pool({self.allocator!r}, {self._memory!r})"
 
     def take(self, places: Places, rows: NDArray[np.void]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Pages for samples that are to come, with their rows: heads, and all pages, one sample after the other.
+        """Take pages for samples that will come, and write their rows. Returns heads, and all pages, sample by sample.
 
-        The caller has looked at `allocator.free`.
+        The caller makes sure that enough pages are free (`allocator.free`).
         """
         heads, pages = self.allocator.take(self.pages_of[places])
         self._memory.write_rows(heads, rows)
         return heads, pages
 
     def put_in(self, places: Places, rows: NDArray[np.void], data: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """The heads of samples that come as `take_out` has them on another node; our own rows go before them."""
+        """Store pages that `take_out` returned on another node, with the rows of this node. Returns heads."""
         heads, pages = self.allocator.take(self.pages_of[places])
         self._memory.put_in(pages, data)
         self._memory.write_rows(heads, rows)
         return heads
 
     def chains(self, places: Places, heads: NDArray[np.int32]) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-        """Number of pages of each, and all pages, one sample after the other. Places may occur twice here."""
+        """Number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
         counts = self.pages_of[places]
         return counts, self.allocator.chains(heads, counts)
 
     def take_out(self, places: Places, heads: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """A copy of their pages, one sample after the other, shape (pages, page size)."""
+        """A copy of the samples' pages, sample by sample, shape (pages, page size)."""
         return self._memory.take_out(self.chains(places, heads)[1])
 
     def give_back(self, places: Places, heads: NDArray[np.int32]) -> None:
-        """Free their pages."""
+        """Free the samples' pages."""
         self.allocator.give_back(self.chains(places, heads)[1])
 
     def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:

@@ -1,7 +1,8 @@
-"""Which samples are in memory, and who still needs each of them?
+"""Which samples are in memory, and how many references does each have?
 
-A sample stays as long as somebody refers to it: an epoch that will draw it, a client that is copying it, or the set of
-kept samples. The last one to let go frees its pages. All methods take arrays of distinct places; one thread owns it.
+A sample stays as long as it has a reference: from an epoch that will draw it, from a client that is copying it, or from
+the set of kept samples. Its pages are freed when the last reference goes. Methods take arrays of distinct places. One
+thread owns a `Residents`.
 """
 
 from __future__ import annotations
@@ -26,34 +27,34 @@ class Residents:
         self.kept_pages = 0
         self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
         self.sent_pages = np.zeros(nodes, np.int64)
-        """Pages of what each node has sent, and is in memory."""
+        """Pages in memory that each node has sent, shape (nodes,)."""
 
     def __repr__(self) -> str:
         here = np.count_nonzero(self._head >= 0)
         return f"Residents({here} of {len(self._head)} samples in memory, {np.count_nonzero(self._kept)} of them kept)"
 
     def present(self, places: Places) -> NDArray[np.bool_]:
-        """Which are in memory."""
+        """Which samples are in memory."""
         return self._head[places] >= 0
 
     def checked(self, places: Places) -> NDArray[np.bool_]:
-        """Whose checksum was found right since they came into memory."""
+        """Which samples had a right checksum since they came into memory."""
         return self._checked[places]
 
     def mark_checked(self, places: Places) -> None:
-        """Their checksums were right."""
+        """The checksums of these samples were right."""
         self._checked[places] = True
 
     def chains(self, places: Places) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-        """Number of pages of each, and all pages, one sample after the other. Places may occur twice here."""
+        """Number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
         return self.pool.chains(places, self._head[places])
 
     def contents(self, places: Places) -> NDArray[np.uint8]:
-        """A copy of their pages, one sample after the other, shape (pages, page size)."""
+        """A copy of the samples' pages, sample by sample, shape (pages, page size)."""
         return self.pool.take_out(places, self._head[places])
 
     def put(self, places: Places, heads: NDArray[np.int32], sender: int | None = None) -> None:
-        """They have come into memory, with one reference, the caller's; `sender`: from this node."""
+        """Samples have come into memory. Each has one reference, the caller's. `sender`: the node that sent them."""
         self._head[places] = heads
         self._references[places] = 1
         if sender is not None:
@@ -62,11 +63,11 @@ class Residents:
         self._keep(places[self._to_keep[places]])
 
     def refer(self, places: Places) -> None:
-        """One more refers to them."""
+        """Add a reference to each sample."""
         self._references[places] += 1
 
     def let_go(self, places: Places) -> None:
-        """One less refers to them; those that nobody refers to are freed."""
+        """Take a reference from each sample, and free the samples that have none left."""
         self._references[places] -= 1
         gone = places[self._references[places] == 0]
         if len(gone):
@@ -79,7 +80,7 @@ class Residents:
                 self._sender[sent] = -1
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
-        """From now on keep these places, shape (samples,), and no others."""
+        """From now on keep the places of `mask`, shape (samples,), and no others."""
         self._to_keep = mask
         dropped = np.flatnonzero(self._kept & ~mask)
         self._kept[dropped] = False
@@ -88,7 +89,7 @@ class Residents:
         self._keep(np.flatnonzero(mask & ~self._kept & (self._head >= 0)))
 
     def keep_less(self, chunk_size: int, pages: int) -> bool:
-        """Let go of kept samples, whole chunks of them, that take so many pages; False where none is kept."""
+        """Let go of kept samples that take at least `pages`, whole chunks at a time; False where none is kept."""
         places = np.flatnonzero(self._kept)
         if not len(places):
             return False
@@ -101,7 +102,7 @@ class Residents:
         return True
 
     def to_keep(self, places: Places) -> NDArray[np.bool_]:
-        """Which are kept as soon as they are in memory."""
+        """Which samples are kept as soon as they are in memory."""
         return self._to_keep[places]
 
     def kept(self) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ work       plans and reads, in threads
 executor   the threads
 recording  a log of all decisions, and its replay
 troubles   what the log says of failing storage
-repeats    which of many like events get a line
+repeats    which of many similar events get a line
 lifetime   how long a server lives
 tuning     how its process is set up
 process    the process that a training starts

@@ -1,7 +1,7 @@
 """Who is connected to the node server? Unix sockets, messages in and out, without ever waiting.
 
-Only processes of the same user get in. A client that sends garbage is told why and cut off; one that does not take its
-answers is not listened to meanwhile; one that begins a message and does not end it is cut off after a while.
+The server accepts only processes of the same user. It cuts off a client that sends garbage, and says why. It does not
+read from a client that does not take its answers. It cuts off a client that begins a message and does not end it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from brand.storage.files import no_descriptor_left
 
 MAX_CLIENTS: Final = 1024
 MAX_UNSENT: Final = 1 << 20
-"""A client with more than this to take is not listened to."""
+"""The server does not read from a client that has not taken so many bytes of its answers."""
 HALF_MESSAGE_S: Final = 30.0
-"""How long a client may take to finish a message, or to say hello."""
+"""How long a client may take to finish a message, or to say HELLO."""
 
 log = logging.getLogger("brand.node")
 
 Handle = Callable[["Clients", Channel, Kind, bytes], None]
-"""Does what a message of a client asks; raises `BrandError` where it asks for what cannot be."""
+"""Does what a message of a client asks. Raises `BrandError` where that is impossible."""
 
 
 class Clients:
-    """Connections at one address, and at the one where `brand top` finds it, watched by the loop that owns them.
+    """Connections at one address, and at a second one where `brand top` finds the server. The loop owns them.
 
     Raises OSError (EADDRINUSE: the address is taken).
     """
@@ -44,10 +44,10 @@ class Clients:
         self._listeners = [listen(address)]
         second = second_address(address)
         if second is not None:
-            with suppress(OSError):  # taken: it is served all the same, and only not listed
+            with suppress(OSError):  # taken: the server serves all the same, but `brand top` does not find it
                 self._listeners.append(listen(second))
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        """Closed for a moment where no other descriptor is left."""
+        """A descriptor that is closed for a moment where no other one is left."""
         self._selector, self._handle, self._left = selector, handle, left
         self._channels: dict[int, Channel] = {}
         self._numbers = 0
@@ -64,34 +64,34 @@ class Clients:
         return iter(list(self._channels.values()))
 
     def get(self, number: int) -> Channel | None:
-        """A client that is still connected."""
+        """The client of this number; None where it is gone."""
         return self._channels.get(number)
 
     def process_of(self, number: int) -> int:
-        """The process of a client; 0 where it is gone."""
+        """The process id of a client; 0 where the client is gone."""
         channel = self._channels.get(number)
         return 0 if channel is None else peer(channel.socket)[0]
 
     @property
     def half(self) -> bool:
-        """Whether anybody has begun a message and not ended it."""
+        """Whether a client has begun a message and not ended it (see `Channel.half`)."""
         return any(channel.half for channel in self._channels.values())
 
     def send(self, channel: Channel, message: bytes, descriptor: int | None = None) -> None:
-        """Send a message, and an open file with the first one of all."""
+        """Send a message. The first message of a connection may carry an open file, `descriptor`."""
         if channel.send(message, descriptor):
             self._adjust(channel)
         else:
             self._drop(channel)
 
     def refuse(self, channel: Channel, error: BrandError, now_s: float) -> None:
-        """Say why, and hang up."""
+        """Tell a client why, and hang up."""
         log.warning("client %d is cut off: %s", channel.number, error)
         channel.end(now_s)
         self.send(channel, messages.pack_json(Kind.FAILED, {"type": type(error).__name__, "message": str(error)}))
 
     def tend(self, now_s: float) -> None:
-        """Cut off those who take too long to end a message."""
+        """Cut off clients that take too long to end a message."""
         for channel in [c for c in self._channels.values() if c.half and now_s - c.began_s > HALF_MESSAGE_S]:
             if channel.closing:
                 self._drop(channel)
@@ -99,7 +99,7 @@ class Clients:
                 self.refuse(channel, ProtocolError(f"no whole message within {HALF_MESSAGE_S:.0f} s"), now_s)
 
     def close(self, reason: str = "") -> None:
-        """Hang up on everybody; say why to those that take it at once."""
+        """Hang up on all clients. Clients that take a message at once learn why."""
         for channel in self:
             if channel.greeted and not channel.closing:
                 channel.send(messages.pack_json(Kind.FAILED, {"type": messages.ENDED, "message": reason}))
@@ -130,7 +130,7 @@ class Clients:
         self._selector.register(connection.fileno(), selectors.EVENT_READ, lambda events: self._serve(channel, events))
 
     def _accept_with_spare(self, listener: socket.socket, why: str) -> None:
-        """No descriptor is left: take the spare one to tell a client so, as it would wait for an answer otherwise."""
+        """No descriptor is left: use the spare one to tell a client so. Otherwise the client would wait for ever."""
         os.close(self._spare)
         try:
             with suppress(OSError):
@@ -141,7 +141,7 @@ class Clients:
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _turn_away(self, connection: socket.socket, why: str) -> None:
-        """Say why, and hang up."""
+        """Tell a process why, and hang up."""
         log.warning("turned away process %d of user %d: %s", *peer(connection), why)
         fact = {"type": ServerError.__name__, "message": why}
         with connection, suppress(OSError):
@@ -162,7 +162,7 @@ class Clients:
                     if channel.number not in self._channels:
                         return
                     if channel.unsent > MAX_UNSENT:
-                        break  # the rest when it has taken its answers
+                        break  # handle the rest when the client has taken its answers
             except BrandError as error:
                 self.refuse(channel, error, channel.began_s)
                 return
@@ -172,7 +172,7 @@ class Clients:
         self._adjust(channel)
 
     def _adjust(self, channel: Channel) -> None:
-        """Listen to what matters now."""
+        """Watch the connection for the events that matter now."""
         if channel.closing and not channel.unsent:
             self._drop(channel)
             return

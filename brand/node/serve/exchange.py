@@ -1,6 +1,6 @@
-"""How do the server's decisions become messages to other nodes, and their messages stimuli for its decisions?
+"""How do the server's decisions become messages to other nodes, and how do their messages become stimuli?
 
-It decides nothing: it stands between `Turn` and `Network`. A node that breaks the protocol is disconnected.
+`Exchange` stands between `Turn` and `Network` and decides nothing. It disconnects a node that breaks the protocol.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from brand.node.wire.network import Closed, Network, Opened, Received, Stream
 log = logging.getLogger("brand.node")
 
 Watch = Callable[[Opened | Closed], None]
-"""Is told of a stream that opens, ends, or cannot be opened."""
+"""Called with each stream that opens, ends, or cannot be opened."""
 
 
 class Exchange:
-    """The streams to and from other nodes; pages have `page` bytes. `tell` takes what has happened to the node."""
+    """The streams to and from other nodes. Pages have `page` bytes. `tell` takes the stimuli."""
 
     def __init__(self, turn: Turn, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
         self._turn, self._network, self._page, self._tell = turn, network, page, tell
@@ -34,7 +34,7 @@ class Exchange:
 
     @property
     def wake(self) -> int:
-        """Can be read while there is something to do."""
+        """A descriptor that is readable while there are events."""
         return self._network.wake
 
     @property
@@ -44,20 +44,20 @@ class Exchange:
 
     @property
     def connected(self) -> bool:
-        """Whether it is known where the other nodes listen."""
+        """Whether this node knows where the other nodes listen."""
         return self._connected
 
     def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
-        """Where the servers of the other nodes listen; nothing happens where that is known.
+        """Connect to the servers of the other nodes, whose addresses are given by node. Only the first call counts.
 
-        `watch` is told of each stream that opens, ends, or cannot be opened, by the loop.
+        The loop calls `watch` for each stream that opens, ends, or cannot be opened.
         """
         if not self._connected:
             self._connected, self._watch = True, watch
             self._network.connect(addresses)
 
     def take_events(self) -> None:
-        """What the network has to tell."""
+        """Handle the events of the network."""
         for event in self._network.events():
             if self._watch is not None and not isinstance(event, Received):
                 self._watch(event)
@@ -69,12 +69,12 @@ class Exchange:
                 case Received(stream, message):
                     try:
                         self._take(stream, message)
-                    except (ProtocolError, UsageError, FormatError) as error:  # FormatError: of our own index
+                    except (ProtocolError, UsageError, FormatError) as error:  # FormatError: of our index
                         log.warning("node %d is disconnected: %s", stream.node, error)
                         self._network.hang_up(stream, str(error))
 
     def unsent(self) -> dict[int, int]:
-        """Bytes that each node which asks has not taken yet."""
+        """Bytes that each asking node has not taken yet, by node."""
         return {peer.node: self._network.unsent(Stream(peer.node, asks=False)) for peer in self._turn.core.peers}
 
     def say(self, instruction: Say) -> None:
@@ -82,7 +82,7 @@ class Exchange:
         self._network.send(Stream(instruction.node, instruction.asks), wire.pack(instruction.message))
 
     def facts(self) -> dict[str, object]:
-        """For statistics."""
+        """Facts for statistics, as plain values."""
         peers = self._turn.core.peers
         node, nodes = self._turn.members.node, self._turn.members.nodes
         return {"node": node, "nodes": nodes, "reachable": [p.node for p in peers if peers.reachable(p.node)]}
@@ -108,6 +108,6 @@ class Exchange:
         was_open = peers.reachable(node) if stream.asks else peers[node].asks
         if not was_open:
             return
-        level = logging.WARNING if telling.draws else logging.INFO  # where no rank draws, all is over
+        level = logging.WARNING if telling.draws else logging.INFO  # where no rank draws, the job is over
         log.log(level, "node %d %s: %s", node, "cannot be asked" if stream.asks else "asks no more", reason)
         self._tell(StreamEnds(node, stream.asks))

@@ -1,7 +1,7 @@
-"""Who does the slow things, so that the server's loop never waits? I/O threads and one planner thread.
+"""Which threads do the slow work, so that the server's loop never waits? I/O threads and one planner thread.
 
-Jobs go in by a bounded number (the loop starts no more reads than `depth`), results come out of one queue; an eventfd
-wakes the loop for each.
+The number of jobs is bounded, because the loop starts at most `depth` reads at a time. Results come out of one queue,
+and an eventfd wakes the loop for each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Done = Callable[[Any, BaseException | None], None]
 
 
 class Executor:
-    """Threads that run jobs and hand back what to do with their results.
+    """Threads that run jobs and queue their results for the loop.
 
     Raises OSError where `make_reader` fails: a thread without a reader would leave its jobs undone.
     """
@@ -67,7 +67,7 @@ class Executor:
             self._results.get()()
 
     def close(self, limit_s: float = 5.0) -> None:
-        """End the threads; one that storage does not let go is left behind."""
+        """End the threads. A thread that storage does not let go is left behind."""
         for _ in range(self.depth):
             self._reads.put(None)
         self._plans.put(None)

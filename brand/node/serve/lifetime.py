@@ -1,8 +1,8 @@
 """How long does a node server live that a training process has started?
 
-As long as one of the processes that own it: the kernel tells when they end (pidfd). It ends earlier where its clients
-have all left, for a training process may go on without its data sets. While it is still being started nobody can have
-left it: its first client is on the way, or the servers of other nodes are, however long they take.
+It lives as long as one of the processes that own it; the kernel says when a process ends (pidfd). It ends earlier where
+all its clients have left, because a training process may go on without its data sets. It does not end while it starts:
+then its first client or the servers of other nodes are still to come, and may take any time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import selectors
 from typing import Final
 
 LINGER_S: Final = 10.0
-"""A server that its clients have left ends after so long."""
+"""A server ends so long after its last client has left."""
 
 
 class Lifetime:
@@ -22,9 +22,9 @@ class Lifetime:
         self._selector = selector
         self.owned = bool(owners)
         self._owners: dict[int, int] = {}
-        """Descriptors by process."""
+        """Descriptors (pidfd) by process."""
         self._left_s: float | None = None
-        """When its clients had all left; None: some are there, or none has come yet."""
+        """When the last client left; None: some are connected, or none has come yet."""
         for owner in owners:
             self.own(owner)
 
@@ -33,7 +33,7 @@ class Lifetime:
         return f"Lifetime({owners}{', its clients have left' if self._left_s is not None else ''})"
 
     def own(self, process: int) -> None:
-        """Live as long as this process does, too."""
+        """Live at least as long as this process, too."""
         if process in self._owners:
             return
         try:

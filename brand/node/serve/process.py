@@ -25,13 +25,13 @@ def main() -> None:
 
 
 def serve(make: Callable[[Spec], NodeServer]) -> None:
-    """The same, by a server that `make` makes.
+    """Serve what standard input says, by a server that `make` makes.
 
-    The process that started this one may have gone meanwhile: then this one ends without a word, with its owners.
+    Where the process that started this one has gone meanwhile, this one ends silently, with its owners.
     """
     try:
         spec = Spec.from_json(sys.stdin.read())
-    except ValueError:  # it went before it had said all
+    except ValueError:  # the starting process ended before it had sent all
         os._exit(0)
     if not detach():
         os._exit(0)
@@ -45,7 +45,7 @@ def serve(make: Callable[[Spec], NodeServer]) -> None:
         if error.errno != errno.EADDRINUSE or isinstance(error, BrandError):
             _say({"error": no_descriptor_left(error) or str(error)})
             return
-        _say({"there": True})  # somebody else was faster
+        _say({"there": True})  # another server was faster
         return
     except BrandError as error:
         _say({"error": str(error)})
@@ -56,7 +56,7 @@ def serve(make: Callable[[Spec], NodeServer]) -> None:
 
 
 def _say(value: dict[str, Any]) -> None:
-    """Tell the process that started this one, if it is still there, and let go of the pipe."""
+    """Send a value to the process that started this one, if it is still there, and let go of the pipe."""
     with suppress(BrokenPipeError):
         os.write(1, f"{json.dumps(value)}\n".encode())  # past the buffer of `sys.stdout`, which is flushed at the end
     with suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:  # no descriptor may be left

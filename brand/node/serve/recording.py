@@ -1,10 +1,10 @@
-"""What did a server decide, and would it decide so again? A log of all that it was told, and what followed.
+"""What did a server decide, and would it decide so again? A log of all stimuli and of the instructions that followed.
 
-Decisions are pure (`Turn`), so the log holds what happened and when, and a digest of the instructions that followed. To
-`replay` it, the same stimuli are given to a new `Turn` over the same data set, without clients, storage or other nodes.
-What follows from instructions is not in the log: plans, and which samples are kept. Nor are the bytes of samples.
+Decisions are pure (`Turn`), so the log holds what happened and when, and a digest of the instructions that followed.
+`replay` gives the same stimuli to a new `Turn` over the same data set, without clients, storage or other nodes. The log
+does not hold results of instructions (plans, and which samples are kept), nor the bytes of samples.
 
-A log is lines of JSON. The first describes the server, each other one is an entry:
+A log is lines of JSON. The first line describes the server. Each other line is an entry:
 
     {"at": seconds, "is": stimulus or "step", fields ..., "then": digest, "raises": name of the error or null}
 """
@@ -42,7 +42,7 @@ from brand.protocol.plan import read_of_sample
 
 VERSION: Final = 1
 MOST_BYTES: Final = 1 << 28
-"""A log that has grown to this size ends."""
+"""A log ends at this size."""
 
 log = logging.getLogger("brand.node")
 
@@ -59,7 +59,7 @@ _VALUES: Final = {
 
 
 class Recorder:
-    """Writes a log to `path`, until that has `most_bytes` or cannot be written.
+    """Writes a log to `path`, until the file has `most_bytes` or cannot be written.
 
     Raises `UsageError` where the file cannot be written at all.
     """
@@ -76,11 +76,11 @@ class Recorder:
         return f"Recorder({self._file.name}, {self._left:,} bytes left)"
 
     def told(self, now_s: float, stimulus: Stimulus, then: Sequence[Instruction], error: BrandError | None) -> None:
-        """Something has happened, and what followed."""
+        """Write a stimulus and what followed."""
         self._entry(now_s, _pack_stimulus(stimulus), then, error)
 
     def stepped(self, now_s: float, unsent: Mapping[int, int], then: Sequence[Instruction]) -> None:
-        """A step was made, and what followed."""
+        """Write a step and what followed."""
         self._entry(now_s, {"is": _STEP, "unsent": [[node, size] for node, size in unsent.items()]}, then, None)
 
     def close(self) -> None:
@@ -106,10 +106,10 @@ class Recorder:
 
 
 def replay(path: str | os.PathLike[str], index: Rows, pages_of: NDArray[np.uint32]) -> int:
-    """Decide again what a log says: `pages_of` are the pages of each sample, `index` the rows of the same data set.
+    """Make the decisions of a log again. Returns the number of entries.
 
-    Returns the number of entries. Raises `UsageError` for a file that is no such log, and where the first decision
-    differs from the log; the message names its line.
+    `pages_of` are the pages of each sample, shape (samples,), `index` has the rows of the same data set. Raises
+    `UsageError` for a file that is no such log, and at the first decision that differs; the message names its line.
     """
     with open(path, encoding="utf-8") as file:
         lines = file.read().splitlines()
@@ -127,13 +127,13 @@ def replay(path: str | os.PathLike[str], index: Rows, pages_of: NDArray[np.uint3
 
 
 def digest(instructions: Sequence[Instruction]) -> str:
-    """What is decided, in 16 hexadecimal digits. The bytes of samples and their addresses do not count."""
+    """A digest of instructions: 16 hexadecimal digits. The bytes of samples and their addresses do not count."""
     text = json.dumps([_pack(instruction) for instruction in instructions])
     return xxhash.xxh3_64_hexdigest(text.encode())
 
 
 class _Player:
-    """A `Turn` that is told what a log says, and what follows from its own instructions."""
+    """A `Turn` that gets the stimuli of a log, and the results of its own instructions."""
 
     def __init__(self, head: dict[str, Any], index: Rows, pages_of: NDArray[np.uint32]) -> None:
         self._page = int(head["page"])
@@ -148,7 +148,7 @@ class _Player:
         self._reads_for: dict[tuple[int, int, int], ReadFor] = {}
 
     def play(self, entry: dict[str, Any]) -> tuple[list[Instruction], str | None]:
-        """What follows from an entry: instructions, and the name of the error."""
+        """What follows from an entry: instructions, and the name of the error or None."""
         try:
             if entry["is"] == _STEP:
                 then = self._turn.step(entry["at"], dict(entry["unsent"]))
@@ -209,7 +209,7 @@ def _describe(turn: Turn) -> dict[str, Any]:
 
 
 def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
-    """Without what follows from instructions."""
+    """A stimulus as plain values, without the results of instructions."""
     match stimulus:
         case PlanMade(key):
             return {"is": "PlanMade", "key": key}
@@ -224,7 +224,7 @@ def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
 
 
 def _pack(value: Any) -> Any:
-    """Plain values; of what holds the bytes of samples, only how much there is."""
+    """A value as plain values. Where it holds the bytes of samples, only their size goes into the log."""
     match value:
         case None | bool() | int() | float() | str():
             return value

@@ -1,6 +1,6 @@
-"""Which of many like events get a line in the log? The first at once; the others are counted, and summed up later.
+"""Which of many similar events get a line in the log? The first one at once; the others are counted and summed up.
 
-Pure: it knows no clock and writes nothing. Whoever has an event asks `tell`, and `overdue` now and then.
+Pure: it knows no clock and writes nothing. The caller asks `tell` for each event, and `overdue` now and then.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ Kind = TypeVar("Kind", bound=Hashable)
 
 @dataclass(slots=True)
 class _Since:
-    """What came since the last line of its kind."""
+    """Events since the last line of their kind."""
 
     said_s: float
     count: int = 0
 
     def again(self) -> None:
-        """One more has come."""
+        """One more event has come."""
         self.count += 1
 
 
 class Repeats(Generic[Kind]):
-    """Events of the same kind have at most one line in `every_s` seconds; of more than `most` kinds the oldest goes."""
+    """At most one line for events of the same kind in `every_s` seconds. Remembers at most `most` kinds."""
 
     def __init__(self, every_s: float, most: int = 1024) -> None:
         self._every_s, self._most = every_s, most
         self._since: dict[Kind, _Since] = {}
-        """By kind, the one that has been silent longest first."""
+        """What came of each kind. The kind whose last line is oldest comes first."""
 
     def tell(self, kind: Kind, now_s: float) -> bool:
-        """An event: whether it gets a line of its own. If not, it is counted."""
+        """Take an event. Returns whether it gets its own line; if not, it is counted."""
         since = self._since.get(kind)
         if since is not None and (since.count or now_s - since.said_s < self._every_s):
             since.again()
@@ -46,18 +46,18 @@ class Repeats(Generic[Kind]):
         return True
 
     def overdue(self, now_s: float) -> Iterator[tuple[Kind, int, float]]:
-        """Kinds whose counted events are to be summed up now: kind, how many, and in how many seconds."""
+        """Kinds to sum up now: kind, how many events, and in how many seconds."""
         for kind in [k for k, s in self._since.items() if s.count and now_s - s.said_s >= self._every_s]:
             yield self._sum_up(kind, now_s)
 
     def rest(self, now_s: float) -> Iterator[tuple[Kind, int, float]]:
-        """The same for all counted events, as nothing more is to come."""
+        """All kinds with counted events, as for `overdue`: no further events will come."""
         for kind in [k for k, s in self._since.items() if s.count]:
             yield self._sum_up(kind, now_s)
 
     @property
     def counted(self) -> int:
-        """Events that no line has told of yet."""
+        """Counted events that are not summed up yet."""
         return sum(since.count for since in self._since.values())
 
     def _sum_up(self, kind: Kind, now_s: float) -> tuple[Kind, int, float]:

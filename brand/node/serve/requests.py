@@ -1,4 +1,4 @@
-"""What do clients ask of a server? Messages become stimuli; what needs no decision is answered here."""
+"""What do clients ask of a server? Messages become stimuli; requests that need no decision are answered here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_REPORTS: Final = 1000
 
 
 class Requests:
-    """Answers the clients of a server at `address`; `tell` takes what has happened to the node."""
+    """Answers the clients of a server at `address`. `tell` takes the stimuli."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class Requests:
 
     @property
     def greeted(self) -> bool:
-        """Whether a client has come that means to draw; one that only looks is none."""
+        """Whether a client has come that will draw. A client that only looks does not count."""
         return self._greeted
 
     def handle(self, clients: Clients, channel: Channel, kind: Kind, body: bytes) -> None:
-        """Do what a message asks. Raises `BrandError` where it asks for what cannot be."""
+        """Do what a message asks. Raises `BrandError` where that is impossible."""
         client = channel.number
         if channel.greeted == (kind == Kind.HELLO):
             raise ProtocolError("the first message, and no other, is HELLO")
@@ -98,7 +98,7 @@ class Requests:
                 if len(self._reports) < MAX_REPORTS:
                     self._reports.append(messages.unpack_report(body))
             case _:
-                raise ProtocolError(f"{kind.name} is not for servers")
+                raise ProtocolError(f"clients do not send {kind.name}")
 
     def _greet(self, clients: Clients, channel: Channel, hello: dict[str, Any]) -> None:
         data, layout, exchange = self._data, self._layout, self._exchange
@@ -107,7 +107,7 @@ class Requests:
             raise UsageError(f"{here}, not {hello.get('data_set')}")
         owner = hello.get("owner")
         if owner is not None and self._lifetime.owned:
-            if not isinstance(owner, int) or not 1 < owner < 1 << 31:  # 1 never ends
+            if not isinstance(owner, int) or not 1 < owner < 1 << 31:  # process 1 never ends
                 raise ProtocolError(f"process {owner} cannot own a server")
             self._lifetime.own(owner)
         self._greeted = self._greeted or hello.get("data_set") is not None
@@ -145,7 +145,7 @@ class Requests:
         self._tell(ClientRegisters(channel.number, order, name, tag, turn))
 
     def _key(self, client: int, run: int, epoch: int) -> Key:
-        """An epoch that a client may ask for."""
+        """The key of an epoch that a client may ask for. Raises `UsageError`."""
         if not self._turn.core.epochs.runs.knows(client, run):
             raise UsageError(f"run {run} was never registered")
         if epoch > MAX_EPOCH:

@@ -3,7 +3,7 @@
 One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `Requests`), threads
 (`Work`) and other nodes (`Exchange`) tell it what happens; `Turn` decides; the loop executes its instructions.
 
-The server ends when all the processes that own it have ended (the kernel tells, by pidfd), or when told to.
+The server ends when all processes that own it have ended (see `Lifetime`), or when it is told to.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """As which of several nodes a server serves."""
+    """The place of a server among several nodes."""
 
     node: int
     nodes: int
     network: Callable[[StoredDataSet, int], Network]
     """Makes the network, for a data set and the page size of the arena."""
     remote_memory: Memory = None
-    """How much of the memory other nodes may fill; a tenth by default."""
+    """How much of the memory other nodes may fill; None: a tenth."""
 
 
 class NodeServer:
-    """Serves one data set at an abstract socket address; as one of several nodes where `among` says so.
+    """Serves one data set at an abstract socket address, alone or as one of several nodes (`among`).
 
-    `page_cache`: whether large reads go through the page cache; None: where it can hold all the data. `record` names
-    the file for a log of all decisions (`brand.node.serve.recording`).
+    `page_cache`: whether large reads go through the page cache; None: where the cache can hold all the data. `record`
+    names the file for a log of all decisions (`brand.node.serve.recording`).
 
     Raises `UsageError` (memory too small, a log that cannot be written), OSError (EADDRINUSE: the address is taken),
     `FormatError` (no data set).
@@ -127,7 +127,7 @@ class NodeServer:
         return None if self._exchange is None else self._exchange.address
 
     def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
-        """Where the servers of the other nodes listen; nothing happens where that is known. See `Exchange.connect`."""
+        """Connect to the servers of the other nodes; see `Exchange.connect`. Does nothing where the server is alone."""
         if self._exchange is not None:
             self._exchange.connect(addresses, watch)
 
@@ -164,7 +164,7 @@ class NodeServer:
         return self._lifetime.over(time.monotonic(), used=used, starting=starting)
 
     def _patience(self) -> float | None:
-        """How long the loop may sleep where nothing happens."""
+        """Seconds that the loop may sleep while nothing happens; None: until something does."""
         if not self._turn.idle:
             return _POLL_S
         if self._lifetime.owned and not len(self._clients):
@@ -172,7 +172,7 @@ class NodeServer:
         return 1.0 if self._clients.half or self._troubles.pending else None
 
     def _tell(self, stimulus: Stimulus) -> None:
-        """Something has happened. Raises as `Turn.handle`."""
+        """Take a stimulus, and execute what follows. Raises the errors of `Turn.handle`."""
         now_s, instructions, refused = time.monotonic(), list[Instruction](), None
         try:
             instructions = self._turn.handle(stimulus, now_s)
@@ -186,7 +186,7 @@ class NodeServer:
             self._do(instruction)
 
     def _step(self) -> None:
-        """Do all that can be done now."""
+        """Do all that the server can do now."""
         now_s, unsent = time.monotonic(), {} if self._exchange is None else self._exchange.unsent()
         instructions = self._turn.step(now_s, unsent)
         if self._recorder is not None:

@@ -1,7 +1,7 @@
-"""What does the log say of storage that fails or stalls? A line when it begins, and counts while it goes on.
+"""What does the log say of storage that fails or stalls? A line when a trouble begins, and counts while it goes on.
 
-`late_draws` decides which draws wait too long, and for what; `Troubles` has the words and gives them to the log. The
-server's loop calls it with its clock.
+`late_draws` decides which draws wait too long, and what they wait for. `Troubles` has the words and writes them to the
+log. The server's loop calls it with its clock.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from brand.node.serve.repeats import Repeats
 from brand.printable import printable
 
 EVERY_S: Final = 30.0
-"""How often the log sums up what goes on."""
+"""How often the log sums up a trouble that goes on."""
 LOOK_EVERY_S: Final = 0.5
 
 log = logging.getLogger("brand.node")
 
 
 class Troubles:
-    """Says what goes wrong on this node, to the loop's clock.
+    """Writes to the log what goes wrong on this node.
 
-    `file_of` is the path of a chunk, `process_of` the process of a client.
+    `file_of` returns the path of a chunk, `process_of` the process of a client.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class Troubles:
         self._chunk_size, self._node = chunk_size, node
         self._repeats = Repeats[str](EVERY_S)
         self._latest: dict[str, str] = {}
-        """What was last said or counted, by kind."""
+        """The last text of each kind, written or counted."""
         self._told: dict[int, float] = {}
-        """Draws that the log has heard of: their clients, and since when they wait."""
+        """Late draws that were written or counted: since when they wait, by client."""
         self._look_s = 0.0
 
     def __repr__(self) -> str:
@@ -45,16 +45,16 @@ class Troubles:
 
     @property
     def pending(self) -> bool:
-        """Whether there is something to be summed up later."""
+        """Whether there are events to sum up later."""
         return self._repeats.counted > 0
 
     def read_failed(self, path: str, error: BaseException, now_s: float) -> None:
-        """A large read has failed; its samples are read exactly."""
+        """A large read has failed. Clients read its samples exactly."""
         kind = getattr(error, "strerror", None) or type(error).__name__
         self._say(kind, f"{printable(path)} cannot be read as a whole: {printable(kind)}", now_s)
 
     def tend(self, core: Core, now_s: float) -> None:
-        """Say what the epochs find wrong, and, looking now and then, which draws wait too long and what was counted."""
+        """Write notices of runs, and every `LOOK_EVERY_S` which draws wait too long and sums of counted events."""
         for notice in core.epochs.runs.take_notices():
             log.warning("%s", printable(notice))
         if now_s < self._look_s:
@@ -75,7 +75,7 @@ class Troubles:
             self._sum_up(kind, count, seconds)
 
     def _waits(self, late: Late, now_s: float) -> str:
-        """Who waits for what."""
+        """Which process waits, and what it waits for, as a text."""
         who = f"process {self._process_of(late.client)}"
         who = who if late.rank is None else f"rank {late.rank} of {late.replicas} ({who})"
         what = "the order of the epoch is still being worked out"

@@ -1,7 +1,7 @@
-"""How is the process of a node server set up? Its threads take turns quickly, and its memory is used again.
+"""How is the process of a node server set up? Its threads take turns quickly, and it keeps freed memory.
 
-The settings hold for a whole process, so the `main` of a server's process makes them, and no constructor does: a
-training, or a test, that holds a server in a process of its own choice keeps its own settings.
+The settings hold for a whole process, so the `main` of a server's process makes them, and no constructor does. A
+training or a test that runs a server inside its own process keeps its own settings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from typing import Final
 
 _SWITCH_S: Final = 0.0005
-"""A thread whose read has ended waits no longer than this for the loop to let it go on; by default it is ten times."""
+"""A thread whose read has ended waits at most so long for the loop to let it go on. Python's default is 5 ms."""
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
@@ -30,9 +30,9 @@ def tune_server_process() -> None:
 def _use_memory_again() -> None:
     """Keep up to 64 MiB of freed memory, and give arrays of more than 32 MiB back at once. Needs glibc.
 
-    By default glibc gives blocks of the size of a message back as soon as they are freed; the kernel clears each page
-    of the next one again, and half of the time of a node that exchanges samples goes there. It also learns to keep what
-    is freed: the arrays of a plan of a large data set, in each of many arenas.
+    By default glibc gives a block of the size of a message back as soon as it is freed, and the kernel clears each page
+    of the next block again. A node that exchanges samples spends half of its time there. With its default settings,
+    glibc also learns to keep large freed blocks, such as the arrays of a large plan, in each of many arenas.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

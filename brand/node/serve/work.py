@@ -1,6 +1,6 @@
 """How are plans made and samples read, while the server's loop goes on? In the threads of `Executor`.
 
-Results come back as stimuli (`tell`), by the loop.
+The loop passes their results on as stimuli (`tell`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Work:
 
     @property
     def wake(self) -> int:
-        """Can be read while there are results."""
+        """A descriptor that is readable while there are results."""
         return self._executor.wake
 
     def finish(self) -> None:
-        """Tell what has been done since."""
+        """Tell the results of jobs that have ended since the last call."""
         self._executor.finish()
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class Work:
         self._executor.close()
 
     def make_plan(self, wanted: MakePlan) -> None:
-        """Make the plan of an epoch, if it is still wanted when the planner comes to it."""
+        """Make the plan of an epoch, if it is still wanted when the planner gets to it."""
 
         def make(_: object) -> PlanMade | None:
             if not self._wants_plan(wanted):
@@ -75,7 +75,8 @@ class Work:
 
         def job(reader: VectorReader | None) -> None:
             assert reader is not None
-            self._data.check_tables(read.places.astype(np.int64), close=True)  # each of many threads would keep some
+            # Without `close` each of many threads would keep some chunks open.
+            self._data.check_tables(read.places.astype(np.int64), close=True)
             reader.scatter(read.chunk, read.offset, read.size, read.vector, forget=read.forget)
 
         def done(_: object, error: BaseException | None) -> None:
@@ -86,11 +87,11 @@ class Work:
         self._executor.read(job, done)
 
     def read_for(self, read: ReadFor) -> None:
-        """Read samples exactly for another node; those that cannot be read are left out."""
+        """Read samples exactly for another node. A sample that cannot be read is left out."""
 
         def done(data: Any, error: BaseException | None) -> None:
             if error is not None:
-                raise error  # what storage says is told by what is left out: a bug
+                raise error  # a bug: a sample that storage cannot read is left out, without an error
             self._tell(ReadForEnded(read, data))
 
         self._executor.read(lambda _: pack_samples(self._data.stored_bytes(read.places)), done)

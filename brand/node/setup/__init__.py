@@ -1,8 +1,8 @@
 """What is settled before a server runs?
 
 memory   how much memory samples may take
-measure  pages, and whose the samples are
+measure  the page size, the pages of each sample, and which node owns which samples
 choose   orders and ways of reading that users rarely name
-member   a node of several, as it is told
+member   what a server is told where it is one of several
 tls      certificates
 """

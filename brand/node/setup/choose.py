@@ -1,7 +1,4 @@
-"""Which order, and which way of reading, do a data set, its memory and its storage ask for?
-
-The numbers that users rarely give.
-"""
+"""Which order and which way of reading suit a data set, its memory and its storage? Users rarely give these numbers."""
 
 from __future__ import annotations
 
@@ -28,10 +25,10 @@ from brand.storage.profile import best_depth, load_profile, stripe_bytes, stripe
 from brand.storage.vectored import VectorReader
 
 MIXING_SHARE: Final = 16
-"""One part in so many of the samples mixes; memory beyond that keeps samples instead."""
+"""One in so many samples is in memory for mixing; memory beyond that keeps samples instead."""
 
 AHEAD: Final = 0.8
-"""Part of the room for samples of other nodes that `slots` foresees to fill: samples differ in size."""
+"""Part of the room for samples of other nodes that a plan of `slots` fills; the rest is slack for larger samples."""
 
 DEFAULT_DEPTH: Final = 8
 """Reads in flight where nothing is known about the storage."""
@@ -43,8 +40,8 @@ class Stripes:
 
     Args:
         length: Samples in a stripe; None: as few as make reads large enough for the storage (`brand profile`).
-        mixing: Memory for mixing, as `memory=` of the data set; None: a sixteenth of the samples. What is left of the
-            memory keeps samples, which are then read once and never again.
+        mixing: Memory for mixing, in the form of `memory=` of the data set; None: a sixteenth of the samples. The rest
+            of the memory keeps samples, which are then read once and never again.
     """
 
     length: int | None = None
@@ -53,7 +50,7 @@ class Stripes:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The paper's protocol: a miss reads a whole chunk, chosen by fill rate or at random (its ablation)."""
+    """The paper's protocol: a miss reads a whole chunk, chosen by fill rate or at random (the paper's ablation)."""
 
     refill: Literal["fill_rate", "random"] = "fill_rate"
 
@@ -63,13 +60,13 @@ ProtocolChoice = Literal["stripes", "slots"] | Stripes | Slots
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Those that draw together."""
+    """The nodes and ranks that draw together."""
 
     nodes: int = 1
     ranks: int = 1
     """On all nodes together."""
     remote: Memory = None
-    """How much of a node's memory others may fill, as a share of it or in bytes."""
+    """How much of a node's memory other nodes may fill, as a share of it or in bytes."""
 
 
 def choose_order(
@@ -80,10 +77,10 @@ def choose_order(
     memory: Memory,
     nodes: Nodes = Nodes(),
 ) -> Order:
-    """The order of a run. `share` of the data fits into a running server's memory; None where `memory` says it.
+    """The order of a run. `share`: which part of the data fits into a running server's memory; None: `memory` counts.
 
-    `stripes` have the same order on any number of nodes: that for the memory of one of them. `slots` use that of all.
-    Raises `UsageError`.
+    `stripes` have the same order on any number of nodes: the order for the memory of one node. `slots` use the memory
+    of all nodes. Raises `UsageError`.
     """
     chosen = {"stripes": Stripes(), "slots": Slots()}.get(protocol) if isinstance(protocol, str) else protocol
     if not isinstance(chosen, Stripes | Slots):
@@ -101,14 +98,14 @@ def choose_order(
         if chosen.mixing is not None:
             mixing = min(samples, memory_bytes(chosen.mixing, every) / sample)
         elif memory is None and share is None and mixing < header.samples / MIXING_SHARE:
-            # What is available differs a little from run to run; the order should not.
+            # The available memory differs a little from run to run; the order should not.
             mixing = header.samples / 2.0 ** np.ceil(np.log2(header.samples / mixing))
         policy = _choose_stripes(data, chosen, samples, mixing)
     return Order(data.id, header.samples, header.chunk_size, seed, policy)
 
 
 def _choose_stripes(data: StoredDataSet, chosen: Stripes, samples: float, mixing: float) -> StripePolicy:
-    """The numbers of `stripes`, with memory for so many samples, `mixing` of which mix."""
+    """The numbers of `stripes`, with memory for `samples` samples. `mixing` of these are for mixing."""
     header, length = data.header, chosen.length
     if length is None:
         length = stripe_length(stripe_bytes(load_profile(data.path)), data.mean_bytes, header.chunk_size)
@@ -119,7 +116,7 @@ def _choose_stripes(data: StoredDataSet, chosen: Stripes, samples: float, mixing
 
 
 def _choose_slots(data: StoredDataSet, chosen: Slots, samples: float, nodes: Nodes) -> SlotPolicy:
-    """The numbers of `slots`: the memories of several nodes are one, and plans foresee what nodes send ahead."""
+    """The numbers of `slots`: the nodes share their memories, and plans foresee what nodes send ahead."""
     if nodes.nodes == 1 or nodes.ranks % nodes.nodes:
         return SlotPolicy(_group_chunks(data, samples), chosen.refill)
     remote = remote_bytes(nodes.remote, int(samples * data.mean_bytes)) / data.mean_bytes
@@ -131,7 +128,7 @@ def _choose_slots(data: StoredDataSet, chosen: Slots, samples: float, nodes: Nod
             raise UsageError(f"protocol 'slots' needs {n} chunks on one node for each abstract chunk: {how}")
         n = share.group_chunks
     ahead = int(remote * AHEAD)
-    # Of the draws that are looked at some are of the node's own samples, so that the room is hardly ever short.
+    # Some draws of the window are of the node's own samples and take no room, so the room is hardly ever short.
     return SlotPolicy(n, chosen.refill, nodes.nodes, nodes.ranks, window=ahead, remote=ahead)
 
 
@@ -144,10 +141,10 @@ def choose_depth(data: StoredDataSet) -> int:
 def choose_vector_reader(
     data: StoredDataSet, arena_bytes: int, *, page_cache: bool | None = None
 ) -> Callable[[], VectorReader]:
-    """A function that makes what one I/O thread reads with; it raises OSError.
+    """A function that makes the reader of one I/O thread. The function raises OSError.
 
-    `page_cache`: whether large reads go through the page cache; None: where the cache can hold all the data beside the
-    arena, as it only costs time elsewhere.
+    `page_cache`: whether large reads go through the page cache. None: only where the cache can hold all the data beside
+    the arena; a smaller cache only costs time.
     """
     if page_cache is None:
         page_cache = int(data.chunk_rows["file_size"].sum()) + arena_bytes <= available_bytes()
@@ -155,10 +152,10 @@ def choose_vector_reader(
 
 
 def _group_chunks(data: StoredDataSet, memory: float) -> int:
-    """The smallest `n` whose abstract memory fits into memory for so many samples.
+    """The smallest `n` whose abstract memory fits into memory for `memory` samples.
 
-    As in the paper, with one part in eight of the memory left to read ahead into. A few groups get more room each, as
-    their peaks do not even out.
+    As in the paper, but one part in eight of the memory stays free for reading ahead. Where groups are few, each gets
+    more room, because their peaks do not even out.
     """
     header = data.header
     room = memory * (1 - 1 / AHEAD_SHARE) / header.chunk_size

@@ -1,4 +1,4 @@
-"""What does a server know of its data and its memory before anything runs? Pages, their number, and the other nodes."""
+"""What does a server know before anything runs? Its page size, the pages of each sample, and which node owns what."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from brand.protocol.mapping import Mapping
 from brand.storage.dataset import StoredDataSet
 
 _STEP: Final = 1 << 18
-"""Rows of the index that are looked at together."""
+"""Rows of the index that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a server's memory is divided, and whose the samples are."""
+    """How a server's memory is divided, and which node owns which samples."""
 
     allocator: Allocator
     pages_of: NDArray[np.uint32]
@@ -39,17 +39,17 @@ def lay_out(data: StoredDataSet, memory: Memory, remote_memory: Memory, node: in
     page, pages_of = measure_pages(data)
     every = arena_bytes(pages_of, page)
     limit = memory_bytes(memory, every)
-    # A number of bytes is a hard limit; a share of very little data still means that something fits.
+    # A number of bytes is a hard limit. A share of very little data still leaves room for a page.
     allocator = Allocator(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
     remote_pages = remote_bytes(remote_memory, allocator.bytes) // page if nodes > 1 else 0
     return Layout(allocator, pages_of, every // page, members_of(data, node, nodes), remote_pages)
 
 
 def measure_pages(data: StoredDataSet) -> tuple[int, NDArray[np.uint32]]:
-    """Page size, and pages of each place. Goes through the index once, so that it is in the page cache from now on.
+    """The page size in bytes, and the pages of each place, shape (samples,). Raises `FormatError`.
 
-    A row whose sizes cannot be counts as an empty sample: the server asks for no memory by it, and does not read it.
-    Raises `FormatError`.
+    Reads the whole index once, so it is in the page cache from now on. A row with impossible sizes counts as an empty
+    sample: the server takes no memory for it and does not read it.
     """
     samples = len(data)
     sizes = np.empty(samples, np.uint32)
@@ -62,7 +62,10 @@ def measure_pages(data: StoredDataSet) -> tuple[int, NDArray[np.uint32]]:
 
 
 def members_of(data: StoredDataSet, node: int, nodes: int) -> Members:
-    """The nodes that serve a data set, or each its share of it. Raises `UsageError` where this is another's share."""
+    """The nodes that serve a data set together, each all of it or its share of it.
+
+    Raises `UsageError` where `data` is the share of another node.
+    """
     share = data.share
     if share is None:
         return Members(node, nodes)

@@ -1,4 +1,4 @@
-"""What makes a node server one of several? What it is told besides, as plain values."""
+"""What does a node server need to know where it is one of several? A few more plain values."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class Member:
     """One node of a cluster."""
 
     node: int
-    """Its number, from 0."""
+    """Number of the node, from 0."""
     nodes: int
-    """How many there are."""
+    """Number of nodes in the cluster."""
     token: str
-    """What all nodes of the cluster know, and nobody else."""
+    """A secret that only the nodes of the cluster know."""
     bind: str = "127.0.0.1:0"
-    """Where it listens for other nodes, `host:port`; port 0 is any."""
+    """Where the node listens for other nodes, `host:port`; port 0: any free port."""
     remote_memory: Memory = None
-    """How much of its memory other nodes may fill; None: a tenth."""
+    """How much of the node's memory other nodes may fill; None: a tenth."""
     tls: Tls | None = None
-    """Certificates; None: not encrypted."""
+    """Certificates; None: messages are not encrypted."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.node < self.nodes:
             raise UsageError(f"node {self.node} of {self.nodes}: nodes are 0 to {self.nodes - 1}")
 
     def to_json(self) -> dict[str, Any]:
-        """As a server process is told."""
+        """The plain values that a server process is given."""
         tls = None if self.tls is None else self.tls.to_json()
         return {**{field.name: getattr(self, field.name) for field in fields(self)}, "tls": tls}
 

@@ -1,4 +1,4 @@
-"""How much memory may the samples take? What the user says, or a quarter of what this process may still use."""
+"""How much memory may the samples take? As much as the user says, or a quarter of what this process may still use."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from brand.errors import UsageError
 
 Memory = str | int | float | None
-"""`"2GB"`, a number of bytes, a fraction of the data as a float, or None: `DEFAULT_SHARE` of what is available."""
+"""`"2GB"`, a number of bytes, a fraction of the data as a float, or None: `DEFAULT_SHARE` of the available memory."""
 
 DEFAULT_SHARE: Final = 0.25
 REMOTE_SHARE: Final = 0.1
-"""Part of the memory that samples of other nodes may fill, unless it is said."""
+"""Part of the memory that samples of other nodes may fill, unless the user gives another one."""
 
 _UNITS: Final = {
     "": 1,
@@ -26,7 +26,7 @@ _BY_NAME: Final = {name.lower(): size for name, size in _UNITS.items()}
 
 
 def memory_bytes(memory: Memory, all_bytes: int) -> int:
-    """The limit in bytes; `all_bytes` is what all samples would take. Raises `UsageError`."""
+    """The limit in bytes. All samples together would take `all_bytes`. Raises `UsageError`."""
     if memory is None:
         return max(1, min(all_bytes, int(available_bytes() * DEFAULT_SHARE)))
     if isinstance(memory, bool) or not isinstance(memory, str | int | float):
@@ -46,7 +46,7 @@ def memory_bytes(memory: Memory, all_bytes: int) -> int:
 
 
 def remote_bytes(remote: Memory, memory: int) -> int:
-    """How much of a node's `memory` samples of other nodes may fill: at most half. Raises `UsageError`."""
+    """Bytes of a node's `memory` that samples of other nodes may fill, at most half of it. Raises `UsageError`."""
     return min(memory_bytes(REMOTE_SHARE if remote is None else remote, memory), memory // 2)
 
 
@@ -66,7 +66,7 @@ def parse_size(text: str) -> int:
 
 
 def _fraction(memory: str | int) -> float:
-    """What was meant as a share of the data, and written as a text; else 0."""
+    """The share of the data that the user wrote as a text by mistake; else 0."""
     if not isinstance(memory, str) or "." not in memory:
         return 0.0
     try:
@@ -77,7 +77,7 @@ def _fraction(memory: str | int) -> float:
 
 
 def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """What this process may still allocate: the system's available memory, or less where a control group limits it."""
+    """Bytes that this process may still allocate: the system's available memory, or less under a control group."""
     limits = [_meminfo_available(proc)]
     for folder, limit, usage in _control_groups(proc, groups):
         top, used = _number(folder / limit), _number(folder / usage)
@@ -95,7 +95,7 @@ def _meminfo_available(proc: Path) -> int:
 
 
 def _control_groups(proc: Path, groups: Path) -> list[tuple[Path, str, str]]:
-    """(folder, file of the limit, file of the usage) of this process's memory control group and all above it."""
+    """(folder, file of the limit, file of the usage) of this process's memory control group and of each group above."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -117,7 +117,7 @@ def _control_groups(proc: Path, groups: Path) -> list[tuple[Path, str, str]]:
 
 
 def _reclaimable(folder: Path) -> int:
-    """Page cache that a group would give back, which its usage counts."""
+    """Bytes of page cache that count as a group's usage, and that it would give back."""
     try:
         found = dict(re.findall(r"^(\w+) (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE))
     except OSError:

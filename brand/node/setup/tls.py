@@ -1,7 +1,8 @@
 """With which certificates do nodes speak to each other? Files in PEM form, read and checked before gRPC sees them.
 
-Without TLS what nodes say can be read and changed by whoever sits between them; the token only keeps strangers out.
-With it a node proves its address by its certificate, and with `mutual` also who asks must show one of the same CA.
+Without TLS, anyone on the network between two nodes can read and change their messages; the token only keeps strangers
+out. With TLS, a node proves its address by its certificate. With `mutual`, the asking node also shows a certificate of
+the same CA.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from brand.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of a node. Raises `UsageError` where one is missing, or is not what it should be."""
+    """Files of a node. Raises `UsageError` where a file is missing, or holds something else."""
 
     cert: str | os.PathLike[str]
-    """Its certificate, for the host names or IP addresses by which others reach it, and those between it and the CA."""
+    """The node's certificate, for the host names or IP addresses by which other nodes reach it.
+
+    The file also holds the certificates between it and the CA, where there are any.
+    """
     key: str | os.PathLike[str]
     """The certificate's private key, without a password."""
     ca: str | os.PathLike[str]
-    """Certificates of those who may sign the other nodes' certificates."""
+    """Certificates of the authorities that may sign the other nodes' certificates."""
     mutual: bool = False
-    """Whether a node that asks must show a certificate, too."""
+    """Whether an asking node must show a certificate, too."""
 
     def __post_init__(self) -> None:
         bytes_of(self.cert), bytes_of(self.key), bytes_of(self.ca)
@@ -48,7 +52,7 @@ class Tls:
 
 
 def _path(path: str | os.PathLike[str]) -> str:
-    return os.path.abspath(path)  # a server process may be elsewhere
+    return os.path.abspath(path)  # a server process may have another working folder
 
 
 def bytes_of(path: str | os.PathLike[str]) -> bytes:
@@ -60,5 +64,5 @@ def bytes_of(path: str | os.PathLike[str]) -> bytes:
 
 
 def _no_password() -> str:
-    """Instead of a question at the terminal."""
+    """Refuse a key that has a password; without this, OpenSSL would ask for it at the terminal."""
     raise ValueError

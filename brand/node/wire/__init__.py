@@ -2,8 +2,8 @@
 
 messages       between clients and a server
 peer_messages  between node servers
-drawing        what is said of those that draw
+drawing        what clients and nodes say of processes and ranks that draw
 samples        stored bytes of samples, some of which may be missing
 connection     Unix sockets: addresses, and bytes to messages
-network        the seam to whatever carries messages between nodes
+network        the seam to the transport that carries messages between nodes
 """

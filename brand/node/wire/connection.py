@@ -1,7 +1,7 @@
-"""A Unix socket between processes of one user: who is there, and where do messages begin and end?
+"""A Unix socket between processes of one user: who is at the other end, and where do messages begin and end?
 
-Addresses are abstract (`unix:@name`): nothing in the file system, nothing left behind. Both sides ask the kernel for
-the other's user before the first byte.
+Addresses are abstract (`unix:@name`), so the file system has no entry that a process could leave behind. Both sides ask
+the kernel for the user of the other side before the first byte.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def socket_name(address: str) -> bytes:
 
 
 def listen(address: str) -> socket.socket:
-    """A listening socket. Raises OSError (EADDRINUSE: somebody listens there already)."""
+    """A listening socket. Raises OSError (EADDRINUSE: a process listens there already)."""
     name = socket_name(address)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
@@ -46,22 +46,19 @@ def listen(address: str) -> socket.socket:
 
 
 def own_addresses(table: Path = Path("/proc/net/unix")) -> list[str]:
-    """Names at which node servers of this user listen, one for each server: `own_address` has made them."""
+    """Addresses at which node servers of this user listen, one for each server. `own_address` has made them."""
     prefix = _own_prefix().removeprefix("unix:")
     names = {line.split()[-1] for line in table.read_text().splitlines() if line.split()[-1].startswith(prefix)}
     return sorted(f"unix:{name}" for name in names)
 
 
 def own_address(facts: bytes) -> str:
-    """An address for a server of this user, from what tells it from others."""
+    """An address for a server of this user, made from the facts that tell it from other servers."""
     return f"{_own_prefix()}{hashlib.blake2s(facts, digest_size=8).hexdigest()}"
 
 
 def second_address(address: str) -> str | None:
-    """Where a server listens besides, so that `own_addresses` finds it whatever its address is.
-
-    None where that is found already.
-    """
+    """A second address for a server, so that `own_addresses` finds it; None where it finds the first one already."""
     return None if address.startswith(_own_prefix()) else own_address(address.encode())
 
 
@@ -89,11 +86,11 @@ class Channel:
         self.number, self.socket = number, connection
         self.greeted = False
         self.drawer: Drawer | None = None
-        """The process at the other end, as it said."""
+        """The process at the other end, as its HELLO says."""
         self.closing = False
-        """Closed as soon as all is sent."""
+        """The connection is closed as soon as all is sent."""
         self.began_s = time.monotonic()
-        """When the message began that is not whole yet, or the connection."""
+        """When the unfinished message began; before the first message, when the connection began."""
         self._inbox, self._outbox = bytearray(), bytearray()
 
     def __repr__(self) -> str:
@@ -101,7 +98,7 @@ class Channel:
         return f"Channel({self.number}, {state}, {len(self._inbox)} B in, {len(self._outbox)} B out)"
 
     def greet(self, drawer: Drawer | None) -> None:
-        """The client has said hello, and who draws."""
+        """The client has said HELLO, and which process draws."""
         self.greeted, self.drawer = True, drawer
 
     def end(self, now_s: float) -> None:
@@ -115,11 +112,11 @@ class Channel:
 
     @property
     def half(self) -> bool:
-        """Whether a message has begun and not ended, or nothing was said yet."""
+        """Whether a message has begun and not ended, the client has not said HELLO, or the connection is closing."""
         return bool(self._inbox) or not self.greeted or self.closing
 
     def receive(self) -> bool:
-        """Take what is there; False where the client has hung up."""
+        """Take the bytes that have come; False where the client has hung up."""
         try:
             data = self.socket.recv(_CHUNK)
         except BlockingIOError:
@@ -147,7 +144,7 @@ class Channel:
 
     def send(self, message: bytes, descriptor: int | None = None) -> bool:
         """Send, or keep for `flush`; False where the client has hung up."""
-        if descriptor is not None:  # the first message of all, so nothing is waiting
+        if descriptor is not None:  # the first message of the connection, so nothing is waiting
             try:
                 sent = socket.send_fds(self.socket, [message], [descriptor])
             except OSError:

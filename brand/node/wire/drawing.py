@@ -1,4 +1,4 @@
-"""What do clients and nodes say of those that draw? Who draws, from where on, and which epoch."""
+"""What do clients and nodes say of a drawing? Which process or rank draws, from which position on, and which epoch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from brand.protocol.order import Order
 
 @dataclass(frozen=True, slots=True)
 class Drawer:
-    """Who draws through a connection."""
+    """The process that draws through a connection."""
 
     training: int
     """Process id of the training process."""
     worker: int = 0
-    """Which of its workers; 0 where it draws itself."""
+    """Number of its worker that draws; 0 where the training process draws itself."""
     workers: int = 1
-    """How many workers it has; 1 where it draws itself."""
+    """How many workers it has; 1 where the training process draws itself."""
     connection: int = 0
-    """Number of the connection: each thread that draws has one of its own."""
+    """Number of the connection: each thread that draws has its own."""
 
     @staticmethod
     def named(training: object, worker: object, connection: int) -> Drawer | None:
-        """Who draws, as a client says in its HELLO; None where it says nothing. Raises `ProtocolError`."""
+        """The drawing process as a client names it in its HELLO; None: it names none. Raises `ProtocolError`."""
         if worker is None or training is None:
             return None
         match worker:
@@ -34,30 +34,30 @@ class Drawer:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """What ranks say that are about to draw an epoch from position `start` on."""
+    """What ranks say when they are about to draw an epoch from position `start` on."""
 
     start: int
     replicas: int
     ranks: tuple[int, ...]
     batch: int = 0
-    """Samples of a batch of each rank, with `locality`; 0: they draw in turn."""
+    """Samples of a batch of each rank, with `locality`; 0: the ranks draw in turn."""
     node: int = 0
-    """Where they are."""
+    """The node of the ranks."""
     times: int = 1
-    """How often in a row they have begun this epoch; 0: not yet, they will be there next."""
+    """How often in a row the ranks have begun this epoch; 0: not yet, it is their next one."""
     front: int = 0
-    """They have drawn what lies before it."""
+    """The ranks have drawn all their positions before this one."""
     largest: int = 0
-    """Pages of the largest sample that can be sent to their node."""
+    """Pages of the largest sample that can be sent to the node of the ranks."""
 
     def same_as(self, other: Begin) -> bool:
         """Whether both divide the same positions among equally many ranks."""
         return (self.start, self.replicas, self.batch) == (other.start, other.replicas, other.batch)
 
     def conflict(self, epoch: int, other: Begin) -> str | None:
-        """Why ranks here and those of another begin of this epoch cannot draw together; None where they can.
+        """Why the ranks of this begin and of another begin of the epoch cannot draw together; None where they can.
 
-        Those that have begun it more often than others may be a step ahead of them.
+        Ranks that have begun the epoch more often than others may be a step ahead of these, so the two do not conflict.
         """
         if self.times != other.times or self.same_as(other):
             return None
@@ -78,4 +78,4 @@ class Drawing:
     epoch: int
     begin: Begin
     number: int
-    """Tells this epoch from one that is begun anew; 0: its samples cannot be taken yet."""
+    """Tells this epoch from the same epoch begun anew; 0: the node cannot take its samples yet."""

@@ -2,9 +2,9 @@
 
     u32 length of the body | u16 kind | u16 version | body
 
-Bodies are JSON where they are rare (`HELLO`, `ORDER`, `STATS`, `REPORT`, `FAILED`) and packed numbers where they are
-many (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`). Both sides distrust: a body has a largest size, every
-field is checked, and what does not fit raises `ProtocolError`.
+Rare messages have JSON bodies (`HELLO`, `ORDER`, `PEERS`, `STATS`, `REPORT`, `FAILED`). Frequent messages have packed
+numbers (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`). Both sides distrust: a body has a largest size, and
+a field with a wrong value raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MAX_REPLY: Final = 1 << 28
 MAX_FAILED: Final = 1 << 16
 """Largest body of a FAILED."""
 ENDED: Final = "Ended"
-"""Type of a FAILED that refuses nothing: the server was told to end."""
+"""Type of a FAILED by which a server refuses nothing: it was told to end."""
 REFUSALS: Final[dict[str, type[BrandError]]] = {
     cls.__name__: cls for cls in (ServerError, UnreachableError, UsageError, ProtocolError)
 }
-"""Classes that the type of a FAILED can name; any other type is a `ServerError` for the client."""
+"""Classes that the type of a FAILED can name. For any other type a client raises `ServerError`."""
 MAX_REASON: Final = 1000
 """Longest reason of a report, in characters."""
 MAX_DRAW: Final = 1 << 16
@@ -52,36 +52,36 @@ _RELEASE: Final = struct.Struct("<Q?")
 
 
 ABSENT: Final = 0
-"""State of a sample in a lease: not in memory."""
+"""State of a sample in a lease: it is not in memory."""
 PRESENT: Final = 1
-"""In memory."""
+"""State of a sample in a lease: it is in memory."""
 CHECKED: Final = 2
-"""In memory, and its checksum was found right."""
+"""State of a sample in a lease: it is in memory, and its checksum was right."""
 
 
 class Kind(IntEnum):
-    """Kinds of messages."""
+    """Kinds of messages: what the client says in one, and what the server answers by the same kind, if it does."""
 
     HELLO = 1
-    """Client: who I am and which data set I mean. Server: the same, its arena in the ancillary data."""
+    """Client: its process and its data set. Server: its own, with the arena in the ancillary data."""
     ORDER = 2
-    """Client: the name of a run, and its order. Server: its number."""
+    """Client: the name and the order of a run. Server: the number of the run."""
     BEGIN = 3
     """Client: a rank is about to draw. No reply."""
     DRAW = 4
-    """Client: positions."""
+    """Client: positions that a rank draws. The server answers by LEASE."""
     LEASE = 5
-    """Server: where they are."""
+    """Server: where the samples of a draw are in memory."""
     RELEASE = 6
-    """Client: they are copied. No reply."""
+    """Client: it has copied the samples of a lease. No reply."""
     STATS = 7
     """Client: nothing. Server: counters."""
     REPORT = 8
     """Client: a sample that was replaced. No reply."""
     FAILED = 9
-    """Server: why a request is refused; the connection is closed after it."""
+    """Server: why it refuses a request. It then closes the connection."""
     POSITIONS = 10
-    """Client: a rank of an epoch. Server: what it draws."""
+    """Client: a rank of an epoch. Server: the positions that the rank draws."""
     PEERS = 12
     """Client: where the servers of other nodes listen. No reply."""
     FETCH = 11
@@ -90,7 +90,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A server's answer to a draw, as a client reads it; arrays are views of the message."""
+    """A server's answer to a draw, as a client reads it. Arrays are views of the message."""
 
     number: int
     places: NDArray[np.int64]
@@ -133,7 +133,7 @@ def unpack_json(body: bytes | memoryview) -> dict[str, Any]:
 
 
 def unpack_report(body: bytes | memoryview) -> dict[str, Any]:
-    """A sample that was replaced: index, by, chunk, reason. Raises `ProtocolError`."""
+    """The report of a replaced sample: index, by, chunk, reason. Raises `ProtocolError`."""
     report = unpack_json(body)
     numbers = {name: report.get(name) for name in ("index", "by", "chunk")}
     if not all(isinstance(number, int | None) for number in numbers.values()):
@@ -149,7 +149,7 @@ def pack_begin(
 
 
 def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int, int, int, int]:
-    """Run, epoch, position, rank, replicas, samples of a batch with `locality`, and processes that share a rank.
+    """Run, epoch, position, rank, replicas, samples of a batch with `locality`, and how many processes share the rank.
 
     Raises `ProtocolError`.
     """
@@ -160,7 +160,7 @@ def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int, int, int
 
 
 def pack_which(run: int, epoch: int, rank: int) -> bytes:
-    """`POSITIONS`, a client's."""
+    """`POSITIONS` of a client."""
     return frame(Kind.POSITIONS, _POSITIONS.pack(run, epoch, rank))
 
 
@@ -171,7 +171,7 @@ def unpack_which(body: bytes | memoryview) -> tuple[int, int, int]:
 
 
 def pack_positions(positions: NDArray[np.int64]) -> bytes:
-    """`POSITIONS`, a server's; positions are below 2**32."""
+    """`POSITIONS` of a server. Positions are below 2**32."""
     return frame(Kind.POSITIONS, positions.astype(np.uint32).tobytes())
 
 
@@ -183,7 +183,7 @@ def unpack_positions(body: bytes | memoryview) -> NDArray[np.int64]:
 
 
 def pack_fetch(places: NDArray[np.int64]) -> bytes:
-    """`FETCH`, a client's."""
+    """`FETCH` of a client."""
     return frame(Kind.FETCH, places.tobytes())
 
 
@@ -245,12 +245,12 @@ def unpack_lease(body: bytes | memoryview) -> Lease:
 
 
 def pack_release(number: int, *, checked: bool) -> bytes:
-    """`RELEASE`; `checked`: all checksums were right."""
+    """`RELEASE`. `checked`: all checksums were right."""
     return frame(Kind.RELEASE, _RELEASE.pack(number, checked))
 
 
 def unpack_release(body: bytes | memoryview) -> tuple[int, bool]:
-    """Number of the lease, and whether it was checked. Raises `ProtocolError`."""
+    """Number of the lease, and whether all checksums were right. Raises `ProtocolError`."""
     number, checked = _unpack(_RELEASE, body)
     return number, checked
 

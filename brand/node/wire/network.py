@@ -1,8 +1,9 @@
-"""How do node servers reach each other? The seam between the server's loop and whatever carries messages.
+"""How do node servers reach each other? The seam between the server's loop and the transport of messages.
 
-Between two nodes there are two streams, one opened by each. The node that opens one *asks* on it: it says what it will
-draw, grants room, fetches; the node that *owns* the samples answers on it. `brand.cluster` carries them by gRPC. All
-calls are the loop's, and never wait; events come in the order in which they happened, by stream.
+Two nodes have two streams; each node opens one. The node that opens a stream *asks* on it: it says what it will draw,
+grants room, and fetches. The other node *owns* samples and answers on it. `brand.cluster` carries streams by gRPC. Only
+the server's loop calls these methods, and none of them waits. The events of a stream come in the order in which they
+happened.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 MAX_UNSENT: Final = 16 << 20
-"""No more is put into a stream that holds so many bytes which the other side has not taken."""
+"""A server puts nothing more into a stream that holds so many bytes that the other side has not taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,12 @@ class Stream:
     node: int
     """The other node."""
     asks: bool
-    """Whether this node opened it, and asks; else it answers."""
+    """True: this node opened the stream, and asks on it. False: this node answers on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A stream is open: both sides know that they serve the same data set, and have the same token."""
+    """A stream is open. Both sides know that they serve the same data set and have the same token."""
 
     stream: Stream
 
@@ -41,13 +42,13 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A stream has ended, or could not be opened; it is opened again as soon as the other side can be reached."""
+    """A stream has ended or could not be opened. It is opened again as soon as the other node can be reached."""
 
     stream: Stream
     reason: str
-    """For people."""
+    """A text for the user."""
     refused: bool = False
-    """Whether the two nodes disagree, so that it can never work."""
+    """Whether the two nodes disagree, so that no further attempt can succeed."""
 
 
 Event = Opened | Received | Closed
@@ -58,24 +59,24 @@ class Network(Protocol):
 
     @property
     def wake(self) -> int:
-        """A descriptor that can be read while there are events, or when a full stream has room again."""
+        """A descriptor that is readable while there are events, and when a full stream has room again."""
         ...
 
     @property
     def address(self) -> str:
-        """Where other nodes can reach this one: host:port."""
+        """The address at which other nodes reach this one: host:port."""
         ...
 
     def connect(self, addresses: dict[int, str]) -> None:
-        """Where the other nodes listen, by node. Said once; streams to them are opened, again and again if they end."""
+        """Open a stream to each other node, and open it again whenever it ends. Called once, with addresses by node."""
         ...
 
     def events(self) -> list[Event]:
-        """What has happened since."""
+        """What has happened since the last call."""
         ...
 
     def send(self, stream: Stream, message: bytes) -> None:
-        """Have a message sent; nothing happens where the stream is not open (its `Closed` has come, or is coming)."""
+        """Have a message sent. Does nothing where the stream is not open (its `Closed` has come, or will come)."""
         ...
 
     def unsent(self, stream: Stream) -> int:
@@ -83,7 +84,7 @@ class Network(Protocol):
         ...
 
     def hang_up(self, stream: Stream, reason: str) -> None:
-        """End a stream whose other side says what it should not; `Closed` follows."""
+        """End a stream whose other side breaks the protocol. `Closed` follows."""
         ...
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""What do node servers say to each other? Typed, never pickled, each a message of its own (docs/protocols.md).
+"""What do node servers say to each other? Typed messages, never pickled (docs/protocols.md).
 
     u16 kind | u16 version | body
 
-On a stream that a node has opened it asks, by DRAWING, FORGET, ROOM, REQUEST and FETCH; the owner answers by PUSH,
-FETCHED and REFUSED. Rare bodies are JSON, the others packed numbers and the pages of samples. Every field is checked,
-and what does not fit raises `ProtocolError`.
+The node that opens a stream asks on it, by DRAWING, FORGET, ROOM, REQUEST and FETCH. The owner of the samples answers
+by PUSH, FETCHED and REFUSED. Rare messages have JSON bodies, the others packed numbers and the pages of samples. A
+field with a wrong value raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class PeerKind(IntEnum):
     """Kinds of messages."""
 
     DRAWING = 1
-    """What the asking node's ranks draw of an epoch."""
+    """Asking node: what its ranks draw of an epoch."""
     FORGET = 2
-    """It has no use for this epoch any more, or for this run."""
+    """Asking node: it has no use any more for an epoch, or for a run."""
     ROOM = 3
-    """It has room for so many pages in all."""
+    """Asking node: how many pages it has had room for since the stream was opened."""
     REQUEST = 4
-    """These positions are drawn; and the room."""
+    """Asking node: positions that its ranks draw, and its room as in ROOM."""
     FETCH = 5
-    """These samples, by name."""
+    """Asking node: samples that it wants, by place."""
     PUSH = 6
-    """Samples of an epoch, and those that will not be sent."""
+    """Owner: samples of an epoch, and places that it will not send."""
     FETCHED = 7
-    """A part of what was fetched."""
+    """Owner: a part of its answer to a FETCH."""
     REFUSED = 8
-    """Why a run cannot be served."""
+    """Owner: why it cannot serve a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +62,18 @@ class Told:
 
     drawing: Drawing
     asks: bool
-    """Whether the asking node asks for its samples; else they are sent unasked."""
+    """Whether the asking node asks for the samples of this epoch; else the owner sends them unasked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A FORGET, or what a REFUSED is about."""
+    """The contents of a FORGET, or the run and epoch that a REFUSED is about."""
 
     name: str
-    """Of the run."""
+    """Name of the run."""
     order: Order
     epoch: int | None
-    """None: all of the run."""
+    """None: all epochs of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Room:
     """A ROOM."""
 
     pages: int
-    """In all, since the stream was opened."""
+    """Pages that the asking node has had room for in all, since the stream was opened."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,9 +89,9 @@ class Request:
     """A REQUEST."""
 
     number: int
-    """Of the epoch, as the asking node counts."""
+    """Number that the asking node gave the epoch."""
     room: int
-    """As in `Room`."""
+    """The pages of `Room`."""
     positions: NDArray[np.int64]
 
 
@@ -100,7 +100,7 @@ class Fetch:
     """A FETCH."""
 
     number: int
-    """Of the question."""
+    """Number of the question."""
     places: NDArray[np.int64]
 
 
@@ -109,12 +109,12 @@ class Push:
     """A PUSH."""
 
     number: int
-    """Of the epoch, as the asking node counts."""
+    """Number that the asking node gave the epoch."""
     places: NDArray[np.int64]
     missed: NDArray[np.int64]
-    """Places that will not be sent."""
+    """Places that the owner will not send."""
     data: NDArray[np.uint8]
-    """Pages of the samples, one sample after the other, shape (pages, page size)."""
+    """Pages of the samples, sample by sample, shape (pages, page size)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,11 +122,11 @@ class Fetched:
     """A FETCHED: a part of the answer to a question."""
 
     number: int
-    """Of the question."""
+    """Number of the question."""
     size: int
     """Bytes of the whole answer."""
     offset: int
-    """Where this part begins in it."""
+    """Where this part begins in the whole answer."""
     part: memoryview
 
 
@@ -168,7 +168,7 @@ def pack(message: Question | Reply) -> bytes:
 
 
 def unpack_question(message: bytes, node: int) -> Question:
-    """What a node has said on a stream that it has opened. Raises `ProtocolError`."""
+    """What `node` has said on a stream that it has opened. Raises `ProtocolError`."""
     kind, body = _kind_of(message)
     match kind:
         case PeerKind.DRAWING:
@@ -187,11 +187,11 @@ def unpack_question(message: bytes, node: int) -> Question:
             places = _array(body, _FETCH.size, "a fetch")
             return Fetch(_FETCH.unpack_from(body)[0], places)
         case _:
-            raise ProtocolError(f"{kind.name} is not for owners")
+            raise ProtocolError(f"an asking node does not send {kind.name}")
 
 
 def unpack_reply(message: bytes, page: int) -> Reply:
-    """What a node has said on a stream that this one has opened; pages have `page` bytes. Raises `ProtocolError`."""
+    """What a node has said on a stream that this node has opened. Pages have `page` bytes. Raises `ProtocolError`."""
     kind, body = _kind_of(message)
     match kind:
         case PeerKind.PUSH:
@@ -208,7 +208,7 @@ def unpack_reply(message: bytes, page: int) -> Reply:
             value = unpack_json(body)
             return Refused(Forgotten(*_run(value)), str(value.get("reason"))[:MAX_REASON])
         case _:
-            raise ProtocolError(f"{kind.name} is not for those who ask")
+            raise ProtocolError(f"an owner does not send {kind.name}")
 
 
 def _kind_of(message: bytes) -> tuple[PeerKind, memoryview]:
@@ -310,7 +310,7 @@ def _pages(number: int) -> int:
 
 
 def _array(body: memoryview, start: int, what: str) -> NDArray[np.int64]:
-    """Numbers from `start` to the end, one at least."""
+    """The numbers of a body from byte `start` to the end, at least one. Raises `ProtocolError`."""
     rest = len(body) - start
     if rest < 8 or rest % 8 or rest // 8 > MAX_DRAW:
         raise ProtocolError(f"{what} of {len(body)} bytes")

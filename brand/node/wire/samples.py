@@ -9,12 +9,15 @@ from brand.errors import ProtocolError
 
 
 def pack_samples(samples: list[bytes | None]) -> bytes:
-    """A byte for each sample, 1 where it is there, and then the stored bytes of those."""
+    """A byte for each sample (1 where it is there, else 0), then the stored bytes of the samples that are there."""
     return b"".join((bytes(sample is not None for sample in samples), *(s for s in samples if s is not None)))
 
 
 def unpack_samples(data: memoryview, sizes: NDArray[np.int64]) -> tuple[NDArray[np.bool_], list[bytes]]:
-    """Which samples are there, of all whose stored `sizes` are given, and their bytes. Raises `ProtocolError`."""
+    """Which samples are there, shape (samples,), and the bytes of each that is there. Raises `ProtocolError`.
+
+    `sizes` are the stored sizes of all samples, shape (samples,).
+    """
     if len(data) < len(sizes):
         raise ProtocolError("half an answer")
     flags = np.frombuffer(data[: len(sizes)], np.uint8)
