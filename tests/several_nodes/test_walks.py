@@ -183,6 +183,31 @@ def test_undisturbed_ranks_in_step_get_every_sample_from_memory(order: dict[str,
     cluster.end()
 
 
+def test_a_draw_does_not_wait_for_a_node_that_is_lost() -> None:
+    """No time passes: what the lost node should have sent is read exactly at once, and sent again when it is back."""
+    cluster = Cluster([96] * 64, 4, pages=60, remote_pages=8, nodes=2, on_each=1, batch=8, order={"group_chunks": 2})
+    cluster.join()
+    for rank in cluster.ranks:
+        rank.go_on()
+    cluster.rest()
+    for pair in cluster.pairs:
+        cluster.network.cut(*pair)
+    cluster.rest()
+    first = cluster.ranks[0]
+    for _ in range(3):
+        first.go_on()
+        cluster.rest()
+        assert not first.waits
+        for lease in list(first.world.held):
+            first.world.release(lease)
+    counters = first.world.core.counters
+    assert counters.draws.exact > 0
+    cluster.join()
+    before = counters.nodes.received
+    cluster.rest()
+    assert counters.nodes.received > before
+
+
 def test_a_rank_that_is_done_before_others_have_planned_is_not_waited_for() -> None:
     """With `locality`, where positions are divided once all ranks have begun: one of them has, and has left."""
     cluster = two_nodes()
