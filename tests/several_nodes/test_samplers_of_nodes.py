@@ -14,10 +14,20 @@ from typing import Any
 
 import pytest
 
-from tests.several_nodes.support import all_reachable, servers
+from brand.node.decide import draws
+from brand.testing.cluster import running_cluster
+from tests.several_nodes.support import all_open
 from tests.support import wait_until
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that never begins is not waited for as long as storage is."""
+    monkeypatch.setattr(draws, "LONGEST_WAIT_S", 1.0)
 
 
 def sampled(path: Path, ranks: Sequence[tuple[str, str]], epochs: int) -> list[Any]:
@@ -25,14 +35,14 @@ def sampled(path: Path, ranks: Sequence[tuple[str, str]], epochs: int) -> list[A
 
     Rank 1 begins its epoch while rank 0 has not begun the same one.
     """
-    with ExitStack() as stack, servers(path, len(ranks), memory=0.5) as found:
-        wait_until(lambda: all_reachable(found), "all nodes can be reached")
+    with ExitStack() as stack, running_cluster(path, nodes=len(ranks), memory=0.5) as cluster:
+        wait_until(lambda: all_open(cluster), "all nodes can be reached")
         processes = []
-        for rank, (server, seeds) in enumerate(zip(found, ranks, strict=True)):
+        for rank, (address, seeds) in enumerate(zip(cluster.addresses, ranks, strict=True)):
             job = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
             program = [sys.executable, "-W", "error", "-m", "tests.several_nodes.sampling"]
             process = subprocess.Popen(
-                [*program, str(path), server.address, str(epochs), *seeds],
+                [*program, str(path), address, str(epochs), *seeds],
                 cwd=REPOSITORY,
                 env=os.environ | job,
                 stdin=subprocess.PIPE,
@@ -59,14 +69,12 @@ def _hear(process: subprocess.Popen[str]) -> Any:
     return json.loads(process.stdout.readline())
 
 
-@pytest.mark.slow
 def test_a_sampler_that_only_one_rank_has_is_no_disagreement(texts: Path) -> None:
     """Rank 0 draws from one more sampler when rank 1 begins the epoch that both draw."""
     first, second = sampled(texts, [("0", "7"), ("0", "")], epochs=1)
     assert sorted(first + second) == list(range(1200))
 
 
-@pytest.mark.slow
 def test_the_same_sampler_with_another_seed_is_refused(texts: Path) -> None:
     """A sampler that the program makes at one place has the same order on all nodes, also beside another sampler."""
     for told in sampled(texts, [("0", "7"), ("1", "")], epochs=100_000):
