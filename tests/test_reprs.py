@@ -26,7 +26,7 @@ from brand.errors import DecodeError
 from brand.node.client.client import Client
 from brand.node.client.session import Session
 from brand.node.decide.account import Account, Conduct
-from brand.node.decide.turns import Turns
+from brand.node.decide.division import Division
 from brand.node.serve.clients import Clients
 from brand.node.serve.executor import Executor
 from brand.node.serve.lifetime import Lifetime
@@ -76,7 +76,7 @@ def _replaced() -> Replacements:
 
 GREETING = Greeting("set", 0, 2, 4096, None, "0")
 EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
-    "Account": (lambda *_: Account(Turns(8, 0, 2)), "Account(0 of 8 positions drawn by 0, 0 repeated)"),
+    "Account": (lambda *_: Account(Division(8, 0, 2)), "Account(0 of 8 positions drawn by 0, 0 repeated)"),
     "Conduct": (lambda *_: Conduct([]), "Conduct(processes [], fault None)"),
     "Unpacking": (lambda *_: Unpacking(), "Unpacking(parcels)"),
     "Nonces": (lambda *_: Nonces(), "Nonces([] used, newest period first)"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.node.decide.account import Account, Conduct, LeftOut
-from brand.node.decide.turns import Turns
+from brand.node.decide.division import Division
 from brand.node.wire.drawing import Drawer
 
 BATCH = 4
@@ -25,7 +25,7 @@ def test_a_loop_that_is_left_early_leaves_nothing_out(
     ranks: int, workers: int, prefetch: int, trained: int, random: object
 ) -> None:
     """Workers stop at different places: each has drawn a beginning of what it was given, some of them nothing."""
-    account = Account(Turns(ranks * 20 * BATCH, 0, ranks))
+    account = Account(Division(ranks * 20 * BATCH, 0, ranks))
     for rank in range(ranks):
         given_out = min(20, trained + workers * prefetch)
         for worker in range(workers):
@@ -40,7 +40,7 @@ def test_a_loop_that_is_left_early_leaves_nothing_out(
 
 def test_a_shard_of_a_shard_is_told() -> None:
     """Two ranks, each of which draws every second of its batches."""
-    account = Account(Turns(80, 0, 2))
+    account = Account(Division(80, 0, 2))
     for rank in range(2):
         for batch in range(rank, 10, 2):
             account.note(Drawer(100 + rank), positions(rank, 2, batch))
@@ -49,7 +49,7 @@ def test_a_shard_of_a_shard_is_told() -> None:
 
 def test_batches_that_are_skipped_at_the_beginning_are_told() -> None:
     """Three batches of ten, by two workers."""
-    account = Account(Turns(40))
+    account = Account(Division(40))
     for batch in range(3, 10):
         account.note(Drawer(1, batch % 2, 2), positions(0, 1, batch))
     assert account.left_out(1) == LeftOut(12, 36, 12, (0,))
@@ -57,7 +57,7 @@ def test_batches_that_are_skipped_at_the_beginning_are_told() -> None:
 
 def test_processes_that_share_a_rank_are_judged_together() -> None:
     """Accelerate deals batches out: one process alone says nothing, both together draw all."""
-    account = Account(Turns(40))
+    account = Account(Division(40))
     for batch in range(0, 10, 2):
         account.note(Drawer(1), positions(0, 1, batch))
     assert account.left_out(2) is None
@@ -68,7 +68,7 @@ def test_processes_that_share_a_rank_are_judged_together() -> None:
 
 def test_a_worker_that_has_not_drawn_yet_is_waited_for() -> None:
     """What a worker was given and has not begun is not left out."""
-    account = Account(Turns(40))
+    account = Account(Division(40))
     account.note(Drawer(1, 0, 2), positions(0, 1, 0))
     account.note(Drawer(1, 0, 2), positions(0, 1, 2))
     assert account.left_out(1) is None
@@ -76,7 +76,7 @@ def test_a_worker_that_has_not_drawn_yet_is_waited_for() -> None:
 
 def test_the_end_of_an_epoch_that_is_filled_up_is_no_other_order() -> None:
     """Three ranks of ten samples: two of them end with what the first ones had."""
-    account = Account(Turns(10, 0, 3))
+    account = Account(Division(10, 0, 3))
     for rank in range(3):
         account.note(Drawer(100 + rank), np.array([rank, rank + 3]))
         account.note(Drawer(100 + rank), np.array([rank + 6, (rank + 9) % 10]))
@@ -88,7 +88,7 @@ def test_the_end_of_an_epoch_that_is_filled_up_is_no_other_order() -> None:
 def test_two_processes_that_draw_the_same_are_told_of_once() -> None:
     """Each says that it is rank 0 of 1."""
     notices: list[str] = []
-    conduct, account = Conduct(notices), Account(Turns(40))
+    conduct, account = Conduct(notices), Account(Division(40))
     for training in (1, 2):
         conduct.begins(Drawer(training), 1, again=True)
     for batch in range(10):
@@ -103,7 +103,7 @@ def test_two_processes_that_draw_the_same_are_told_of_once() -> None:
 def test_what_is_drawn_by_others_is_not_judged() -> None:
     """A process that has not begun draws some of the positions: what is missing may be with it."""
     notices: list[str] = []
-    conduct, account = Conduct(notices), Account(Turns(40))
+    conduct, account = Conduct(notices), Account(Division(40))
     conduct.begins(Drawer(1), 1, again=True)
     conduct.note(account, Drawer(9), positions(0, 1, 0))
     for batch in range(1, 9):
@@ -115,7 +115,7 @@ def test_what_is_drawn_by_others_is_not_judged() -> None:
 def test_threads_that_draw_in_turns_are_not_judged() -> None:
     """Each through a connection of its own; the one that has the first batch is late. One thread would be judged."""
     for threads in (1, 5):
-        account = Account(Turns(40))
+        account = Account(Division(40))
         for batch in range(1, 9):
             account.note(Drawer(1, connection=batch % threads), positions(0, 1, batch))
         assert (account.left_out(1) is None) == (threads > 1)

@@ -86,7 +86,7 @@ class CoreMachine(RuleBasedStateMachine):
         """One more rank of those that have begun an epoch comes, late."""
         epochs = sorted(self.world.epochs().items(), key=lambda item: item[0])
         (run, number), live = epochs[which % len(epochs)]
-        start, replicas = live.epoch.progress.start, live.epoch.turns.replicas
+        start, replicas = live.epoch.progress.start, live.epoch.division.replicas
         late = sorted(set(range(replicas)) - live.epoch.ranks.keys())
         if late and self.clients[client] in self.world.runs[run].clients:
             where = (self.clients[client], run, number)

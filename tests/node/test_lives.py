@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from brand.node.decide.account import Account
+from brand.node.decide.division import Division
 from brand.node.decide.epoch import Epoch, Setting
 from brand.node.decide.limits import Limits
 from brand.node.decide.lives import MAX_EARLY, Dropped, Life, Live, Lives, Planning, Ready, Stage, Wanted
 from brand.node.decide.members import Members
 from brand.node.decide.runs import Beginning
 from brand.node.decide.states import HELD
-from brand.node.decide.turns import Turns
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
@@ -23,7 +23,7 @@ from brand.protocol.slot_policy import SlotPolicy
 
 SAMPLES = 32
 ORDER = Order("0" * 32, SAMPLES, 4, 0, SlotPolicy(2, nodes=2, ranks=2, window=8, remote=8))
-TURNS = Turns(SAMPLES, 0, 2)
+DIVISION = Division(SAMPLES, 0, 2)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,9 @@ def live(plan: Plan, number: int = 1) -> Live:
     residents = Residents(Pool(Allocator(128 * 64, 128), NoMemory(128), np.ones(SAMPLES, np.uint32)), 2)
     limits = Limits(residents, 10, 0, 10)
     limits.learn(1, 10)
-    epoch = Epoch(plan, TURNS, number, Setting(members.owners(ORDER.mapping), limits, list))
+    epoch = Epoch(plan, DIVISION, number, Setting(members.owners(ORDER.mapping), limits, list))
     epoch.expect({0: 0, 1: 1}, {})
-    return Live(epoch, Account(TURNS), Beginning(TURNS, 1))
+    return Live(epoch, Account(DIVISION), Beginning(DIVISION, 1))
 
 
 def stage_of(life: Life) -> Stage:
@@ -50,7 +50,7 @@ def stage_of(life: Life) -> Stage:
 
 def test_one_stage_after_the_other(plan: Plan) -> None:
     """From the first word to the last; what was said of how ranks begin is kept until the epoch is live."""
-    life, begin = Life(), Beginning(TURNS, 2)
+    life, begin = Life(), Beginning(DIVISION, 2)
     assert isinstance(stage_of(life), Dropped)
     assert not life.planned
     life.wants()
@@ -80,7 +80,7 @@ def test_what_is_read_ahead_was_begun_by_no_rank(plan: Plan) -> None:
     life = Life()
     life.wants()
     life.hand_out()
-    life.is_planned(plan, None, Beginning(TURNS, 0))
+    life.is_planned(plan, None, Beginning(DIVISION, 0))
     assert life.begin is None
 
 

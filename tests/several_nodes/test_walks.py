@@ -225,8 +225,8 @@ def test_a_rank_that_is_done_before_others_have_planned_is_not_waited_for() -> N
     cluster.talk()
     slow.world.finish_job()
     [live] = slow.world.epochs().values()
-    mine = live.epoch.turns.positions(slow.rank)
-    theirs = live.epoch.turns.positions(fast.rank)
+    mine = live.epoch.division.positions(slow.rank)
+    theirs = live.epoch.division.positions(fast.rank)
     assert sorted([*mine.tolist(), *theirs.tolist()]) == list(range(64))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.turns import Turns
+from brand.node.decide.division import Division
 from brand.node.wire.drawing import Drawer
 
 
@@ -46,9 +46,9 @@ class LeftOut:
 class Account:
     """Which process drew which position of an epoch, and how far is each worker?"""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self._drawn = np.zeros(turns.samples, np.uint8)
+    def __init__(self, division: Division) -> None:
+        self._division = division
+        self._drawn = np.zeros(division.samples, np.uint8)
         """Number of the training process that first drew each position, shape (samples,); 0: not drawn."""
         self._numbers: dict[int, int] = {}
         """Numbers of training processes by process id, from 1 on; the 255th and all later ones share number 255."""
@@ -72,7 +72,7 @@ class Account:
         number = self._numbers.setdefault(drawer.training, min(255, len(self._numbers) + 1))
         by = self._drawn[positions]
         self.repeated += int(((by != 0) & (by != number)).sum())
-        positions = positions[(by == 0) & (positions >= self._turns.start)]
+        positions = positions[(by == 0) & (positions >= self._division.start)]
         if not len(positions):
             return
         self._drawn[positions] = number
@@ -80,12 +80,12 @@ class Account:
         mine = self._connections.setdefault((drawer.training, drawer.worker), drawer.connection)
         if drawer.connection != mine:  # several threads take turns, in any order
             self.give_up()
-        rank, last = self._turns.rank_of(int(positions[0])), int(positions.max())
+        rank, last = self._division.rank_of(int(positions[0])), int(positions.max())
         self._workers[drawer.training] = drawer.workers
         by_worker = self._last.setdefault(rank, {}).setdefault(drawer.training, {})
         before = by_worker.get(drawer.worker, -1)
         steps = np.diff(positions)
-        natural = (steps > 0) if self._turns.batch else (steps == self._turns.replicas)
+        natural = (steps > 0) if self._division.batch else (steps == self._division.replicas)
         self._in_order = self._in_order and bool(natural.all()) and int(positions[0]) > before
         by_worker[drawer.worker] = max(last, before)
 
@@ -105,7 +105,7 @@ class Account:
     @property
     def mostly_repeated(self) -> bool:
         """Whether training processes drew each other's positions, more than a sampler repeats to fill up the epoch."""
-        return 4 * self.repeated > len(self._drawn) - self._turns.start
+        return 4 * self.repeated > len(self._drawn) - self._division.start
 
     def left_out(self, processes: int) -> LeftOut | None:
         """What ranks left out, where `processes` training processes draw for each rank; None: nothing for certain."""
@@ -118,7 +118,7 @@ class Account:
             if len(by_process) < processes or not whole:
                 continue
             front = min(min(by_worker.values()) for by_worker in by_process.values())
-            mine = self._turns.positions(rank)
+            mine = self._division.positions(rank)
             drawn = self._drawn[mine[mine <= front]] != 0
             if not drawn.all():
                 ranks.append(rank)

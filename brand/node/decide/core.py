@@ -153,7 +153,7 @@ class Core:
             waiting = [draw.positions for draw in self.epochs.lives[key].draws]
             if waiting:
                 epoch = live.epoch
-                before = epoch.skipped_before(waiting) - slack * epoch.turns.replicas
+                before = epoch.skipped_before(waiting) - slack * epoch.division.replicas
                 held = epoch.give_up_before(max(before, epoch.progress.start))
                 self.residents.let_go(held)
                 found = found or bool(len(held))

@@ -54,7 +54,7 @@ class Divisions:
         for asked in waiting:
             live = self._epochs.get(asked.key)
             if live is not None:
-                yield Divided(asked.client, live.epoch.turns.positions(asked.rank))
+                yield Divided(asked.client, live.epoch.division.positions(asked.rank))
             elif now_s - asked.since_s > LIMIT_S:
                 missing = ", ".join(map(str, self._missing_ranks(asked.key)))
                 reason = f"ranks {missing} have not begun epoch {asked.key[1]} within {LIMIT_S:.0f} s"
@@ -66,5 +66,5 @@ class Divisions:
         """Ranks that have not begun an epoch. Before any rank has begun, the number of ranks counts as 1."""
         life = self._epochs.lives.get(key)
         begin = None if life is None else life.begin
-        replicas = 1 if begin is None else begin.turns.replicas
+        replicas = 1 if begin is None else begin.division.replicas
         return sorted(set(range(replicas)) - self._epochs.runs[key[0]].ranks(replicas).keys())

@@ -167,7 +167,7 @@ class Draws:
         here = places[present]
         self._residents.refer(here[~epoch.states.held(here)])
         epoch.states.leaves(places)
-        epoch.progress.draws(epoch.turns.rank_of(int(draw.positions[0])), draw.positions, now_s)
+        epoch.progress.draws(epoch.division.rank_of(int(draw.positions[0])), draw.positions, now_s)
         run, number = draw.key
         conduct = self._epochs.runs[run].conduct
         if conduct.note(live.account, draw.drawer, draw.positions):

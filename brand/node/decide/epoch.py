@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.decide.division import Division
 from brand.node.decide.limits import Limits
 from brand.node.decide.members import Owners
 from brand.node.decide.outgoing import Outgoing
 from brand.node.decide.progress import Progress
 from brand.node.decide.read_queue import ReadQueue
 from brand.node.decide.states import COMING, DUE, HELD, UNWANTED, SampleStates
-from brand.node.decide.turns import Turns
 from brand.protocol.plan import Plan, Requests, read_of_sample
 from brand.protocol.random import blocks
 
@@ -42,16 +42,16 @@ class Epoch:
     """
 
     def __init__(
-        self, plan: Plan, turns: Turns, number: int, setting: Setting, requests: Requests | None = None
+        self, plan: Plan, division: Division, number: int, setting: Setting, requests: Requests | None = None
     ) -> None:
         samples = len(plan.sample_of)
-        self.plan, self.turns, self.number, self.requests = plan, turns, number, requests
+        self.plan, self.division, self.number, self.requests = plan, division, number, requests
         self._setting = setting
         owners = setting.owners
         self._mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
         self.states = SampleStates(samples)
         self.reads = ReadQueue(plan)
-        self.progress = Progress(turns.start)
+        self.progress = Progress(division.start)
         self.ranks: dict[int, int] = {}
         """Ranks that are known to draw, and the node of each."""
         self.outgoing: dict[int, Outgoing] = {}
@@ -111,7 +111,7 @@ class Epoch:
     def send_to(self, node: int, front: int, requests: Requests | None) -> None:
         """From now on this node can send to `node` what its ranks draw from position `front` on."""
         ranks = [rank for rank, at in self.ranks.items() if at == node]
-        positions = np.sort(np.concatenate([np.arange(0), *(self.turns.positions(rank) for rank in ranks)]))
+        positions = np.sort(np.concatenate([np.arange(0), *(self.division.positions(rank) for rank in ranks)]))
         places = self.plan.sample_of[positions]
         assert self._mine is not None
         can = self._mine[places] & ~self._setting.limits.too_large(node)[places]
@@ -156,7 +156,7 @@ class Epoch:
         fronts = {rank: self.progress.last(rank) for rank in self.here}
         lowest: dict[int, int] = {}
         for positions in waiting:
-            rank = self.turns.rank_of(int(positions[0]))
+            rank = self.division.rank_of(int(positions[0]))
             lowest[rank] = min(lowest.get(rank, samples), int(positions.min()))
         elsewhere = set(self.ranks.values()) - {self._setting.owners.node}
         sent = [self.outgoing[node].front(samples) if node in self.outgoing else 0 for node in elsewhere]
@@ -177,7 +177,7 @@ class Epoch:
 
     def _places(self, rank: int, front: int) -> NDArray[Any]:
         """Places that a rank draws from position `front` on."""
-        positions = self.turns.positions(rank)
+        positions = self.division.positions(rank)
         places: NDArray[Any] = self.plan.sample_of[positions[np.searchsorted(positions, front) :]]
         return places
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.account import Account
+from brand.node.decide.division import Division
 from brand.node.decide.epoch import Epoch, Setting
 from brand.node.decide.limits import Limits
 from brand.node.decide.lives import Key, Life, Live, Lives, Ready, Wanted
@@ -24,7 +25,6 @@ from brand.node.decide.outgoing import follows
 from brand.node.decide.peers import Peers
 from brand.node.decide.runs import Beginning, Reader, Runs
 from brand.node.decide.states import HELD
-from brand.node.decide.turns import Turns
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Begin, Drawer
 from brand.protocol.order import MAX_EPOCH, Order
@@ -92,18 +92,18 @@ class Epochs:
             self.limits.learn(begin.node, begin.largest)
         if begin.times:
             run.begin(client, Reader(epoch, begin), self._members.node)
-        turns = Turns(self._samples, begin.start, begin.replicas, begin.batch)
+        division = Division(self._samples, begin.start, begin.replicas, begin.batch)
         live = life.live
         if live is None:
             times = max(begin.times, 0 if life.begin is None else life.begin.times)
-            self.want(key, Beginning(turns, times) if begin.times else None)
+            self.want(key, Beginning(division, times) if begin.times else None)
             if isinstance(life.stage, Ready):
                 self._make_if_known(key)
-        elif begin.times > live.begun or (begin.times and not turns.same_division(live.epoch.turns)):
-            self._begin_anew(key, live, Beginning(turns, begin.times))
+        elif begin.times > live.begun or (begin.times and not division.same_division(live.epoch.division)):
+            self._begin_anew(key, live, Beginning(division, begin.times))
         else:
             live.begins_at(begin.start)
-            live.epoch.expect(run.ranks(live.epoch.turns.replicas), run.fronts(epoch))
+            live.epoch.expect(run.ranks(live.epoch.division.replicas), run.fronts(epoch))
         self._retire(key[0])
 
     def expect(self, key: Key, first: int) -> Life:
@@ -120,10 +120,10 @@ class Epochs:
         if begins:
             begin = begins[0]
             start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
-            turns = Turns(self._samples, max(start, begin.start), begin.replicas, begin.batch)
-            begun = Beginning(turns, begin.times, whole=False)
+            division = Division(self._samples, max(start, begin.start), begin.replicas, begin.batch)
+            begun = Beginning(division, begin.times, whole=False)
         else:
-            begun = Beginning(Turns(self._samples, self._samples if run.readers else first), 0, whole=False)
+            begun = Beginning(Division(self._samples, self._samples if run.readers else first), 0, whole=False)
         self.want(key, begun)
         self._retire(key[0], keep=[(key[0], epoch + more) for more in (-1, 0, 1)])
         return life
@@ -170,7 +170,7 @@ class Epochs:
         if begin is None:  # read ahead, for the ranks that draw now
             begins = [reader.begin for reader in self.runs[key[0]].readers.values()]
             most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
-            begin = Beginning(Turns(self._samples, 0, most.replicas, most.batch), 0)
+            begin = Beginning(Division(self._samples, 0, most.replicas, most.batch), 0)
         life.is_planned(plan, read_of, begin)
         self._make_if_known(key)
 
@@ -183,7 +183,7 @@ class Epochs:
             stage = life.stage
             if isinstance(stage, Ready):
                 since_s = life.waits_since(now_s)
-                if now_s - since_s > RANKS_S and not stage.begin.turns.batch:
+                if now_s - since_s > RANKS_S and not stage.begin.division.batch:
                     self._make(key)
 
     def drop_idle(self, since_s: float) -> bool:
@@ -205,41 +205,41 @@ class Epochs:
         """Begin an epoch when all its ranks have begun it, so that one read serves them all."""
         stage = self.lives[key].stage
         assert isinstance(stage, Ready)
-        turns = stage.begin.turns
-        waits = self._members.nodes > 1 or turns.batch
+        division = stage.begin.division
+        waits = self._members.nodes > 1 or division.batch
         # A rank that has left the epoch again counts, too: its node may have been faster than this node's planner.
-        if not waits or len(self.runs[key[0]].known(turns.replicas)) >= turns.replicas:
+        if not waits or len(self.runs[key[0]].known(division.replicas)) >= division.replicas:
             self._make(key)
 
     def _make(self, key: Key) -> None:
         """Begin an epoch, here and for the nodes that can take its samples."""
         ready, run = self.lives[key].stage, self.runs[key[0]]
         assert isinstance(ready, Ready)
-        plan, turns, owners = ready.plan, ready.begin.turns, self._members.owners(run.order.mapping)
-        ranks = run.ranks(turns.replicas) or {0: self._members.node}
+        plan, division, owners = ready.plan, ready.begin.division, self._members.owners(run.order.mapping)
+        ranks = run.ranks(division.replicas) or {0: self._members.node}
         requests, foreseen = None, self._members.foreseen_by(run.order)
-        if foreseen is not None and turns == Turns(self._samples, 0, foreseen.ranks):
-            requests = follows(plan.requests, ranks, foreseen.nodes, turns.replicas)
-        if turns.batch:
-            known = run.known(turns.replicas)
-            node_of_rank = np.array([known[rank] for rank in range(turns.replicas)])
-            rank_at = split_near(owners.of(plan.sample_of[turns.start :]), node_of_rank, turns.batch)
-            turns = replace(turns, rank_at=rank_at)
+        if foreseen is not None and division == Division(self._samples, 0, foreseen.ranks):
+            requests = follows(plan.requests, ranks, foreseen.nodes, division.replicas)
+        if division.batch:
+            known = run.known(division.replicas)
+            node_of_rank = np.array([known[rank] for rank in range(division.replicas)])
+            rank_at = split_near(owners.of(plan.sample_of[division.start :]), node_of_rank, division.batch)
+            division = replace(division, rank_at=rank_at)
         self._last_number += 1
         setting = Setting(owners, self.limits, self._peers.unreachable)
-        epoch = Epoch(plan, turns, self._last_number, setting, requests)
+        epoch = Epoch(plan, division, self._last_number, setting, requests)
         epoch.expect(ranks, run.fronts(key[1]), ready.read_of)
         begin = replace(ready.begin, whole=ready.begin.whole and ready.begin.times <= 1)
-        self.lives[key].starts(Live(epoch, Account(turns), begin))
+        self.lives[key].starts(Live(epoch, Account(division), begin))
         self.changes += 1
 
     def _begin_anew(self, key: Key, live: Live, begin: Beginning) -> None:
         """Ranks begin a live epoch: as it was read ahead, or anew."""
         self.changes += 1
         epoch, life = live.epoch, self.lives[key]
-        if not live.begun and begin.turns.same_as(epoch.turns):
+        if not live.begun and begin.division.same_as(epoch.division):
             run = self.runs[key[0]]
-            epoch.expect(run.ranks(epoch.turns.replicas), run.fronts(key[1]))
+            epoch.expect(run.ranks(epoch.division.replicas), run.fronts(key[1]))
             live.begins(begin.times)
             return
         self._residents.let_go(life.drops())

@@ -62,8 +62,8 @@ def late_draws(core: Core, chunk_size: int, node: int, now_s: float) -> Iterator
             draw.key[1],
             position,
             cause,
-            epoch.turns.rank_of(position),
-            epoch.turns.replicas,
+            epoch.division.rank_of(position),
+            epoch.division.replicas,
             int(places[at]) // chunk_size,
             int(owners[at]),
         )

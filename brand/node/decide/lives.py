@@ -80,7 +80,7 @@ class Live:
 
     def begins_at(self, start: int) -> None:
         """Ranks begin the epoch at a position. Where others began elsewhere, the account cannot be judged."""
-        self.begin = replace(self.begin, whole=self.begin.whole and start == self.epoch.turns.start)
+        self.begin = replace(self.begin, whole=self.begin.whole and start == self.epoch.division.start)
 
     def judge(self, conduct: Conduct, epoch: int) -> None:
         """Where training processes left out positions of the epoch, refuse their next draws."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from brand.errors import UsageError
 from brand.node.decide.account import Conduct
-from brand.node.decide.turns import Turns
+from brand.node.decide.division import Division
 from brand.node.wire.drawing import Begin
 from brand.protocol.order import Order
 
@@ -166,8 +166,8 @@ class Runs(UserDict[int, Run]):
 class Beginning:
     """How an epoch begins."""
 
-    turns: Turns
+    division: Division
     times: int
     """How often ranks have begun it; 0: it is read ahead, or a draw of a lost epoch has begun it."""
     whole: bool = True
-    """Whether this server sees all draws from `turns.start` on: ranks have begun there, and for the first time."""
+    """Whether this server sees all draws from `division.start` on: ranks have begun there, and for the first time."""

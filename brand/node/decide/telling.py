@@ -98,16 +98,16 @@ class Telling:
             return None
         begun = life.live.begin if life.live is not None else life.begin
         assert begun is not None
-        turns, number = begun.turns, 0 if life.live is None else life.live.epoch.number
-        here = tuple(sorted(rank for rank, at in run.ranks(turns.replicas).items() if at == self._node))
-        if not here or turns.start >= turns.samples:
+        division, number = begun.division, 0 if life.live is None else life.live.epoch.number
+        here = tuple(sorted(rank for rank, at in run.ranks(division.replicas).items() if at == self._node))
+        if not here or division.start >= division.samples:
             return None
         # An epoch that made room for others goes on at a later position (`Epochs.expect`). Other nodes must hear the
         # position at which its ranks have begun it.
         said = [begin.start for begin in run.begins(key[1]) if begin.node == self._node and begin.times == times]
-        start = min(said, default=turns.start)
+        start = min(said, default=division.start)
         largest = self._core.epochs.limits.largest_sent(self._node)
-        begin = Begin(start, turns.replicas, here, turns.batch, self._node, times, largest=largest)
+        begin = Begin(start, division.replicas, here, division.batch, self._node, times, largest=largest)
         return Drawing(run.name, run.turn, run.order, key[1], begin, number)
 
     # -- other nodes tell --------------------------------------------------------------------------------------------

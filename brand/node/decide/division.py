@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class Division:
     """Positions `start` to `samples` - 1, divided among ranks."""
 
     samples: int
@@ -37,10 +37,10 @@ class Turns:
             return (position - self.start) % self.replicas
         return int(self.rank_at[position - self.start])
 
-    def same_division(self, other: Turns) -> bool:
+    def same_division(self, other: Division) -> bool:
         """Whether both divide the positions among equally many ranks in the same way."""
         return (self.replicas, self.batch) == (other.replicas, other.batch)
 
-    def same_as(self, other: Turns) -> bool:
+    def same_as(self, other: Division) -> bool:
         """Whether both divide the positions in the same way, and begin at the same one."""
         return self.start == other.start and self.same_division(other)
