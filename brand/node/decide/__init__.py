@@ -15,7 +15,7 @@ progress       how far the ranks have drawn an epoch
 read_queue     which reads of an epoch have not started
 limits         which samples are held, or sent
 runs           trainings, and the ranks and nodes that draw in them
-turns          which rank draws which position
+division       which rank draws which position
 divisions      clients that ask which positions are theirs
 account        whether all positions were drawn
 late           which draws wait too long
