@@ -52,7 +52,7 @@ class ChunkFile(io.RawIOBase):
 
 
 def front_of(location: Location, number: int) -> Front:
-    """The front of the chunk file of this number, whatever number the front itself has.
+    """The front in the chunk file of this number. The front itself may have another number.
 
     Raises `FormatError`, OSError.
     """

@@ -16,7 +16,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Summary:
-    """Facts about a data set for people and for `--json`."""
+    """Facts about a data set, for readers and for `--json`."""
 
     path: str
     id: str

@@ -39,7 +39,7 @@ class ReadingHabit:
         return f"ReadingHabit({counted(self._jumps, 'jump')}, {counted(self._single, 'single draw')})"
 
     def note_draw(self, count: int, data_set: Any) -> None:
-        """One request has drawn so many samples."""
+        """One request has drawn `count` samples."""
         self._single = self._single + 1 if count == 1 else 0
         if self._single == ENOUGH_SINGLE and not _said[1]:
             _said[1] = 1
