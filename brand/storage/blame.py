@@ -1,6 +1,6 @@
 """A read has gone wrong: which file, chunk and sample is to blame, and which error says so?
 
-These functions make the errors; the caller, who found out, raises them.
+These functions make the errors; the caller raises them.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ELSEWHERE: Final = "Train over all nodes, where each serves its share to the ot
 
 
 def place_out_of_range(location: Location, sample: int, place: int, samples: int) -> LayoutError:
-    """The index puts a sample at a place that a data set of so many samples does not have."""
+    """The index puts a sample at a place that a data set of `samples` samples does not have."""
     path = location.local / PLACE_NAME
     what, expected = "a place out of range", f"< {samples}"
     return LayoutError(what, path=path, sample=sample, expected=expected, found=place, hint=_REINDEX)
 
 
 def halves_disagree(location: Location, sample: int, found: int) -> LayoutError:
-    """`place.npy` leads from a sample to a row of `samples.npy` that is of another one."""
+    """`place.npy` leads from a sample to a row of `samples.npy` that belongs to another sample."""
     what, path = "the two halves of the index disagree", location.local / PLACE_NAME
     return LayoutError(what, path=path, sample=sample, expected=sample, found=found, hint=_REINDEX)
 
@@ -60,7 +60,7 @@ def outside_its_chunk(location: Location, chunk: int, row: np.void, room: int) -
 
 
 def elsewhere(location: Location, share: Share, chunk: int, sample: int) -> ElsewhereError:
-    """A sample of another node's chunk: nothing is wrong with it, and this folder does not have it."""
+    """The sample is in another node's chunk: nothing is wrong with it, but this folder does not have it."""
     node = int(share.owners(np.array([chunk]))[0])
     what = f"it is in the share of node {node}, and this is the share of node {share.node}"
     return ElsewhereError(what, path=location.local, chunk=chunk, sample=sample, node=node, hint=_ELSEWHERE)
@@ -69,7 +69,7 @@ def elsewhere(location: Location, share: Share, chunk: int, sample: int) -> Else
 def unreadable(
     location: Location, reader: Reader, error: OSError, chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]
 ) -> FormatError:
-    """A read of these samples has failed: names the first of that chunk's samples that cannot be read alone either."""
+    """A read of these samples has failed. Names the first sample of the faulty chunk that cannot be read alone."""
     number = next(n for n in np.unique(chunks).tolist() if location.chunk_file(n) == error.filename)
     path, suspects = Path(error.filename), rows[chunks == number]
     if isinstance(error, FileNotFoundError):
@@ -81,7 +81,7 @@ def unreadable(
 
 
 def changed(location: Location, number: int, row: np.void, stored: memoryview) -> ChecksumError:
-    """The stored bytes of a sample are not those that were written."""
+    """The stored bytes of a sample have changed since they were written."""
     return ChecksumError(
         "the sample's bytes have changed",
         path=location.chunk_file(number),
@@ -94,13 +94,13 @@ def changed(location: Location, number: int, row: np.void, stored: memoryview) -
 
 
 def other_table(location: Location, number: int, sample: int) -> LayoutError:
-    """The index says of a sample what its chunk's own table does not."""
+    """The index and the chunk's own table differ about a sample."""
     what, path = "the index differs from the chunk's table", location.chunk_file(number)
     return LayoutError(what, path=path, chunk=number, sample=sample, hint=_REINDEX)
 
 
 def no_dictionary(location: Location, chunks: Sequence[int], error: ValueError) -> LayoutError:
-    """What these chunks have for a dictionary is none."""
+    """The dictionary of these chunks is no dictionary."""
     return LayoutError(str(error), path=location.chunk_file(chunks[0]), chunk=chunks[0])
 
 

@@ -48,16 +48,16 @@ class Catalogue:
 
     @cached_property
     def chunk_rows(self) -> NDArray[np.void]:
-        """File size and checksum of each chunk."""
+        """File size and checksum of each chunk, shape (chunks,)."""
         return open_array(self.path, CHUNKS_NAME, self.header).all()
 
     def chunk_path(self, number: int) -> Path:
-        """Where a chunk lies."""
+        """The path of a chunk's file."""
         return Path(self.location.chunk_file(number))
 
     @property
     def chunks_here(self) -> range:
-        """Numbers of the chunks that are in this folder: all of them, unless it is a share."""
+        """Numbers of the chunks in this folder: all of them, unless it is a share."""
         return range(self.header.chunks) if self.share is None else self.share.chunks
 
     def here(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
@@ -67,8 +67,8 @@ class Catalogue:
     def column(self, name: str) -> NDArray[Any]:
         """An `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes of memory a sample.
 
-        `brand verify` compares it with the samples; reading does not. Raises `SchemaError` for other fields,
-        `FormatError`.
+        `brand verify` compares the column with the samples; this method does not. Raises `SchemaError` for other
+        fields, `FormatError`.
         """
         codec = self.header.schema.codec(name)
         if codec not in ("int", "float"):
@@ -79,15 +79,15 @@ class Catalogue:
         return found
 
     def chunk_of(self, index: int) -> int:
-        """Number of the chunk that holds a sample. Raises what `places` does."""
+        """Number of the chunk that holds a sample. Raises the errors of `places`."""
         return int(self.places(np.array([index]))[0]) // self.header.chunk_size
 
     def places(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Where samples are stored. Raises `FormatError`; IndexError for an index that the data set does not have."""
+        """Places of samples. Raises `FormatError`; IndexError for an index that the data set does not have."""
         return self.locate(indices)[0]
 
     def locate(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """Places of samples, and their rows. Raises what `places` does."""
+        """Places of samples, and their rows of the index. Raises the errors of `places`."""
         places = self._place.take(indices).astype(np.int64)
         if len(places) and int(places.view(np.uint64).max()) >= len(self):
             worst = int(places.view(np.uint64).argmax())
@@ -107,7 +107,7 @@ class Catalogue:
         return self._rows.take(places)
 
     def indices(self, places: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Public indices of the samples at these places. Raises `FormatError`, also for an index that is no inverse."""
+        """Public indices of the samples at these places. Raises `FormatError`, also where `place.npy` disagrees."""
         found: NDArray[np.int64] = self._rows.take(places)["index"].astype(np.int64)
         wrong = np.flatnonzero(~self.are_at(found, places))
         if len(wrong):
@@ -115,7 +115,7 @@ class Catalogue:
         return found
 
     def are_at(self, indices: NDArray[np.int64], places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Which samples the index puts at these places; an index may be any number. Raises `FormatError`."""
+        """Which of `indices` the index puts at these places. They may be any numbers. Raises `FormatError`."""
         there = indices.view(np.uint64) < len(self)
         found: NDArray[np.bool_] = there & (self._place.take(np.where(there, indices, 0)) == places)
         return found

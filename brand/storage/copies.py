@@ -1,7 +1,7 @@
-"""How does a file come into another folder, whole or not at all, and without its bytes where that is possible?
+"""How does a file get into another folder, whole or not at all, and if possible without a copy of its bytes?
 
 A hard link is a second name for the same bytes: it takes no time and no space, and needs one file system. Otherwise the
-bytes are copied, which a file system that can share blocks (Btrfs, XFS) does without moving them.
+bytes are copied; a file system that can share blocks (Btrfs, XFS) does this without moving them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from brand.errors import UnreadableError
 from brand.formats.publish import publish_file
 
 Way = Literal["linked", "copied", "found"]
-"""What was done: a hard link, a copy, or nothing, as the file was there."""
+"""What was done: a hard link, a copy, or nothing, because the file was there."""
 
 WAYS: Final[tuple[Way, ...]] = ("linked", "copied", "found")
 
@@ -24,10 +24,11 @@ _copy_file_range: Final = getattr(os, "copy_file_range", None)
 
 
 def link_or_copy(source: Path, target: Path, spare: Path, *, copy: bool) -> Way:
-    """Give `target` the contents of `source`, by a hard link unless `copy`; a file of its size that is there stays.
+    """Give `target` the contents of `source`, by a hard link unless `copy`. A target of the right size stays as it is.
 
-    `spare` is a name on the target's file system for what is not finished. A copy is on the device when this returns; a
-    link is when its folder has been flushed. Raises OSError, and `UnreadableError` where not all of `source` came.
+    `spare` is a name on the target's file system for an unfinished file. A copy is on the device when this returns. A
+    link is on the device when the caller has flushed its folder. Raises OSError, and `UnreadableError` where `source`
+    cannot be read as a whole.
     """
     wanted = source.stat()
     with suppress(FileNotFoundError):
@@ -46,7 +47,7 @@ def link_or_copy(source: Path, target: Path, spare: Path, *, copy: bool) -> Way:
 
 
 def _linked(source: Path, spare: Path) -> bool:
-    """Make a hard link, or say that it cannot be: another file system, none that has links, not our file."""
+    """Make a hard link; False where that is impossible: another file system, no links there, or not our file."""
     try:
         os.link(source.resolve(), spare)  # a link to a symbolic link would be one
     except OSError:
@@ -55,13 +56,13 @@ def _linked(source: Path, spare: Path) -> bool:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """The bytes, by the kernel if it can (what it cannot do, it says), else through memory."""
+    """Copy the bytes, in the kernel where it can, else through memory."""
     try:
         reader = source.open("rb")
     except OSError as error:
         raise _unreadable(source, error) from error
     with reader, target.open("wb") as writer:
-        with suppress(OSError):  # what is really wrong is met again below, and known to be the source's or not
+        with suppress(OSError):  # a real fault comes again below, where it is known which file has it
             while _copy_file_range is not None and _copy_file_range(reader.fileno(), writer.fileno(), _STEP_BYTES):
                 pass
         while block := _read(reader, source):

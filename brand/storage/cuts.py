@@ -15,13 +15,13 @@ class Cut(NamedTuple):
     offsets: list[int]
     sizes: list[int]
     range_of: list[int]
-    """For each sample: the position of its range."""
+    """For each sample, the number of its range in the lists above."""
     starts: list[int]
-    """For each sample: where it begins in its range."""
+    """For each sample, where it begins in its range."""
 
 
 def cut_ranges(chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> Cut:
-    """One range for each run of samples that lie side by side in a chunk; a sample that is asked twice is read once.
+    """One range for each run of samples that lie side by side in a chunk. A sample that occurs twice is read once.
 
     Pure.
     """

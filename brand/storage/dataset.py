@@ -3,8 +3,8 @@
     indices -> places -> rows (`Catalogue`) -> ranges (`cut_ranges`, pure) -> bytes -> checksum
     -> the chunk's own table (`Tables`) -> record
 
-Reads have no side effect. One object may be used by several threads and across `fork`: each thread has its readers and
-decompressors. What a failed read raises is worked out in `blame`.
+Reads have no side effect. Several threads may use one object, also across `fork`: each thread has its own readers and
+decompressors. `blame` makes the errors of failed reads.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class StoredDataSet(Catalogue):
         return self.samples(np.array([index]), RecordDecoder(self.header.schema))[0]
 
     def samples(self, indices: NDArray[np.integer[Any]], decode: RecordDecoder) -> list[dict[str, Any]]:
-        """The samples with these indices (each 0 <= i < len), in that order, as `decode` makes them.
+        """The samples with these indices (each 0 <= i < len), in this order, decoded by `decode`.
 
-        Raises `FormatError`, and `ElsewhereError` where one is in the share of another node.
+        Raises `FormatError`, and `ElsewhereError` where a sample is in the share of another node.
         """
         return self.decoded(self._stored(indices), decode) if len(indices) else []
 
     def decoded(self, stored: Stored, decode: RecordDecoder) -> list[dict[str, Any]]:
-        """Samples that were checked, as `decode` makes them. Raises `FormatError`."""
+        """Checked samples, decoded by `decode`. Raises `FormatError`."""
         columns = self.columns(stored, decode)
         if not columns:
             return [{} for _ in range(len(stored))]
@@ -65,7 +65,7 @@ class StoredDataSet(Catalogue):
         return [dict(zip(decode.names, values, strict=True)) for values in zip(*lists, strict=True)]
 
     def columns(self, stored: Stored, decode: RecordDecoder) -> list[NDArray[Any] | list[Any]]:
-        """The fields that `decode` makes of samples that were checked: numbers as arrays, others as lists.
+        """The fields of checked samples, decoded by `decode`: numbers as arrays, other fields as lists.
 
         Raises `FormatError`.
         """
@@ -81,7 +81,7 @@ class StoredDataSet(Catalogue):
             raise
 
     def stored_bytes(self, places: NDArray[np.integer[Any]]) -> list[bytes | None]:
-        """The samples at these places as they are stored, checked; None for each that cannot be read."""
+        """The stored bytes of the samples at these places, checked; None for a sample that cannot be read."""
         try:
             stored = self._stored(self.indices(places))
             return [bytes(stored.view(number)) for number in range(len(places))]
@@ -91,22 +91,22 @@ class StoredDataSet(Catalogue):
         return [found for place in places for found in self.stored_bytes(np.array([place]))]
 
     def decode_error(self, what: str, index: int, hint: str = "") -> DecodeError:
-        """An error about a sample whose bytes are right and still do not decode."""
+        """The error for a sample whose bytes are right and still do not decode."""
         return blame.not_decoded(self.location, self.chunk_of(index), index, what, hint)
 
     def open_chunk(self, number: int) -> Front:
-        """Read and check a chunk's front, and that it is the one that the index knows. Raises `FormatError`."""
+        """Read a chunk's front, and check that it is whole and the one that the index knows. Raises `FormatError`."""
         return open_chunk(self.location, number, self.manifest, self.chunk_rows[number])
 
     def check_file_size(self, number: int) -> None:
-        """Has a chunk's file the size that the index says? Reads nothing. Raises `FormatError`."""
+        """Check that a chunk's file has the size that the index says. Reads nothing. Raises `FormatError`."""
         if file_size(self.location, number) != int(self.chunk_rows["file_size"][number]):
-            self.open_chunk(number)  # raises the error that tells which of the two is wrong
+            self.open_chunk(number)  # raises the error that says which of the two is wrong
 
     def check_tables(self, places: NDArray[np.int64], *, close: bool = False) -> None:
-        """Are the rows of the index for these places those of their chunks' own tables? Looks once at each.
+        """Check that the rows of the index for these places agree with their chunks' own tables, once for each row.
 
-        `close`: keep no chunk open after it. Raises `FormatError` where they are not.
+        `close`: keep no chunk open afterwards. Raises `FormatError` where they differ.
         """
         differing = self._tables.differing(places, self._tools.reader)
         if close:
@@ -118,7 +118,7 @@ class StoredDataSet(Catalogue):
             raise blame.other_table(self.location, number, sample)
 
     def _stored(self, indices: NDArray[np.integer[Any]]) -> Stored:
-        """Checked samples, which lie in this thread's scratch memory until its next read."""
+        """Read samples and check them. They lie in this thread's scratch memory until its next read."""
         places, rows = self.locate(indices)
         chunks = places // self.header.chunk_size
         self._check_rows(chunks, rows)
@@ -131,10 +131,10 @@ class StoredDataSet(Catalogue):
         return stored
 
     def _check_rows(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> None:
-        """Each sample must be in a chunk that is here.
+        """Check that each sample is in a chunk of this folder, and that its range lies inside the chunk.
 
-        No allocation by an unchecked length: each range must lie inside its chunk as the index knows it, and a chunk
-        have the size that the index says where much is about to be allocated.
+        No allocation relies on an unchecked length: before a large one, each chunk's file must have the size that the
+        index says. Raises `FormatError`, `ElsewhereError`.
         """
         if self.share is not None and not (here := self.share.here(chunks)).all():
             position = int(np.flatnonzero(~here)[0])
@@ -149,7 +149,7 @@ class StoredDataSet(Catalogue):
             raise blame.outside_its_chunk(self.location, int(chunks[position]), rows[position], int(room[position]))
 
     def _read(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """This thread's scratch memory, with the stored bytes of each row, and where they begin."""
+        """This thread's scratch memory with the stored bytes of each row, and where the bytes of each row begin."""
         cut = cut_ranges(chunks, rows)
         ends = np.cumsum(cut.sizes, dtype=np.int64)
         begins = ends - cut.sizes
@@ -163,7 +163,7 @@ class StoredDataSet(Catalogue):
         return np.frombuffer(scratch, np.uint8), begins[cut.range_of] + cut.starts
 
     def _check_front(self, number: int, sample: int) -> None:
-        """Raise the error of a chunk's front, if it has one, about a sample that is not as the index says."""
+        """A sample is not as the index says: raise the error of its chunk's front, if the front has one."""
         try:
             self.open_chunk(number)
         except FormatError as error:
@@ -171,7 +171,7 @@ class StoredDataSet(Catalogue):
 
     @property
     def _decompressor(self) -> Decompressor:
-        """This thread's. Raises `FormatError`."""
+        """This thread's decompressor. Raises `FormatError`."""
         try:
             return self._tools.decompressor(partial(_dictionary_of, self))
         except ValueError as error:
@@ -179,7 +179,7 @@ class StoredDataSet(Catalogue):
 
 
 def _dictionary_of(data: StoredDataSet) -> bytes:
-    """The compression dictionary: every chunk has it, so a damaged one is no reason to go without."""
+    """The compression dictionary. Every chunk has it, so where one chunk is damaged, others are tried."""
     if not data.manifest.dictionary_size:
         return b""
     *others, last = data.chunks_here[:_DICTIONARY_TRIES]
@@ -192,7 +192,7 @@ def _dictionary_of(data: StoredDataSet) -> bytes:
 
 
 class _Tools(threading.local):
-    """What each thread reads with: made anew in each that comes."""
+    """The tools with which a thread reads: each thread gets its own."""
 
     def __init__(self, location: Location) -> None:
         self.reader = location.reader()
@@ -200,15 +200,15 @@ class _Tools(threading.local):
         self._memory = memoryview(bytearray())
 
     def decompressor(self, dictionary: Callable[[], bytes]) -> Decompressor:
-        """The same each time; asks for the dictionary once. Raises ValueError where it is none."""
+        """The thread's decompressor. Calls `dictionary` once. Raises ValueError where its result is no dictionary."""
         if self._decompressor is None:
             self._decompressor = Decompressor(dictionary())
         return self._decompressor
 
     def scratch(self, size: int) -> memoryview:
-        """Memory to read into.
+        """At least `size` bytes of memory to read into.
 
-        It is used again, up to `SCRATCH_BYTES`, as fresh pages cost more than the read itself.
+        Memory of up to `SCRATCH_BYTES` is used again, because fresh pages cost more than the read itself.
         """
         if size > SCRATCH_BYTES:
             return memoryview(bytearray(size))

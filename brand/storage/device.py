@@ -3,8 +3,8 @@
     path -> id of its mount (/proc/self/fdinfo) -> its line of /proc/self/mountinfo -> file system and source -> name
 
 The name is the same after a reboot, for every folder of the storage, bind mount and subvolume: `ext4 on /dev/sda1`,
-`nfs4 on server:/export`. A source that names nothing (`overlay`, a virtiofs tag) is told apart by where it is mounted.
-Reading the lines is pure (`parse_mounts`, `find_mount`, `device_name`).
+`nfs4 on server:/export`. Where a source names nothing (`overlay`, a virtiofs tag), its mount point tells it apart. The
+functions that read the lines are pure (`parse_mounts`, `find_mount`, `device_name`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOUNT_ID: Final = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
 class Mount(NamedTuple):
-    """What a line of mountinfo tells about one mount."""
+    """What a line of mountinfo says of one mount."""
 
     number: int
     root: str
@@ -50,9 +50,9 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def find_mount(mounts: Sequence[Mount], path: str, number: int | None = None) -> Mount | None:
-    """The mount with this number; where it is not known, the last of those that lie deepest above `path`. Pure.
+    """The mount with this number; where the number is unknown, the deepest mount above `path`, and the last of equals.
 
-    `path` is absolute and without links.
+    `path` is absolute and without links. Pure.
     """
     named = [mount for mount in mounts if mount.number == number]
     above = named or [m for m in mounts if path == m.point or path.startswith(m.point.rstrip("/") + "/")]
@@ -60,13 +60,13 @@ def find_mount(mounts: Sequence[Mount], path: str, number: int | None = None) ->
 
 
 def device_name(mount: Mount) -> str:
-    """The storage in plain words, the same for all mounts of it. Pure."""
+    """The name of the storage, the same for all its mounts. Pure."""
     names_it = "/" in mount.source or ":" in mount.source
     return f"{mount.type} on {mount.source}" + ("" if names_it else f" at {mount.point}")
 
 
 def mount_of(path: str | Path) -> Mount:
-    """The mount that a file or folder lies on. Raises `StorageError` where there is no such path, `BrandError`."""
+    """The mount that a file or folder lies on. Raises `StorageError` where the path does not exist, `BrandError`."""
     with storage_errors(Path(path), "cannot look at"):
         real = os.path.realpath(path, strict=True)
     try:
@@ -80,7 +80,7 @@ def mount_of(path: str | Path) -> Mount:
 
 
 def _mount_number(path: str) -> int | None:
-    """The mount's id as the kernel knows it, which is right also where one mount hides another."""
+    """The mount's id as the kernel knows it. It is right even where one mount hides another."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
@@ -93,7 +93,7 @@ def _mount_number(path: str) -> int | None:
 
 
 def _text(path: str) -> str:
-    """A file of /proc; names in it may hold bytes that are no UTF-8."""
+    """The text of a file of /proc. Names in it may hold bytes that are no UTF-8."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return file.read()
 

@@ -1,9 +1,9 @@
 """Many small or large ranges of many numbered files: how are they read with few open files and, when cold, all at once?
 
-`RangeReader.read_into` first asks for each range with RWF_NOWAIT: what the page cache holds costs one system call. The
-ranges that would wait are then all announced to the kernel (POSIX_FADV_WILLNEED), so that the device sees a deep queue
-from one thread, and read one after the other. Bytes go straight into the caller's buffers. Open descriptors are kept,
-least recently used first out. Not thread-safe: one a thread.
+`RangeReader.read_into` first asks for each range with RWF_NOWAIT, so a range in the page cache costs one system call.
+Then it announces all other ranges to the kernel (POSIX_FADV_WILLNEED), so that the device sees a deep queue from one
+thread, and reads them one after the other. Bytes go straight into the caller's buffers. Descriptors stay open; the
+least recently used one is closed first. Not thread-safe: each thread has its own reader.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ PathOf = Callable[[int], str]
 """The path of a numbered file."""
 
 OPEN_FILES: Final = 256
-"""Descriptors kept open: a quarter of the usual limit."""
+"""Most descriptors that stay open: a quarter of the usual limit."""
 USUAL_LIMIT: Final = 1024
-"""Descriptors that a process may have; where it is fewer (`ulimit -n`), fewer are kept open."""
+"""Descriptors that a process may usually have. Where the limit is lower (`ulimit -n`), fewer stay open."""
 
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
 
 
 def most_open(most: int) -> int:
-    """How many descriptors may be kept open where the usual limit would allow `most`."""
+    """How many descriptors may stay open where the usual limit would allow `most`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if limit == resource.RLIM_INFINITY else max(1, most * min(limit, USUAL_LIMIT) // USUAL_LIMIT)
 
 
 def no_descriptor_left(error: OSError) -> str:
-    """What to say of an error that is the limit of open files; empty for any other."""
+    """The message for an error that comes from the limit of open files; empty for any other error."""
     if error.errno != errno.EMFILE:
         return ""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -48,7 +48,7 @@ class Reader(Protocol):
     """Fills buffers from ranges of numbered files, for one thread."""
 
     def read_into(self, ranges: Sequence[Range]) -> None:
-        """Fill each range's buffer; past the end of a file with zeros, which is the caller's to judge.
+        """Fill each range's buffer, past the end of a file with zeros. The caller judges whether zeros are right.
 
         Raises OSError, whose `filename` is the file's name (FileNotFoundError for a missing file).
         """
@@ -58,9 +58,9 @@ class Reader(Protocol):
 
 
 class OpenFiles:
-    """Descriptors of files that are read, `most` of them at the usual limit of open files.
+    """Descriptors of files that are read, at most `most` of them at the usual limit of open files.
 
-    The least recently used is closed first.
+    The least recently used one is closed first.
     """
 
     def __init__(self, most: int, path_of: PathOf, flags: int = 0) -> None:
@@ -69,7 +69,7 @@ class OpenFiles:
         self._open: OrderedDict[int, int] = OrderedDict()
 
     def descriptor(self, number: int) -> int:
-        """A descriptor of a file, valid until other files are asked for. Raises OSError."""
+        """A descriptor of a file, valid until the next call. Raises OSError."""
         descriptor = self._open.get(number)
         if descriptor is None:
             descriptor = self._opened(self.path_of(number))
@@ -81,7 +81,7 @@ class OpenFiles:
         return descriptor
 
     def _opened(self, path: str) -> int:
-        """A new descriptor; where the process may have no more, in place of those that are open here."""
+        """Open a file. Where the process may have no more descriptors, close all other files of this object first."""
         try:
             return os.open(path, self._flags)
         except OSError as error:
@@ -95,7 +95,7 @@ class OpenFiles:
             raise (OSError(error.errno, why, path) if why else error) from None
 
     def close(self) -> None:
-        """Close every file. More may be asked for."""
+        """Close every file. The object may be used again."""
         while self._open:
             os.close(self._open.popitem()[1])
 
@@ -121,7 +121,7 @@ class RangeReader:
             try:
                 _fill(self._files.descriptor(number), offset, buffer)
             except OSError as error:
-                error.filename = self._files.path_of(number)  # a read knows its descriptor only
+                error.filename = self._files.path_of(number)  # the error of a read knows only the descriptor
                 raise
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class RangeReader:
         self._files.close()
 
     def _filled_from_cache(self, wanted: Range) -> bool:
-        """Whether the page cache held all of the range."""
+        """Fill a range from the page cache. Returns whether the cache held all of it."""
         if not self._nowait:
             return False
         number, offset, buffer = wanted
@@ -144,7 +144,7 @@ class RangeReader:
 
 
 def _fill(descriptor: int, offset: int, buffer: memoryview) -> None:
-    """Read until the buffer is full or the file ends; what is not read becomes zeros, never what was there before."""
+    """Read until the buffer is full or the file ends. The rest of the buffer becomes zeros, never older bytes."""
     done = 0
     while done < len(buffer):
         count = os.preadv(descriptor, (buffer[done:],), offset + done)

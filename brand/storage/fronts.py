@@ -1,4 +1,4 @@
-"""The front of a chunk on storage: read, checked, and known to be the one that is meant."""
+"""The front of a chunk on storage: how is it read and checked, and is it the right one?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ChunkFile(io.RawIOBase):
-    """A chunk as a file, which reads no more than it is asked for. Raises OSError."""
+    """A chunk as a file that reads no more than its caller asks for. Raises OSError."""
 
     def __init__(self, location: Location, number: int) -> None:
         self._reader = location.reader()
@@ -39,7 +39,7 @@ class ChunkFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Read what there is, up to the size of the buffer."""
+        """Read up to the size of the buffer, or to the end of the file."""
         part = memoryview(buffer)[: max(0, self._size - self._at)]
         self._reader.read_into([(self._number, self._at, part)])
         self._at += len(part)
@@ -52,13 +52,16 @@ class ChunkFile(io.RawIOBase):
 
 
 def front_of(location: Location, number: int) -> Front:
-    """The front of the chunk under this number, whatever its own. Raises `FormatError`, OSError."""
+    """The front in the chunk file of this number. The front itself may have another number.
+
+    Raises `FormatError`, OSError.
+    """
     with ChunkFile(location, number) as file:
         return read_front(cast(BinaryIO, file), Path(location.chunk_file(number)), number)
 
 
 def open_front(location: Location, number: int) -> Front:
-    """Read and check a chunk's front, and its number. Raises a `FormatError` that names what is wrong."""
+    """Read and check a chunk's front and its number. Raises a `FormatError` that names what is wrong."""
     path = location.chunk_file(number)
     try:
         front = front_of(location, number)
@@ -73,9 +76,10 @@ def open_front(location: Location, number: int) -> Front:
 
 
 def open_chunk(location: Location, number: int, manifest: Manifest, known: np.void | None) -> Front:
-    """Read and check a chunk's front, and that it is chunk `number` of this data set; `known` is its row in the index.
+    """Read and check a chunk's front, and that it is chunk `number` of this data set.
 
-    Raises a `FormatError` that names what is wrong.
+    `known` is the chunk's row in the index; None: the index cannot be read. Raises a `FormatError` that names what is
+    wrong.
     """
     front, path = open_front(location, number), location.chunk_file(number)
     preamble = front.preamble
@@ -105,7 +109,7 @@ def open_chunk(location: Location, number: int, manifest: Manifest, known: np.vo
 
 
 def file_size(location: Location, number: int) -> int:
-    """Size of a chunk's file. Raises `FormatError` where there is none."""
+    """Size of a chunk's file in bytes. Raises `FormatError` where the file is missing or cannot be read."""
     try:
         return location.chunk_bytes(number)
     except FileNotFoundError:
@@ -116,6 +120,6 @@ def file_size(location: Location, number: int) -> int:
 
 
 def missing_chunk(path: str, number: int, sample: int | None = None) -> MissingFileError:
-    """The error for a chunk that is not there."""
+    """The error for a missing chunk."""
     hint = "Copy it again or convert again"
     return MissingFileError("the chunk is missing", path=path, chunk=number, sample=sample, hint=hint)

@@ -1,7 +1,7 @@
 """Where does a data set lie, and what reads its chunks there?
 
-All bytes of chunks come through a `Location`: stripes, exact reads, what other nodes ask for, tables and dictionaries.
-Manifest, share file and index are read from local files, which a `Folder` has and any other location copies first.
+All bytes of chunks come through a `Location`: stripes, exact reads, samples for other nodes, tables and dictionaries.
+Manifest, share file and index are read from local files. A `Folder` has them; any other location first copies them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from brand.storage.vectored import CopiedReads, DirectFiles, LocalFiles, VectorR
 
 
 class Location(Protocol):
-    """Where a data set lies: picklable, and of use to any number of threads, as each makes readers of its own."""
+    """Where a data set lies. Picklable. Any number of threads may use it, because each makes its own readers."""
 
     @property
     def local(self) -> Path:
-        """Folder of this machine with the manifest, the share file and the index, or with copies of them."""
+        """Folder of this machine that has the manifest, the share file and the index, or copies of them."""
 
     def chunk_file(self, number: int) -> str:
         """A chunk's name for messages: its path, or its address."""
@@ -30,10 +30,10 @@ class Location(Protocol):
         """Size of a chunk's file in bytes. Raises OSError (FileNotFoundError for a missing chunk)."""
 
     def reader(self) -> Reader:
-        """What one thread reads ranges of chunks with."""
+        """A new reader of ranges of chunks, for one thread."""
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader | None:
-        """What one thread reads large ranges of chunks with; None where this location has only `reader`.
+        """A new reader of large ranges of chunks, for one thread; None where this location has only `reader`.
 
         `page_cache`: the page cache of this machine can hold all chunks. Raises OSError.
         """
@@ -67,10 +67,10 @@ Where = str | os.PathLike[str] | Location
 
 
 def located(where: Where) -> Location:
-    """The location of a data set; a path stays right when the working folder changes."""
+    """The location of a data set. A path becomes absolute, so it stays right when the working folder changes."""
     return Folder(Path(where).absolute()) if isinstance(where, str | os.PathLike) else where
 
 
 def vector_reader(location: Location, *, page_cache: bool) -> VectorReader:
-    """A location's own, or one that copies what its `reader` brings. Raises OSError."""
+    """A location's own vector reader, or one that copies the bytes of its `reader`. Raises OSError."""
     return location.vector_reader(page_cache=page_cache) or CopiedReads(location.reader())

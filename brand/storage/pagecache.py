@@ -1,7 +1,7 @@
 """Does the page cache hold a part of a file, and will it let go of it?
 
-Asked by mincore(2) on a mapping, which reads nothing. A read with RWF_NOWAIT would be an answer too, but it starts to
-read what is not there. Linux tells only who may write the file or owns it; others are told "unknown".
+mincore(2) on a mapping answers this and reads nothing. A read with RWF_NOWAIT would answer it, too, but it would start
+to read what is not there. Linux answers only a process that may write the file or owns it; for others it is unknown.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class CachedFile:
         self._pages = _mapped(descriptor)
 
     def drop(self) -> None:
-        """Ask the kernel to forget all of the file that no one uses and that is on the storage."""
+        """Ask the kernel to forget all pages of the file that are not in use and that are on the storage."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def drop_written(self) -> None:
-        """The same, for a file that was written just now and is not all on the storage yet."""
-        with suppress(OSError):  # not every file system lets a reader do this; then it stays cached
+        """Flush and drop a file that was written just now and is not all on the storage yet."""
+        with suppress(OSError):  # some file systems do not let a reader do this; then the file stays cached
             os.fdatasync(self._descriptor)
         self.drop()
 
     def holds(self, offset: int, size: int) -> bool | None:
-        """Whether any page of this range (inside the file) is in memory; None where the kernel does not tell."""
+        """Whether any page of this range (inside the file) is in memory; None where the kernel does not say."""
         if self._pages is None:
             return None
         start = offset - offset % mmap.PAGESIZE
@@ -46,7 +46,7 @@ class CachedFile:
 
 
 def _mapped(descriptor: int) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-    """The file as memory that is never touched, where the kernel tells this process about its pages."""
+    """The file mapped as memory that is never touched; None where the kernel says nothing about its pages."""
     try:
         told = os.geteuid() in (0, os.fstat(descriptor).st_uid) or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
         return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), np.uint8) if told else None

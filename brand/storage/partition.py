@@ -1,8 +1,8 @@
-"""A data set divided over the disks of several nodes: a folder for each, with the index and its run of the chunks.
+"""A data set divided over the disks of several nodes: each node gets a folder with the index and its run of chunks.
 
-`share.json` comes first and the manifest last, so a share that is not finished is known as one, reads as no data set,
-and is gone on with by the same call. `.brand-partition` in it holds what is being copied and a lock that keeps two
-partitions apart; it ends with its process.
+`share.json` is written first and the manifest last. So an unfinished share is known as one, does not open as a data
+set, and the same call finishes it. Its folder `.brand-partition` holds the file that is being copied, and a lock that
+keeps two partitions apart; the lock ends with its process.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Divided:
     share: Share
     samples: int
     bytes: int
-    """Bytes of its chunks."""
+    """Bytes of the share's chunks."""
     ways: Counter[Way]
-    """How many chunks were linked, copied, and found there."""
+    """How many chunks were linked, were copied, and were already there."""
 
 
 def partition(
@@ -54,14 +54,15 @@ def partition(
 ) -> list[Divided]:
     """Write the share of node `k` to `outs[k]`; `owners` is the node of each chunk, ascending, shape (chunks,).
 
-    Owners change between groups of `group_chunks` chunks only. Files are hard links where that is possible, unless
-    `copy`. What an earlier call of the same kind has made is kept. `on_chunk(done, of, bytes copied)` tells progress.
+    Owners change only between groups of `group_chunks` chunks. Files are hard links where that is possible, unless
+    `copy`. Files of an earlier call with the same arguments are kept. `on_chunk(done, of, bytes copied)` tells
+    progress.
 
     Raises:
-        UsageError: This is a share itself, there are more nodes than groups, or a folder is in another one.
+        UsageError: The data set is a share itself, there are more nodes than groups, or a folder is in another one.
         TargetExistsError: A folder holds something else; nothing has been written then.
-        FormatError: The data set lacks a file, or one is damaged.
-        StorageError: The storage refused; the same call goes on.
+        FormatError: The data set lacks a file, or a file is damaged.
+        StorageError: The storage refused; the same call goes on where this one ended.
     """
     data_set = StoredDataSet(path)
     shares = _shares(path, data_set, len(outs), owners, group_chunks)
@@ -88,7 +89,7 @@ def partition(
 def _shares(
     path: Path, data_set: StoredDataSet, nodes: int, owners: NDArray[np.integer[Any]], group_chunks: int
 ) -> list[Share]:
-    """What each node gets."""
+    """The share of each node. Raises `UsageError`."""
     if (share := data_set.share) is not None:
         raise UsageError(
             f"{path} is share {share.node} of {share.nodes} of a data set already. Partition the undivided one"
@@ -106,7 +107,7 @@ def _shares(
 
 
 def _check_apart(path: Path, outs: Sequence[Path]) -> None:
-    """Raise `UsageError` where a share's folder is another's, or one is inside of another or of the data set."""
+    """Raise `UsageError` where two shares have one folder, or a folder is inside another one or the data set."""
     known: dict[Path, Path] = {}
     for out in outs:
         if (place := Path(os.path.realpath(out))) in known:
@@ -140,7 +141,7 @@ def _check_target(out: Path, description: bytes) -> None:
 
 @contextmanager
 def _claimed(out: Path, description: bytes) -> Iterator[Path]:
-    """The work folder of a share, for this process alone; gone when all went well."""
+    """The work folder of a share, for this process alone. It is removed when all went well."""
     work = out / SHARE_WORK_NAME
     work.mkdir(parents=True, exist_ok=True)
     lock = os.open(work / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -149,7 +150,7 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise TargetExistsError(f"{out}: another partition is writing there right now") from None
-        if not work.exists():  # it was another's, who has removed it meanwhile
+        if not work.exists():  # another process had it, and has removed it meanwhile
             raise TargetExistsError(f"{out}: another partition ended there just now. Run the command again")
         _check_target(out, description)
         (work / "share").write_bytes(description)  # a half-written file beside it would make the folder look taken
@@ -164,7 +165,7 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
 def _fill(
     data_set: StoredDataSet, out: Path, share: Share, spare: Path, *, copy: bool, count: Callable[[int], None]
 ) -> Divided:
-    """All files of a share, its manifest last."""
+    """Write all files of a share, its manifest last."""
     ways: Counter[Way] = Counter()
     names = [*data_set.manifest.files, *data_set.manifest.companions]
     folders = {out / "chunks", *((out / name).parent for name in names)}

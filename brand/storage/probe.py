@@ -1,11 +1,11 @@
-"""How fast does a storage answer reads of each size, so many at a time? Measured on the files that lie there.
+"""How fast does a storage answer reads, by their size and the number in flight? Measured on the files that lie there.
 
     files below a path -> visits (`ranges`) -> out of the page cache -> read -> bandwidth
 
-A read is announced (POSIX_FADV_WILLNEED), done into memory that is there, and dropped from the page cache; so many
-threads do so many at a time. The clock of a visit starts when all its threads do. What a storage with a limit lets
-through at once in the beginning does not count (`bandwidth`). The figure of a cell is the median of its visits. Linux
-only.
+A thread announces a read (POSIX_FADV_WILLNEED), reads into memory that it has touched before, and drops the bytes from
+the page cache. There is one thread for each read in flight. The clock of a visit starts when all its threads do. A
+burst that a storage with a limit allows at the beginning does not count (`bandwidth`). The figure of a cell is the
+median of its visits. Linux only.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ DEPTHS: Final = (1, 2, 4, 8, 16)
 """Reads in flight."""
 SECONDS: Final = 10.0
 LARGE: Final = 1 << 20
-"""Reads of this size are needed to know the sequential bandwidth."""
+"""Reads of at least this size are needed to know the sequential bandwidth."""
 LEAST_BYTES: Final = 64 << 20
-"""Less than this in all says nothing about a storage."""
+"""Files that are smaller in all say nothing about a storage."""
 
 _MOST_FILES: Final = 256
 _MOST_ENTRIES: Final = 20_000
 _WALK_S: Final = 2.0
 _STEADY_S: Final = 0.4
-"""A visit that takes so long is steady whatever the storage does: a limit is met ten times a second or more often."""
+"""A visit that takes so long is steady on any storage: one with a limit applies it at least ten times a second."""
 _HALVES: Final = (1 / 4, 5 / 8)
 
 Report = Callable[[float, float, int], None]
@@ -56,7 +56,7 @@ Report = Callable[[float, float, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A profile, and what it was made from."""
+    """A profile, and facts about its measurement."""
 
     profile: Profile
     seconds: float
@@ -64,24 +64,24 @@ class Measurement:
     file_bytes: int
     """Size of the files that were read from. Where `read_bytes` is more, parts were read several times."""
     cached_bytes: int
-    """Left out, because the page cache would not let go of them."""
+    """Bytes that were left out, because the page cache did not let go of them."""
 
 
 def measure(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Profile:
     """Measure the storage below `path`: a data set, a folder with large files, or a large file.
 
-    Takes about `seconds`, some 32 MiB of memory, and drops the files that it reads from the page cache.
+    Takes about `seconds` and some 32 MiB of memory, and drops the files that it reads from the page cache.
 
     Raises:
-        UsageError: the files are too few or too small.
-        StorageError: there are none, they cannot be read, or they lie in memory.
-        BrandError: this is not Linux.
+        UsageError: The files are too few or too small.
+        StorageError: There are no files, they cannot be read, or they lie in memory.
+        BrandError: This is not Linux.
     """
     return take_measurement(path, seconds=seconds, report=report).profile
 
 
 def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Measurement:
-    """What `measure` does, with all that is known about it."""
+    """Measure as `measure` does, and return all facts about the measurement. Raises the errors of `measure`."""
     if not hasattr(os, "posix_fadvise") or not hasattr(os, "preadv"):
         raise BrandError("measuring a storage works on Linux only")
     mount = mount_of(path)
@@ -108,7 +108,7 @@ def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Repo
 
 
 def _run(probe: _Probe, sizes: Sequence[int], cells: Sequence[Cell]) -> None:
-    """Visit half of the cells in the time there is, and more of them as long as each gets enough of what is left."""
+    """Visit half of the cells, and then more of them as long as the time left is enough for each."""
     order = rounds(cells)
     visits = layouts(sizes, [cell for cells in order for cell in cells], random.Random())
     each = 0.0
@@ -136,7 +136,7 @@ class _Probe:
         self.bytes = self.cached = 0
 
     def gone(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start of the measurement."""
         return time.perf_counter() - self._began
 
     def left(self) -> float:
@@ -148,12 +148,12 @@ class _Probe:
         return median(self._speeds[cell]) if cell in self._speeds else 0.0
 
     def finish(self) -> None:
-        """Report the end."""
+        """Report the end of the measurement."""
         now = self.gone()
         self._report(now, now, self.bytes)
 
     def visit(self, cell: Cell, ranges: Sequence[Range], limit_s: float) -> None:
-        """Read cold ranges for about `limit_s` at the most; none where too little time is left for the fewest reads."""
+        """Read cold ranges for about `limit_s` at most. Reads nothing where time is too short for the fewest reads."""
         fastest = max((speed for speeds in self._speeds.values() for speed in speeds), default=0.0)
         if fastest and cell.size * cell.least > fastest * self.left():
             return
@@ -167,7 +167,7 @@ class _Probe:
         self._report(self.gone(), self._seconds, self.bytes)
 
     def _cold(self, ranges: Sequence[Range]) -> list[Range]:
-        """Those ranges that are not in the page cache after their files were dropped from it."""
+        """The ranges that are not in the page cache after their files were dropped from it."""
         for file in {piece.file for piece in ranges}:
             self._cached[file].drop()
         for file in {piece.file for piece in ranges if self._is_cached(piece)}:
@@ -178,7 +178,7 @@ class _Probe:
         return bool(self._cached[piece.file].holds(piece.offset, piece.size))
 
     def _read_all(self, cell: Cell, ranges: Sequence[Range], limit_s: float) -> list[float]:
-        """Read with `cell.depth` threads; returns when each read was done, in seconds from the start of all."""
+        """Read with `cell.depth` threads. Returns when each read was done, in seconds since all threads started."""
         todo = deque(ranges)
         started = 0.0
         barrier = Barrier(cell.depth, action=lambda: begin(time.perf_counter()))
@@ -204,15 +204,16 @@ class _Probe:
             try:
                 return sorted(moment for done in threads.map(work, range(cell.depth)) for moment in done)
             finally:
-                todo.clear()  # after an error or Ctrl-C the others end soon
+                todo.clear()  # after an error or Ctrl-C the other threads end soon
 
 
 def bandwidth(done: Sequence[float], size: int) -> float:
     """Bytes/s of a visit from the moments (s) when its reads of `size` bytes were done, rising. Pure.
 
     A storage with a limit lets a burst through at once, and then a step every so often. So the first quarter of the
-    time does not count, the rest is halved, and the reads are counted from the one after the longest pause of the first
-    half to the one after the longest pause of the second half: whole steps. Where there are none: all over the time.
+    time does not count, and the rest is halved. The reads are counted from the one after the longest pause of the first
+    half to the one after the longest pause of the second half: these are whole steps. Where the first half has no read,
+    all reads and all the time count.
     """
     begin, middle = (bisect_left(done, share * done[-1]) for share in _HALVES)
     if begin == middle:
@@ -235,7 +236,7 @@ def _read(descriptor: int, offset: int, buffer: memoryview) -> None:
 
 
 def _open_files(path: Path, stack: ExitStack) -> Iterator[tuple[int, int]]:
-    """Descriptor and usable size of the largest files below `path`; of a data set, of its chunks."""
+    """Descriptor and usable size of the largest files below `path`; where `path` is a data set, of its chunks."""
     found = [(path.stat().st_size, path)] if path.is_file() else list(_walk(path))
     random.shuffle(found)
     for _, file in sorted(found, key=lambda item: -item[0])[:_MOST_FILES]:
@@ -278,4 +279,4 @@ def _too_small(path: str | Path, sizes: Sequence[int]) -> str:
 
 
 def _silent(*_: float) -> None:
-    """Tell nobody."""
+    """Report nothing."""

@@ -5,9 +5,9 @@
                    -> the smallest read that reaches 90 % of the sequential bandwidth (`stripe_bytes`)
                    -> samples (`stripe_length`)
 
-All of it pure. One file a storage keeps its profile below the user's cache folder (`load_profile`, `save_profile`); a
-profile only makes reads faster, so a file that is damaged, foreign or of another version is left alone with a log line.
-`brand.storage.probe` measures.
+All of this is pure. Each storage has one file for its profile below the user's cache folder (`load_profile`,
+`save_profile`). A profile only makes reads faster, so a file that is damaged, foreign or of another version is ignored,
+with a line in the log. `brand.storage.probe` measures.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from brand.printable import printable
 from brand.storage.device import device_name, mount_of
 
 DEFAULT_STRIPE_BYTES: Final = 512 << 10
-"""Read size where nothing is known: large enough for most networks and solid-state disks."""
+"""Read size in bytes for an unknown storage: large enough for most networks and solid-state disks."""
 ENOUGH: Final = 0.9
 """Share of the sequential bandwidth that a stripe has to reach."""
 ABOUT_AS_FAST: Final = 0.95
-"""More reads in flight that gain less than this are not worth their memory."""
+"""Fewer reads in flight are preferred where they reach this share of the best bandwidth: more would cost memory."""
 
 _FORMAT: Final = "brand storage profile"
 _VERSION: Final = 1
@@ -105,11 +105,11 @@ class Profile:
 
 
 def best_depth(profile: Profile) -> int:
-    """How many reads are kept in flight.
+    """The number of reads to keep in flight.
 
-    Small reads mix best, so what counts is the smallest read size with which any number of reads in flight reaches 90 %
-    of the sequential bandwidth. Of the numbers that are within 5 % of the best one there, the smallest is taken: more
-    would hold memory and gain nothing.
+    Small reads mix best. So the read size that counts is the smallest one with which any number of reads in flight
+    reaches 90 % of the sequential bandwidth. Of the numbers within 5 % of the best one at that size, this is the
+    smallest: more reads would hold memory and gain nothing.
     """
     curves = _curves(profile)
     target = ENOUGH * profile.sequential
@@ -123,7 +123,7 @@ def stripe_bytes(profile: Profile | None) -> int:
     """The smallest read, in bytes, that reaches 90 % of the sequential bandwidth with `best_depth` reads in flight.
 
     Between two measured sizes the bandwidth is taken to rise evenly with the logarithm of the size. Where no size
-    reaches it: the largest. 512 KiB where nothing is known.
+    reaches 90 %, this is the largest size. For an unknown storage (None) it is 512 KiB.
     """
     if profile is None:
         return DEFAULT_STRIPE_BYTES
@@ -133,7 +133,7 @@ def stripe_bytes(profile: Profile | None) -> int:
 
 
 def stripe_length(read_bytes: int, mean_sample_bytes: float, chunk_size: int) -> int:
-    """Samples of a stripe: enough for `read_bytes`, at least 1, and at the most a quarter of a chunk."""
+    """Samples of a stripe: enough for `read_bytes`, at least 1, and at most a quarter of a chunk."""
     most = max(1, chunk_size // 4)
     if mean_sample_bytes * most <= read_bytes:
         return most
@@ -143,8 +143,8 @@ def stripe_length(read_bytes: int, mean_sample_bytes: float, chunk_size: int) ->
 def sequential_of(sizes: Sequence[int], depths: Sequence[int], table: Sequence[Sequence[float]]) -> float:
     """The bandwidth of large reads in a measured table [depth][size]. Pure.
 
-    The median of those figures that had the most bytes in flight (half of the most, or more) in large reads (a quarter
-    of the largest, or more): one figure that is wrong by chance does not decide.
+    The median of the figures for large reads (at least a quarter of the largest) with many bytes in flight (at least
+    half of the most). So one figure that is wrong by chance does not decide.
     """
     measured = [
         (size, size * depth, speed)
@@ -176,7 +176,7 @@ class _Curve:
         return float(self.sizes[at - 1] * (self.sizes[at] / self.sizes[at - 1]) ** share)
 
     def at(self, size: float) -> float:
-        """The bandwidth of a size; of the nearest one that was measured where it lies outside."""
+        """The bandwidth of a size; outside the measured sizes, the bandwidth of the nearest one."""
         at = bisect_left(self.sizes, size)
         if at == 0 or at == len(self.sizes):
             return self.speeds[min(at, len(self.sizes) - 1)]
@@ -207,7 +207,7 @@ def _never_falling(values: Sequence[float]) -> list[float]:
 
 
 def load_profile(path: str | Path) -> Profile | None:
-    """The stored profile of the storage that `path` lies on, or None where there is none that can be used."""
+    """The stored profile of the storage that `path` lies on; None where there is no usable one."""
     try:
         device = device_name(mount_of(path))
         file = _profile_file(device)
@@ -231,7 +231,7 @@ def load_profile(path: str | Path) -> Profile | None:
 
 
 def save_profile(profile: Profile) -> Path:
-    """Store a profile for its storage, in place of an earlier one; returns the file. Raises `StorageError`."""
+    """Store a profile for its storage, in place of an earlier one. Returns the file. Raises `StorageError`."""
     file = _profile_file(profile.device)
     with storage_errors(file, "cannot write"):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,7 @@ def save_profile(profile: Profile) -> Path:
 
 
 def _profile_file(device: str) -> Path:
-    """Where the profile of a storage is kept: below XDG_CACHE_HOME, or ~/.cache where that is not set."""
+    """The file for the profile of a storage: below XDG_CACHE_HOME, or ~/.cache where that is not set."""
     base = Path(os.path.expandvars("${XDG_CACHE_HOME}"))
     if not base.is_absolute():  # not set, or not what the XDG base directory specification allows
         base = Path(os.path.expanduser("~"), ".cache")

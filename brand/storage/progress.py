@@ -1,4 +1,4 @@
-"""How far a pass over all chunks is, for whoever wants to show it."""
+"""How far is a pass over all chunks? A caller that wants to show it gives a function."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ OnChunk = Callable[[int, int, int], None]
 
 
 def silent(*_: int) -> None:
-    """Tell nobody."""
+    """Show nothing."""

@@ -1,12 +1,12 @@
-"""What is read to measure a storage: which read sizes and depths fit the files, and where the ranges lie?
+"""What is read to measure a storage: which read sizes and depths fit the files, and where do the ranges lie?
 
     file sizes -> cells (read size, reads in flight) that they have room for -> visits of these cells, round after round
-               -> ranges: each visit's lie anywhere, touch no page boundary on purpose, and never overlap
+               -> ranges: those of a visit lie anywhere, ignore page boundaries, and never overlap
 
-A round goes through the cells of every other depth, the next one through the rest, so that a slow storage has time for
-half of the table, measured well. Rounds go by rising size and by falling size in turn: neighbours are alike, which
-leaves little to what a storage allows in a burst, and a slow drift cancels out. The ranges of as many visits as fit are
-laid out together, so nothing is read twice before nearly all was read once. All of it pure.
+A round goes through the cells of every other depth, and the next round through the rest, so that even a slow storage
+has time for half of the table, measured well. Rounds go by rising and by falling size in turn. So neighbours are alike,
+a burst that a storage allows has little effect, and a slow drift cancels out. The ranges of as many visits as fit are
+laid out together, so no byte is read twice before nearly all were read once. All of it is pure.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from itertools import accumulate, islice, takewhile
 from typing import Final, NamedTuple
 
 MOST_IN_FLIGHT: Final = 16 << 20
-"""Bytes that are read at the same time, which bounds the memory."""
+"""Most bytes that are read at the same time; this bounds the memory."""
 MOST_READS: Final = 1024
-"""Reads of one visit."""
+"""Most reads of one visit, before they are rounded up to a multiple of the reads in flight."""
 VISIT_BYTES: Final = 128 << 20
 """Bytes of one visit, where the files have room for them and time allows: a quarter of a second of 500 MB/s."""
 VISITS: Final = 9
 """Visits of each cell, as far as time allows."""
 
 _SHARE: Final = 0.8
-"""Of the files' bytes are laid out at once; the rest is the space between ranges."""
+"""The part of the files' bytes that is laid out at once; the rest is the space between ranges."""
 _TRIES: Final = 8
 
 
 class Cell(NamedTuple):
-    """One place of the table: reads of this size, so many in flight."""
+    """One place of the table: reads of `size` bytes, `depth` of them in flight."""
 
     size: int
     depth: int
 
     @property
     def least(self) -> int:
-        """Reads that a visit has at least."""
+        """The fewest reads of a visit."""
         return max(2, self.depth)
 
 
@@ -52,7 +52,7 @@ class Range(NamedTuple):
 
 
 def cells_that_fit(files: Sequence[int], sizes: Sequence[int], depths: Sequence[int]) -> list[Cell]:
-    """The cells that files of these sizes have room for twice over, and that stay below `MOST_IN_FLIGHT`."""
+    """The cells that stay below `MOST_IN_FLIGHT`, and whose fewest reads fit twice into files of these sizes."""
     found = []
     for size in sizes:
         room = sum(file // size for file in files)
@@ -62,22 +62,22 @@ def cells_that_fit(files: Sequence[int], sizes: Sequence[int], depths: Sequence[
 
 
 def rounds(cells: Sequence[Cell], visits: int = VISITS) -> list[list[Cell]]:
-    """The order of the visits: every other depth by rising size, the other depths too, then both by falling size."""
+    """The order of the visits: every other depth by rising size, then the other depths, then both by falling size."""
     depths = sorted({cell.depth for cell in cells})
     halves = [sorted(c for c in cells if c.depth in some) for some in (depths[::2], depths[1::2])]
     return [half if number % 2 == 0 else half[::-1] for number in range(visits) for half in halves if half]
 
 
 def reads_of(cell: Cell) -> int:
-    """Reads of a visit: `VISIT_BYTES`, in whole turns of all that are in flight, within limits."""
+    """Reads of a visit: about `VISIT_BYTES` within limits, and a multiple of the reads in flight."""
     wanted = min(MOST_READS, max(cell.least, VISIT_BYTES // cell.size))
     return -(-wanted // cell.depth) * cell.depth
 
 
 def layouts(files: Sequence[int], visits: Sequence[Cell], rng: random.Random) -> Iterator[tuple[Cell, list[Range]]]:
-    """Each visit with its ranges: of as many visits at once as fit; then the files are used anew.
+    """Each visit with its ranges. As many visits as fit are laid out together; then the files are used anew.
 
-    A visit that does not fit alone gets the ranges that do.
+    A visit that does not fit alone gets only the ranges that fit.
     """
     at, room = 0, _SHARE * sum(files)
     while at < len(visits):
@@ -96,10 +96,10 @@ def layouts(files: Sequence[int], visits: Sequence[Cell], rng: random.Random) ->
 
 
 def place(files: Sequence[int], wanted: Sequence[int], rng: random.Random) -> list[Range | None]:
-    """For each wanted size a range somewhere in the files, none overlapping another; None where none had room left.
+    """For each wanted size, a range somewhere in the files; None where no file has room left. Ranges do not overlap.
 
-    Large ones choose first, each a file with a chance that is its size. What is left of a file is spread at random
-    between its ranges.
+    Large ranges choose first. Each chooses a file with a chance in proportion to the file's size. The rest of a file is
+    spread at random between its ranges.
     """
     free, ends = list(files), list(accumulate(files))
     chosen: list[list[int]] = [[] for _ in files]

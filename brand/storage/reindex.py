@@ -1,4 +1,4 @@
-"""Manifest, index and columns again from the chunks alone, byte for byte as the conversion wrote them."""
+"""How are manifest, index and columns made again from the chunks alone, byte for byte as the conversion wrote them?"""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from brand.storage.progress import OnChunk, silent
 
 
 def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
-    """Rebuild everything but the chunks; the old files stay until the new ones are whole. `on_chunk(done, of, bytes)`
-    tells progress.
+    """Rebuild everything but the chunks. The old files stay until the new ones are whole.
+
+    `on_chunk(done, of, bytes)` tells progress.
 
     Raises:
-        UsageError: This is a share: its index is of all chunks, and it has some of them.
+        UsageError: This is a share: its index covers all chunks, and it has only some of them.
         NotADataSetError: There are no chunks here, or their conversion is not finished.
         FormatError: A chunk is missing, damaged or foreign; nothing has been changed then.
         StorageError: The storage refused.
@@ -41,7 +42,7 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
     front = open_front(Folder(path), 0)
     work = path / ".brand-reindex"
     missing = next((n for n in range(front.header.chunks) if not (path / chunk_name(n)).exists()), None)
-    if missing is not None:  # found out before room is made for an index of all of them
+    if missing is not None:  # say so before an index of all chunks takes room
         raise MissingFileError("the chunk is missing", path=path / chunk_name(missing), chunk=missing)
     with storage_errors(path, "cannot write the index of"):
         shutil.rmtree(work, ignore_errors=True)

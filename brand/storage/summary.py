@@ -16,7 +16,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Summary:
-    """Facts about a data set for people and for `--json`."""
+    """Facts about a data set, for readers and for `--json`."""
 
     path: str
     id: str
@@ -31,7 +31,7 @@ class Summary:
     stored_bytes: int
     raw_bytes: int
     disk_bytes: int
-    """The chunks that are here and the index together."""
+    """Bytes of the index and of the chunks in this folder together."""
     largest_sample: int
     size_histogram: dict[int, int]
     """Raw size, rounded down to a power of two -> number of samples."""
@@ -40,11 +40,13 @@ class Summary:
     companions: dict[str, int]
     """Size of each companion file."""
     share: dict[str, int] | None
-    """Where this is one node's share: whose, of how many nodes, and what is in it. All other facts but `disk_bytes` are
-    of the whole data set."""
+    """Where this is one node's share: the node, the number of nodes, and the contents; else None.
+
+    All other facts but `disk_bytes` describe the whole data set.
+    """
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The facts as plain values."""
         return asdict(self)
 
 

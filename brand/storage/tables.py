@@ -1,9 +1,10 @@
-"""Does the index say of a chunk's samples what the chunk's own table says?
+"""Does the index agree with the chunks' own tables?
 
-A sample's checksum proves its bytes, not its index: that stands in the chunk's table, and `index/samples.npy` repeats
-it. So the rows that a process uses are compared with the table, a block of `BLOCK` rows at a time, each block once.
-Blocks are read together, as samples are. Where the two differ, the whole front of the chunk is read and checked: if it
-is right, the index is wrong; if it is damaged itself, there is nothing to compare with and the index is believed.
+A sample's checksum proves its bytes, not its index. The chunk's table has the sample's index, and `index/samples.npy`
+repeats it. So each process compares the rows that it uses with the tables, a block of `BLOCK` rows at a time, each
+block once. Blocks are read together, like samples. Where the two differ, the whole front of the chunk is read and
+checked. If the front is right, the index is wrong. If the front is damaged, there is nothing to compare with, and the
+index is believed.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ _LARGEST_FRONT: Final = PREAMBLE_SIZE + MAX_HEADER + MAX_DICTIONARY
 class Tables:
     """Compares `rows`, the index of the data set at `location`, with the tables of its chunks.
 
-    May be used by any number of threads: what two of them find out at the same time is the same.
+    Any number of threads may use it: two threads that compare the same block get the same result.
     """
 
     def __init__(self, header: Header, rows: ArrayFile, location: Location) -> None:
         self._header, self._rows, self._location = header, rows, location
         self._blocks = -(-header.chunk_size // BLOCK)
-        """Blocks of a chunk."""
+        """Number of blocks of a chunk."""
         self._same = np.zeros(header.chunks * self._blocks, np.bool_)
-        """Blocks that have been compared and need not be again."""
+        """Which blocks need no further comparison, shape (all blocks,)."""
 
     def differing(self, places: NDArray[np.int64], reader: Reader) -> NDArray[np.intp]:
-        """Positions in `places` whose rows of the index are not those of their chunks' tables.
+        """Positions in `places` whose rows in the index differ from their chunks' tables.
 
         Raises `FormatError` where the index cannot be read.
         """
@@ -62,7 +63,7 @@ class Tables:
         return chunks, slots, np.minimum(BLOCK, samples - slots)
 
     def _read(self, blocks: NDArray[np.int64], reader: Reader) -> list[NDArray[np.void] | None]:
-        """The rows of these blocks as the chunks' tables have them, unchecked; None where they are not found."""
+        """The rows of these blocks in the chunks' tables, unchecked; None where they cannot be found or read."""
         chunks, slots, counts = self._span(blocks)
         firsts = chunks * self._header.chunk_size
         samples = np.minimum(self._header.chunk_size, self._header.samples - firsts)
@@ -85,7 +86,7 @@ class Tables:
         return found
 
     def _compare(self, block: int, table: NDArray[np.void] | None) -> NDArray[np.int64]:
-        """Places of a block whose rows of the index are wrong."""
+        """Places of a block whose rows in the index are wrong."""
         (chunk,), (slot,), (count,) = (values.tolist() for values in self._span(np.array([block])))
         first = chunk * self._header.chunk_size + slot
         known = self._rows.run(first, first + count)
@@ -93,7 +94,7 @@ class Tables:
             table = self._whole_table(chunk)
             if table is not None:
                 wrong = np.arange(count, dtype=np.int64)
-                if len(table) >= slot + count:  # else it is another chunk
+                if len(table) >= slot + count:  # else the file is another chunk
                     wrong = wrong[table[slot : slot + count] != known]
                 if len(wrong):
                     return wrong + np.int64(first)

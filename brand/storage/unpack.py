@@ -1,6 +1,4 @@
-"""A converted folder back as it was, bit for bit: each sample's file under its key, and the companions that are no
-samples.
-"""
+"""How does a converted folder come back, bit for bit? Each sample's file under its key, and all other files."""
 
 from __future__ import annotations
 
@@ -34,10 +32,10 @@ _STEP_BYTES: Final = 1 << 20
 
 
 def unpack(path: Path, out: Path, on_chunk: OnChunk = silent) -> int:
-    """Write the source folder of a data set to `out`, which must be new or empty; returns how many files were written.
+    """Write the source folder of a data set to `out`, which must be new or empty. Returns how many files were written.
 
-    Raises `UsageError` for a data set that was not made from a folder and for a share, `TargetExistsError`,
-    `FormatError` where a sample is damaged (what was written before stays), `StorageError`.
+    Raises `UsageError` for a share and for a data set that was not made from a folder, `TargetExistsError`,
+    `FormatError` where a sample is damaged (files that were written before stay), `StorageError`.
     """
     data_set = StoredDataSet(path)
     if (share := data_set.share) is not None:
@@ -111,8 +109,8 @@ def _extras(archive_path: Path, expected: tuple[int, str], out: Path) -> int:
 
 
 def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, archive_path: Path, copy: BinaryIO) -> None:
-    """Write one file of the extras, a step at a time. Raises `LayoutError` where it is not as long as it should be."""
-    if info.compress_type not in EXTRAS_METHODS:  # others may take gigabytes of memory to unpack
+    """Write one file of the extras, a step at a time. Raises `LayoutError` where its length is wrong."""
+    if info.compress_type not in EXTRAS_METHODS:  # other methods may need gigabytes of memory to unpack
         raise LayoutError(f"{info.filename!r} is packed in a way that extras are not", path=archive_path)
     size = 0
     with _zip_errors(archive_path):
@@ -132,7 +130,7 @@ def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, archive_path
 
 @contextmanager
 def _zip_errors(archive_path: Path) -> Iterator[None]:
-    """All that reading a damaged zip file raises, as one error."""
+    """Turn all that reading a damaged zip file raises into one error."""
     try:
         yield
     except FileNotFoundError:
@@ -144,7 +142,7 @@ def _zip_errors(archive_path: Path) -> Iterator[None]:
 
 
 def _target(out: Path, key: str, source: Path) -> Path:
-    """Where a key's file goes; a key that would leave `out` is an error, not a path."""
+    """The path of a key's file; makes its folder. Raises `LayoutError` for a key that would leave `out`."""
     parts = PurePosixPath(key).parts
     if not parts or key.startswith("/") or any(part in ("..", ".") for part in parts) or "\0" in key:
         raise LayoutError(

@@ -1,13 +1,13 @@
 """One contiguous range of a file into many pieces of memory: how does a large read end up where each sample belongs?
 
-By readv(2) with a vector that numpy made, so that thousands of pieces cost no Python object each.
+readv(2) puts it there, with a vector that numpy made, so that thousands of pieces cost no Python object each.
 
     LocalFiles    through the page cache, which is of use where it has room for the data
     DirectFiles   past the page cache (O_DIRECT), into a buffer that is used again and again, and from there into the
                   pieces: half the processor time for data that no cache could hold
-    CopiedReads   what any `Reader` brings, through such a buffer: for files that the kernel does not have
+    CopiedReads   the bytes of any `Reader`, through such a buffer: for files that the kernel does not have
 
-Not thread-safe: one a thread.
+Not thread-safe: each thread has its own.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ OPEN_FILES: Final = 32
 _PIECES: Final = 1024
 """IOV_MAX of Linux."""
 _ALIGNMENT: Final = 4096
-"""Of offsets, sizes and memory of direct reads: what every file system takes."""
+"""Alignment of offsets, sizes and memory of direct reads, in bytes: every file system accepts this one."""
 _BOUNCE_BYTES: Final = 4 << 20
-"""The most that one direct read brings."""
+"""Most bytes of one direct read."""
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
 
 class VectorReader(Protocol):
-    """Brings ranges of numbered files into many pieces of memory, for one thread."""
+    """Reads ranges of numbered files into many pieces of memory, for one thread."""
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:
-        """Fill the pieces of `vector` (address and length, as readv(2) has them; `size` bytes in all) from a file.
+        """Fill the pieces of `vector` (address and length, in the layout of readv(2); `size` bytes in all) from a file.
 
         `forget`: these bytes will not be read again soon. Raises OSError; EOFError where the file is too short.
         """
@@ -50,8 +50,8 @@ class VectorReader(Protocol):
 class LocalFiles:
     """A `VectorReader` of files that the kernel reads; `path_of` names them.
 
-    The range is first announced (POSIX_FADV_WILLNEED): a plain read would come in pieces of the read-ahead, often
-    128 KiB, each an operation of its own.
+    It first announces the range to the kernel (POSIX_FADV_WILLNEED). A plain read would come in pieces of the
+    read-ahead, often 128 KiB, and each piece would be a separate operation.
     """
 
     def __init__(self, path_of: PathOf) -> None:
@@ -73,9 +73,10 @@ class LocalFiles:
 
 
 class DirectFiles:
-    """A `VectorReader` past the page cache; through it where the file system cannot do that. `path_of` names the files.
+    """A `VectorReader` past the page cache, or through it where the file system cannot do that.
 
-    The page cache gets nothing that it would have to forget, so `forget` makes no difference here.
+    `path_of` names the files. The page cache gets nothing that it would have to forget, so `forget` makes no difference
+    here.
     """
 
     def __init__(self, path_of: PathOf) -> None:
@@ -119,10 +120,10 @@ class DirectFiles:
 
 
 class CopiedReads:
-    """A `VectorReader` that copies what `reader` brings.
+    """A `VectorReader` that copies the bytes of `reader`.
 
-    A `Reader` gives zeros past the end of a file, so a file that is too short is not found out here, and the checksums
-    of its samples are wrong.
+    A `Reader` gives zeros past the end of a file. So this class does not notice a file that is too short; the wrong
+    checksums of its samples show it.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -145,14 +146,14 @@ class CopiedReads:
 
 
 class _Bounce:
-    """Memory that is read into and then scattered from: a file in memory, as readv(2) scatters out of files only."""
+    """Memory to read into and then scatter from. It is a file in memory, because readv(2) scatters only from files."""
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("brand-read", os.MFD_CLOEXEC)
         self._mapped = memoryview(b"")
 
     def room(self, wanted: int) -> memoryview:
-        """Memory for so many bytes, or for `_BOUNCE_BYTES` where they are more."""
+        """Memory for `wanted` bytes, but for no more than `_BOUNCE_BYTES`."""
         size = min(_BOUNCE_BYTES, wanted)
         if len(self._mapped) < size:
             self._mapped.release()
@@ -176,9 +177,10 @@ class _Scatterer:
         self._preadv.restype = ctypes.c_ssize_t
 
     def fill(self, path: str, descriptor: int, offset: int, size: int, vector: NDArray[np.void], at: int) -> int:
-        """Bring `size` bytes into the pieces from `at` on; the piece to go on with, one that is filled in part is cut.
+        """Read `size` bytes into the pieces from number `at` on. Returns the number of the piece to go on with.
 
-        What lies behind those bytes may be written to as well: it is the next to be filled. Raises OSError, EOFError.
+        A piece that is filled in part is cut. The memory after these bytes may be written to, too: it is the next to be
+        filled. Raises OSError, EOFError.
         """
         done = 0
         while done < size:
@@ -196,7 +198,7 @@ class _Scatterer:
 
 
 def _advance(vector: NDArray[np.void], at: int, count: int) -> int:
-    """The piece to go on with after `count` bytes; one that was filled in part is cut."""
+    """The number of the piece to go on with after `count` bytes. A piece that was filled in part is cut."""
     lengths = np.cumsum(vector["length"][at : at + _PIECES])
     full = int(np.searchsorted(lengths, count, side="right"))
     rest = count - (int(lengths[full - 1]) if full else 0)

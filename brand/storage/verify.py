@@ -1,7 +1,8 @@
-"""Is everything as it was written? Every byte of a data set is read and checked; what is wrong is told, not raised.
+"""Is everything as it was written? Every byte of a data set is read and checked; faults are returned, not raised.
 
-Companions, index and columns are compared with the manifest's checksums; each chunk's front with the index; each sample
-with its checksum, its row in the index, its record's structure and its columns. Of a share, the chunks that are its.
+Companions, index and columns are compared with the manifest's checksums, and each chunk's front with the index. Each
+sample is compared with its checksum, its row in the index, its record's structure and its columns. Of a share, only its
+own chunks are checked.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from brand.storage.location import Folder
 
 _REINDEX: Final = "`brand reindex` makes it again from the chunks"
 _GIVE_UP: Final = 1000
-"""Chunks that cannot be opened, beyond which there is no point in going on."""
+"""After so many chunks that cannot be opened, there is no point in going on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Checked:
     bytes: int
     """Bytes read in this step."""
     errors: tuple[FormatError, ...]
-    """What was found wrong."""
+    """Faults that were found in this step."""
 
 
 def verify(path: Path) -> Iterator[Checked]:
@@ -58,7 +59,7 @@ def verify(path: Path) -> Iterator[Checked]:
         try:
             arrays[name] = open_array(path, name, manifest.header)
         except FormatError as error:
-            if error.path not in [other.path for other in wrong]:  # it has changed since
+            if error.path not in [other.path for other in wrong]:  # the file has changed since
                 yield Checked(0, 0, (error,))
     totals = dict.fromkeys(("stored_bytes", "raw_bytes", "largest_sample"), 0)
     missing = 0
@@ -73,7 +74,7 @@ def verify(path: Path) -> Iterator[Checked]:
 
 
 def check_file(path: Path, name: str, facts: tuple[int, str]) -> FormatError | None:
-    """What is wrong with a file of the data set at `path` of which the manifest tells size and checksum, or None."""
+    """What is wrong with a file of the data set at `path`, or None. `facts`: size and checksum from the manifest."""
     hint = _REINDEX if name.endswith(".npy") else ""
     try:
         found = file_digest(path / name)
@@ -121,7 +122,7 @@ def _chunk(
 def _compare_index(
     front: Front, path: Path, manifest: Manifest, arrays: Mapping[str, ArrayFile]
 ) -> Iterator[FormatError]:
-    """What the index says of a chunk's samples, in both directions, against the chunk's table."""
+    """Compare what the index says of a chunk's samples, in both directions, with the chunk's table."""
     number, rows = front.preamble.number, front.rows
     first = number * manifest.header.chunk_size
     if SAMPLES_NAME in arrays:

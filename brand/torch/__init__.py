@@ -1,11 +1,11 @@
-"""What a PyTorch training script sees. The only room that imports torch.
+"""What does a PyTorch training script see? With `brand.frameworks`, the only room that imports torch.
 
 dataset     BrandDataset: a map-style data set of exact reads and draws
 sampler     BrandSampler: which positions this rank draws, and the state of a run
 positions   one iteration of a sampler
 origin      which samplers of several nodes are the same one
 dealing     what frameworks do with the batches of a sampler
-fetch       what asked ints bring: exact reads and draws
+fetch       from ints to samples: exact reads and draws
 loader      BrandLoader: the DataLoader's contract without worker processes
 iteration   one iteration of a loader: its threads, and the order of batches
 assemble    batches made of columns; page-locked memory
@@ -14,9 +14,9 @@ stages      where a loader's time goes
 ranks       which rank of how many, on which node, of which job
 way         which node server a data set draws from
 discovery   how the node servers of a job find each other
-habit       a hint for those who read at random without a BrandSampler
-replacements    what the log says of samples that others replace
-labels      what code for ImageFolder asks for beside samples
+habit       a hint for users who read at random without a BrandSampler
+replacements    what the log says of replaced samples
+labels      what code for ImageFolder needs beside samples
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How does a batch come together without going through samples, and how does it get into page-locked memory?"""
+"""How does a batch come together without single samples, and how does it get into page-locked memory?"""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from brand.torch.fetch import Column, Columns
 
 
 def assemble(columns: Columns, names: Sequence[str] | None, files: Collection[str], first: int, end: int) -> Any:
-    """What `default_collate` makes of the samples `first` to `end` - 1 of these columns.
+    """The batch that `default_collate` makes of the samples `first` to `end` - 1 of these columns.
 
-    A dict of all columns, or a list of those in `names`. Those in `files` hold images or audio that are not decoded;
-    they become lists of uint8 tensors.
+    A dict of all columns, or a list of the columns in `names`. The columns in `files` hold images or audio that are not
+    decoded; they become lists of uint8 tensors.
     """
 
     def made(name: str) -> Any:
@@ -31,7 +31,7 @@ def _files(column: Column) -> list[torch.Tensor]:
 
 
 def _collated(column: Column, strings: type[list[Any]] | type[tuple[Any, ...]]) -> Any:
-    """As PyTorch does it: strings stay in a list where samples are dicts, and in a tuple where they are tuples."""
+    """A column as PyTorch collates it: strings stay in a list where samples are dicts, else in a tuple."""
     if isinstance(column, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(column))
     return strings(column) if isinstance(column[0], str | bytes) else default_collate(column)

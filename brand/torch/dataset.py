@@ -1,8 +1,8 @@
 """`BrandDataset`: how does `ds[i]` become exactly sample `i`, as a training script wants it?
 
-A plain int is an exact read, with no side effect. A ticket, which a `BrandSampler` makes, is a draw: what comes at its
-position is asked of the node server, one request for the whole batch, and what the server does not have in memory is
-read exactly. Both ways end in the same records, so decoding, checks and errors are the same.
+A plain int is an exact read, with no side effect. A ticket, which a `BrandSampler` makes, is a draw: the data set asks
+the node server for the sample at its position, with one request for the whole batch. It reads samples that the server
+does not have in memory exactly. Both ways end in the same records, so decoding, checks and errors are the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BrandDataset(Dataset[Any]):
     """A converted data set as a map-style PyTorch data set: `len(ds)`, `ds[i]`, and one call for a batch.
 
     `ds[i]` is exactly sample `i` of the source: a dict of its fields with its `index` and `key`, or a tuple where
-    `fields` names what and in which order, as `ImageFolder` gives `(image, label)`. Picklable, works under fork, spawn
+    `fields` names fields and their order, as `ImageFolder` gives `(image, label)`. Picklable, works under fork, spawn
     and forkserver, with any number of DataLoader workers and from several threads. Opening reads no sample, starts no
     server and waits for no other rank.
 
@@ -48,11 +48,11 @@ class BrandDataset(Dataset[Any]):
     picture into a tensor.
 
     Plain indices are read exactly, one by one. A `BrandSampler` draws instead: in random order at the speed of
-    sequential storage, from memory that a node server shares among all workers and ranks of this machine. It is a
-    process of its own, starts with the first draw and ends with the training (Linux only).
+    sequential storage, from memory that a node server shares among all workers and ranks of this machine. The server is
+    a separate process, which starts with the first draw and ends with the training (Linux only).
 
     Args:
-        path: The data set's folder, or its `Location`; a server that starts by itself reads the location's folder.
+        path: The data set's folder, or its `Location`. A server that starts by itself reads the location's folder.
         transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` for single fields.
         fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
         decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both are the file's
@@ -61,11 +61,11 @@ class BrandDataset(Dataset[Any]):
             as a float; None: a quarter of what this process may still use.
         protocol: `"stripes"`, `"slots"` (the paper's), or `Stripes(...)`, `Slots(...)` with their options.
         server: Address of a running server (`brand serve` prints it), instead of one that starts by itself.
-        on_error: What becomes of a draw of a damaged sample: `"raise"`, or `"skip"`: another sample of its group takes
-            its place, and `stats()["replaced"]` lists both.
-        remote_memory: In a job on several nodes: how much of the node server's memory samples of other nodes may fill
-            that are sent ahead; None: a tenth.
-        tls: Certificates with which node servers speak to each other; None: not encrypted.
+        on_error: What a draw of a damaged sample does: `"raise"` an error, or `"skip"`: another sample of its group
+            takes its place, and `stats()["replaced"]` lists both.
+        remote_memory: In a job on several nodes: how much of a node server's memory may hold samples that other nodes
+            send ahead; None: a tenth.
+        tls: Certificates with which node servers speak to each other; None: messages are not encrypted.
 
     Raises:
         NotADataSetError, FormatError: `path` is no data set, or a damaged one.
@@ -113,14 +113,14 @@ class BrandDataset(Dataset[Any]):
         return len(self._stored)
 
     def __getitem__(self, index: int) -> Any:
-        """Sample `index`; negative counts from the end.
+        """Sample `index`; a negative one counts from the end.
 
         Raises IndexError out of range, `FormatError` for a damaged sample.
         """
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The samples with these indices, in this order: what DataLoader calls once for each batch."""
+        """The samples with these indices, in this order. A DataLoader calls this once for each batch."""
         fetched = self.fetch(indices)
         if self.plain and self.fields:  # without a dict for each sample
             columns = fetched.columns(0, len(fetched))
@@ -128,7 +128,7 @@ class BrandDataset(Dataset[Any]):
         return self.finish(fetched.samples(0, len(fetched)))
 
     def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> Fetched:
-        """The samples with these indices or tickets, not decoded yet: what `BrandLoader` calls."""
+        """The samples with these indices or tickets, not decoded yet. `BrandLoader` calls this."""
         asked = self._asked(indices)
         if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:
             asked = self._indices(asked)
@@ -150,7 +150,7 @@ class BrandDataset(Dataset[Any]):
 
     @property
     def classes(self) -> list[str] | None:
-        """Names of the labels, by label; None where there are none."""
+        """Names of the labels, by label; None where labels have no names."""
         classes = self._stored.header.classes
         return None if classes is None else list(classes)
 
@@ -168,9 +168,9 @@ class BrandDataset(Dataset[Any]):
         return class_to_idx(self._stored)
 
     def column(self, name: str) -> NDArray[Any]:
-        """An `int` or `float` field of all samples, by index, shape (len,), without reading a chunk:
+        """An `int` or `float` field of all samples, by index, shape (len,). Reads no chunk.
 
-        `ds.column("label")`.
+        For example `ds.column("label")`.
         """
         return self._stored.column(name)
 
@@ -180,7 +180,7 @@ class BrandDataset(Dataset[Any]):
         return self._stored.id
 
     def order(self, seed: int) -> Order:
-        """What fixes the order of all epochs of a run with this seed, from the data, the memory and the storage."""
+        """The order of all epochs of a run with this seed, chosen for the data, the memory and the storage."""
         if self.server is not None:
             facts = self._node.server()
             nodes = Nodes(facts.nodes, find_rank(None, None)[1], facts.remote_share)
@@ -200,13 +200,13 @@ class BrandDataset(Dataset[Any]):
         *,
         origin: str,
     ) -> NDArray[np.int64] | None:
-        """A sampler, rank so many of so many, is about to draw: the node server begins to read.
+        """A sampler is about to draw, so the node server begins to read. `ranks` is (rank, number of ranks).
 
-        So many `processes` draw what the rank has to draw (`brand.torch.dealing`). `origin` says where
-        the program makes the sampler (`brand.torch.origin`).
+        `processes` processes share the positions of the rank (`brand.torch.dealing`). `origin` says where the program
+        makes the sampler (`brand.torch.origin`).
 
-        With `batch`, the samples of a batch of each rank, a rank draws what its own node owns first: returns which
-        positions those are, once all ranks have said so. Raises `ServerError`, `UsageError`.
+        `batch` is the samples of a batch of each rank, with `locality`: the result is then the positions of this rank,
+        once all ranks have announced theirs; else None. Raises `ServerError`, `UsageError`.
         """
         turn = turn_of(order, origin) if ranks[1] > 1 else None
         return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn, processes)
@@ -216,7 +216,7 @@ class BrandDataset(Dataset[Any]):
         return self._node.stats() if self._way.settled and self._node.running else {}
 
     def tag_of(self, order: Order) -> int:
-        """The tag of an order's tickets, which this data set and its copies in workers made later understand."""
+        """The tag of an order's tickets. This data set understands it, and so do its copies in later workers."""
         return self._fetcher.tag_of(order)
 
     @property
@@ -224,7 +224,7 @@ class BrandDataset(Dataset[Any]):
         return self._way.client
 
     def _asked(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """What a sampler or a user gave, as an array."""
+        """The ints of a sampler or a user as an array. Raises IndexError, TypeError."""
         if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
             return indices
         length = len(self)
@@ -239,7 +239,7 @@ class BrandDataset(Dataset[Any]):
             raise TypeError(f"samples are asked for by int, not by {', '.join(sorted(kinds))}{hint}") from None
 
     def _indices(self, asked: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Checked public indices."""
+        """Indices from 0 on, for indices that may be negative. Raises IndexError."""
         length = len(self)
         if asked.size and not (-length <= asked.min() and asked.max() < length):
             wrong = int(asked[(asked < -length) | (asked >= length)][0])
@@ -253,7 +253,7 @@ class BrandDataset(Dataset[Any]):
 
     @property
     def plain(self) -> bool:
-        """Whether samples are given as they are stored: nothing is decoded or transformed."""
+        """Whether samples come as they are stored: nothing is decoded or transformed."""
         return self.transform is None and not self._fetcher.media
 
     @property
@@ -262,7 +262,7 @@ class BrandDataset(Dataset[Any]):
         return {name for name, codec in self._stored.header.schema.fields if codec in MEDIA}
 
     def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
-        """Samples as the user wants them: chosen and transformed."""
+        """Samples as the user wants them: with the chosen fields, transformed."""
         transform = self.transform
         if isinstance(transform, Mapping):
             for values in samples:

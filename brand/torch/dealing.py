@@ -3,10 +3,10 @@
 Accelerate (and with it the Hugging Face Trainer) wraps the batch sampler of a loader that it prepares: each process
 iterates over all batches and keeps its own. A `BrandSampler` behind such a loader must therefore yield the positions of
 all ranks. While a prepared loader iterates, Accelerate names it (`GradientState.active_dataloader`), so a sampler can
-look at what lies between that loader and itself. Lightning goes on inside an epoch with a loader that has no state by
-training as many batches as were left, from the beginning of the epoch; that can be seen where it says which epoch it
-is. torchdata's `StatefulDataLoader` skips batches where a batch sampler has no state; that can be seen where it asks
-for one. No framework is imported here: where it is not in use, it does nothing.
+look at the layers between that loader and itself. Where a loader has no state, Lightning resumes inside an epoch by
+training as many batches as were left, from the beginning of the epoch; this module sees that where Lightning calls
+`set_epoch`. Where a batch sampler has no state, torchdata's `StatefulDataLoader` skips batches; this module sees that
+where the loader asks for a batch. No framework is imported here: one that is not in use does nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """What lies between a sampler and the loader of Accelerate that iterates over it."""
+    """The effect of the layers between a sampler and the loader of Accelerate that iterates over it."""
 
     processes: int
-    """Processes among which the batches are dealt out; 1: each process gets what the sampler yields."""
+    """Processes among which the batches are dealt out; 1: each process gets all positions of the sampler."""
     skipped: int
     """Batches that are skipped at the beginning."""
     restored: bool
-    """Whether the loader is about to go on from a state of its own, by skipping what was yielded."""
+    """Whether the loader is about to go on from its own state, by skipping batches."""
 
 
 def accelerate_processes() -> int:
@@ -39,7 +39,7 @@ def accelerate_processes() -> int:
 
 
 def wrapping_of(sampler: object) -> Wrapping | None:
-    """How the loader of Accelerate that iterates just now wraps a sampler; None where none does."""
+    """How the loader of Accelerate that iterates just now wraps a sampler; None: it does not."""
     state = sys.modules.get("accelerate.state")
     if state is None or not state.is_initialized():
         return None
@@ -53,14 +53,14 @@ def wrapping_of(sampler: object) -> Wrapping | None:
         processes *= getattr(layer, "num_processes", 1)
         skipped += getattr(layer, "skip_batches", 0)
         layer = getattr(layer, "batch_sampler", None) or getattr(layer, "sampler", None)
-    if type(loader).__name__ == "DataLoaderDispatcher":  # the first process reads for all
+    if type(loader).__name__ == "DataLoaderDispatcher":  # the first process reads for all of them
         processes = accelerate_processes()
     base = getattr(loader, "base_dataloader", None)
     return Wrapping(processes, skipped, getattr(base, "next_iter_state", None) is not None)
 
 
 def _first_layer(loader: Any) -> Any:
-    """The batch sampler of a loader, wherever it was given."""
+    """The batch sampler of a loader; some loaders have it as `sampler`."""
     sampler, batch_sampler = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
     return sampler if hasattr(sampler, "batch_sampler") else batch_sampler
 
@@ -71,14 +71,14 @@ class Restart:
 
     loader: Any
     done: int
-    """Batches of the epoch that it has trained already, as it counts."""
+    """Batches of the epoch that Lightning has already trained, by its own count."""
 
 
 def lightning_restart() -> Restart | None:
-    """What Lightning is about to do, where it calls the `set_epoch` that calls this to go on inside an epoch.
+    """The restart that Lightning is about to make, where it calls the `set_epoch` that calls this; else None.
 
-    Lightning hands a sampler the number of the epoch alone, so this looks at the variables of the functions that call:
-    `_set_sampler_epoch(dataloader, epoch)`, called by the training loop.
+    Lightning tells a sampler only the number of the epoch, so this function looks at the variables of its callers:
+    `_set_sampler_epoch(dataloader, epoch)`, which the training loop calls.
     """
     if "lightning.pytorch" not in sys.modules and "pytorch_lightning" not in sys.modules:
         return None
@@ -98,7 +98,7 @@ def lightning_restart() -> Restart | None:
 def torchdata_skips() -> int:
     """Batches that a `StatefulDataLoader` skips to resume, where it asks for the next one just now; else 0.
 
-    It tells the batch sampler nothing, so this looks at the variables of the function that asks, `_next_index`.
+    The loader tells the batch sampler nothing, so this function looks at the variables of its caller `_next_index`.
     """
     if "torchdata.stateful_dataloader" not in sys.modules:
         return 0

@@ -1,10 +1,10 @@
 """How do the node servers of one job find each other, without an extra step? Through the store that the job has anyway.
 
-Each node's first rank to draw starts the node's server, says in the store where it listens, and waits for the others.
-The store is that of `torch.distributed`, or, before it is initialised, the one at `MASTER_ADDR`, `MASTER_PORT`. Both
-are one store, and our keys have none of the prefixes of `torch.distributed`, so ranks and DataLoader workers find the
-same values. A connection to the store serves one process: a forked worker opens its own. The store also holds the job's
-token: whoever reaches the store is part of the job, as it is for `torch.distributed` itself.
+The first rank of a node that draws starts the node's server, says in the store where it listens, and waits for the
+other nodes. The store is that of `torch.distributed`, or, before it is initialised, the one at `MASTER_ADDR`,
+`MASTER_PORT`. Both are one store, and Brand's keys have none of the prefixes of `torch.distributed`, so ranks and
+DataLoader workers find the same values. A connection to the store serves one process: a forked worker opens its own.
+The store also holds the job's token: a process that reaches the store is part of the job, as for `torch.distributed`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _STEP_S: Final = 0.05
 
 
 _inherited: list[Any] = []
-"""Stores that the process which this one was forked from is connected to."""
+"""Stores to which the parent of this forked process is connected."""
 
 
 class _Store(Protocol):
-    """What is needed of a store of `torch.distributed`."""
+    """The methods that this module needs of a store of `torch.distributed`."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -60,16 +60,16 @@ class Job:
         return f"Job({self._name!r}, node {self.node} of {self.nodes})"
 
     def member(self) -> dict[str, Any]:
-        """What a server is told. Raises `ServerError`."""
+        """What a server of this node has to know, as plain values. Raises `ServerError`."""
         store = _store()
         token = _text(store.compare_set(self._key("token"), "", secrets.token_hex(32)))
-        # A server that replaces another one listens where the others look for it.
+        # A server that replaces another one listens where the other nodes look for it.
         bind = _text(store.get(self._address(self.node))) if store.check([self._address(self.node)]) else None
         member = Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self._remote_memory, self._tls)
         return member.to_json()
 
     def meet(self, address: str) -> list[str | None]:
-        """Say where this node's server listens; where the others do. Raises `ServerError`."""
+        """Say where this node's server listens. Returns where the others listen, by node. Raises `ServerError`."""
         store = _store()
         there = _text(store.compare_set(self._address(self.node), "", address))
         if there != address:
@@ -92,14 +92,15 @@ class Job:
 
 
 def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:
-    """Number of this node and how many there are, where the launcher does not say: ranks tell each other.
+    """Number of this node and number of nodes, where the launcher does not say them: ranks tell each other.
 
-    Nodes are numbered by their lowest rank. None, and a warning, before `torch.distributed` is initialised: there is no
-    store yet, and its ranks may not wait for each other. Raises `ServerError` where a rank does not answer in time.
+    Nodes are numbered by their lowest rank. Before `torch.distributed` is initialised, the log has a warning and the
+    result is None: there is no store yet, and ranks may not wait for each other. Raises `ServerError` where a rank does
+    not answer in time.
     """
     if not torch.distributed.is_initialized():
         log.warning(
-            "nobody says on how many nodes the %d ranks of this job are, so each node reads for itself; make the "
+            "nothing says on how many nodes the %d ranks of this job are, so each node reads for itself; make the "
             "BrandSampler after torch.distributed.init_process_group",
             replicas,
         )
@@ -146,7 +147,7 @@ def _store() -> _Store:
 
 
 def _store_of_group() -> Any:
-    """The store of this process's default group, without its prefixes; None where there is none."""
+    """The store of this process's default group, without its prefixes; None where there is no group."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
     store: Any = torch.distributed.distributed_c10d._get_default_store()
@@ -156,7 +157,7 @@ def _store_of_group() -> Any:
 
 
 def _inherit() -> None:
-    """In a forked child: two processes that read from one connection would get each other's answers."""
+    """Let a forked child open its own connection: on a shared one, two processes would get each other's answers."""
     store = _store_of_group()
     if isinstance(store, getattr(torch.distributed, "TCPStore", ())):
         _inherited.append(store)
@@ -166,9 +167,9 @@ os.register_at_fork(after_in_child=_inherit)
 
 
 def _own_host() -> str:
-    """The address of this node on the network over which its ranks speak; loopback where they all are on it."""
+    """The address of this node on the network over which ranks speak; loopback where all ranks are on this node."""
     host, port = ("", 0)
-    with suppress(UsageError):  # where the job did not meet by an address, this machine's own
+    with suppress(UsageError):  # without an address of the job, take this machine's own
         host, port = master()
     try:
         family, _, _, _, where = socket.getaddrinfo(host or socket.gethostname(), port or 1, type=socket.SOCK_DGRAM)[0]

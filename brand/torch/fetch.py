@@ -1,9 +1,9 @@
-"""What do asked ints bring? Plain ones exactly their samples, tickets whatever comes at their positions.
+"""Which samples do ints bring? A plain int brings exactly its sample, a ticket the sample at its position.
 
     asked ints -> `Fetcher.fetch`: one request, all I/O -> `Fetched.columns`, `.samples`: decoding, any part, any thread
 
-Samples that a draw does not find in memory are read exactly, in the same call. A damaged sample raises, or, where draws
-may skip, another one of its group takes its place.
+A sample that a draw does not find in memory is read exactly, in the same call. A damaged sample raises an error; where
+draws may skip, another sample of its group takes its place.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from brand.torch.way import Way
 
 Column = NDArray[Any] | list[Any]
 Columns = dict[str, Column]
-"""Values by field: numbers as arrays, others as lists."""
+"""Values by field: numbers as arrays, other values as lists."""
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
-"""Codecs whose values are files, and how they are decoded."""
+"""Codecs whose values are files, and the function that decodes each."""
 _TRIES: Final = 64
-"""Samples tried in place of a damaged one."""
+"""How many samples are tried in place of a damaged one."""
 
 _tags: dict[int, Order] = {}
-"""Orders of all data sets of this process by tag, so that no two have the same."""
+"""Orders of all data sets of this process by tag, so that no two orders have the same tag."""
 
 
 class Fetcher:
-    """Reads and draws from one data set, the `fields` that are asked for (None: all)."""
+    """Reads and draws from one data set, with the given `fields` (None: all)."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Fetcher:
         return f"Fetcher({str(self.data.path)!r}, {counted(len(self._orders), 'order')}, drew last {self._drawn})"
 
     def tag_of(self, order: Order) -> int:
-        """The tag of an order's tickets: the same in all processes, so far as orders do not collide."""
+        """The tag of an order's tickets: the same in all processes, unless the tags of two orders collide."""
         wanted = int.from_bytes(hashlib.blake2s(repr(order).encode(), digest_size=4).digest()) % TAGS
         for more in range(TAGS):
             tag = (wanted + more) % TAGS
@@ -83,7 +83,10 @@ class Fetcher:
         raise UsageError(f"a process has tickets of {TAGS:,} orders at most")
 
     def fetch(self, asked: NDArray[np.int64]) -> Fetched:
-        """All that is asked for: either tickets or indices that are in range. Raises `FormatError`, `ServerError`."""
+        """Samples for ints that are either all tickets or all indices in range.
+
+        Raises `FormatError`, `ServerError`, and `UsageError` for a batch that mixes them.
+        """
         if not len(asked) or int(asked.max()) < TICKET:
             exact = self.samples(asked)
             return Fetched(self, asked, [], [], np.arange(len(asked)), exact, None)
@@ -123,7 +126,7 @@ class Fetcher:
         return Fetched(self, indices, stored, present, late, samples, order, waited_s)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Exactly these samples, those that are in the shares of other nodes from there.
+        """Exactly these samples; samples in the shares of other nodes come from these nodes.
 
         Raises `FormatError`, `ServerError`.
         """
@@ -141,7 +144,7 @@ class Fetcher:
         return found
 
     def _fetched(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Samples that are in the shares of other nodes."""
+        """Samples in the shares of other nodes."""
         places, back = np.unique(self.data.places(indices), return_inverse=True)
         rows_of = self.data.rows_at(places)
         present, stored = self.way.client.fetch(places, rows_of)
@@ -165,7 +168,7 @@ class Fetcher:
         return [dict(samples[number]) for number in back.tolist()]
 
     def _where(self, ticket: np.int64, order: Order) -> str:
-        """A ticket for people."""
+        """A ticket as a text for the user."""
         _, epoch = tag_and_epoch(int(ticket))
         position = int(positions_of(np.array([ticket]))[0])
         group = int(order.plan(epoch).sample_of[position]) // order.mapping.group_size
@@ -173,7 +176,7 @@ class Fetcher:
         return f"position {position:,} of epoch {epoch} (group {group}), of rank {rank} of {ranks},"
 
     def _order_by_tag(self, tag: int) -> Order:
-        """The order of a run that the server knows by its tag."""
+        """The order that the server knows by this tag. Raises `UsageError`, `ServerError`."""
         what = "this ticket comes from a BrandSampler of another BrandDataset object; give both the same one"
         if get_worker_info() is None:
             raise UsageError(what)
@@ -183,7 +186,7 @@ class Fetcher:
             raise UsageError(what) from error
 
     def _read(self, places: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
-        """Samples that a draw has to read exactly, and which they are."""
+        """Samples that a draw has to read exactly, and their indices."""
         try:
             indices = self.data.indices(places)
             return self.samples(indices), indices
@@ -194,7 +197,7 @@ class Fetcher:
         return [sample for sample, _ in pairs], np.array([index for _, index in pairs])
 
     def _read_or_replace(self, place: int, order: Order) -> tuple[dict[str, Any], int]:
-        """The sample at a place, decoded so far as it can go wrong, or another of its group; and which it is."""
+        """The sample at a place, or another sample of its group where that one is damaged; and its index."""
         try:
             indices = self.data.indices(np.array([place]))
             return self.samples(indices)[0], int(indices[0])
@@ -204,15 +207,16 @@ class Fetcher:
     def replace(
         self, index: int, order: Order, error: FormatError, place: int | None = None
     ) -> tuple[dict[str, Any], int]:
-        """Another sample of the group: one of the next chunk that can be read, not the same one for all of a chunk.
+        """Another sample of the group in place of sample `index`, and its index. Raises `error` where there is none.
 
-        Raises `error` where there is none. `place`: where the sample is, if the caller knows.
+        Takes a sample of the next chunk that can be read; samples of one chunk get different ones. `place` is the place
+        of sample `index`, if the caller knows it.
         """
         place = int(self.data.places(np.array([index]))[0]) if place is None else place
         first = place // order.mapping.group_size * order.mapping.group_size
         size = min(order.mapping.group_size, order.samples - first)
         step = next(step for step in range(order.chunk_size + 1, order.chunk_size + size + 2) if gcd(step, size) == 1)
-        for number in range(1, min(size, _TRIES)):  # all of a small group
+        for number in range(1, min(size, _TRIES)):  # all samples of a small group
             instead = first + (place - first + number * step) % size
             try:
                 other = int(self.data.indices(np.array([instead]))[0])
@@ -228,7 +232,7 @@ class Fetcher:
 
 
 class Fetched:
-    """Samples that are here, and not decoded yet. Its parts may be decoded in several threads."""
+    """Samples that were fetched and are not decoded yet. Several threads may decode parts of it."""
 
     def __init__(
         self,
@@ -256,8 +260,8 @@ class Fetched:
     def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
         """Fields of the samples `first` to `end` - 1, with `index` and `key`.
 
-        Images and audio are bytes, or `views`: uint8 arrays in the memory that was drawn into, which is used again when
-        the last of them is gone. Samples that were read exactly stay bytes.
+        Images and audio are bytes, or, with `views`, uint8 arrays that are views of the draw's buffer. The buffer is
+        reused once no view of it is alive. In samples that were read exactly they stay bytes.
         """
         decoder = self._fetcher.viewer if views else self._fetcher.decoder
         names = decoder.names
@@ -276,7 +280,7 @@ class Fetched:
         return made
 
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
-        """The same as one dict for each sample, images and audio decoded."""
+        """The samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
         columns = self.columns(first, end)
         samples = [dict(zip(columns, values, strict=True)) for values in rows(columns.values())]
         for position, sample in enumerate(samples):
@@ -293,7 +297,7 @@ class Fetched:
         return samples
 
     def _decoded(self, stored: Stored, decoder: RecordDecoder, positions: NDArray[np.intp]) -> list[Column]:
-        """Columns of samples from memory; those that do not decode are replaced where that is wished."""
+        """Columns of samples from memory. Samples that do not decode are replaced where draws may skip."""
         data = self._fetcher.data
         try:
             return data.columns(stored, decoder)
@@ -317,7 +321,7 @@ class Fetched:
         return {"key": str(other)} | sample | {"index": other}
 
     def _with_late(self, made: Columns, first: int, end: int, present: NDArray[np.intp]) -> Columns:
-        """Columns with the samples that were read exactly put between those from memory."""
+        """Columns that have the exactly read samples, too, between the samples from memory."""
         low, high = np.searchsorted(self._late, (first, end)).tolist()
         late = (self._late[low:high] - first).tolist()
         merged: Columns = {}
@@ -342,17 +346,17 @@ def _joined(parts: list[Column]) -> Column:
 
 
 def rows(columns: Iterable[Column]) -> Iterator[tuple[Any, ...]]:
-    """The values of one sample after the other."""
+    """The values of the samples, sample by sample."""
     return zip(*[column if isinstance(column, list) else column.tolist() for column in columns], strict=True)
 
 
 def worker_number() -> tuple[int, int]:
-    """Which worker of how many of a DataLoader this process is; 0 of 1 where it is the training process."""
+    """Worker and number of workers of the DataLoader that runs this process; (0, 1) in the training process."""
     worker = get_worker_info()
     return (0, 1) if worker is None else (worker.id, worker.num_workers)
 
 
 def owner_process() -> int:
-    """The training process that this one works for: itself, or the parent of a DataLoader's worker."""
+    """Process id of the training process: this process, or the parent of a DataLoader's worker."""
     parent = multiprocessing.parent_process()  # not os.getppid(), which may be a fork server, or 1
     return os.getpid() if get_worker_info() is None or parent is None else parent.pid or os.getpid()

@@ -1,7 +1,7 @@
 """Does a user read in a way that is much slower than another? Then a line in the log says so, once.
 
-A whole data set read exactly, in random order: `BrandSampler` draws it. Draws that come one by one, through a wrapper
-around the data set: a transform sees the same, and costs no request for each sample.
+Two habits are slow. A user reads a whole data set exactly, in random order: `BrandSampler` draws it instead. A wrapper
+around the data set draws samples one by one: a transform does the same without a request for each sample.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from brand.errors import counted
 from brand.printable import printable
 
 ENOUGH: Final = 5000
-"""Samples that must have been read in random order before anything is said."""
+"""After so many samples in random order, the log says so."""
 ENOUGH_SINGLE: Final = 200
-"""Draws of one sample, one after the other, before anything is said."""
+"""After so many draws of one sample, one after the other, the log says so."""
 
 log = logging.getLogger("brand")
 
 
 _said = mmap.mmap(-1, 2)
-"""Whether it was said, of reads and of draws: bytes that forked workers share."""
+"""Whether the log has said so, of reads and of draws: two bytes that forked workers share."""
 
 
 class ReadingHabit:
-    """Notes what is read exactly, and says once what drawing would change."""
+    """Notes reads and draws of a data set, and says once what would be faster."""
 
     def __init__(self) -> None:
         self._jumps = self._single = 0
@@ -39,7 +39,7 @@ class ReadingHabit:
         return f"ReadingHabit({counted(self._jumps, 'jump')}, {counted(self._single, 'single draw')})"
 
     def note_draw(self, count: int, data_set: Any) -> None:
-        """So many were drawn with one request."""
+        """One request has drawn `count` samples."""
         self._single = self._single + 1 if count == 1 else 0
         if self._single == ENOUGH_SINGLE and not _said[1]:
             _said[1] = 1
@@ -52,7 +52,7 @@ class ReadingHabit:
             )
 
     def note(self, indices: NDArray[np.int64], data_set: Any) -> None:
-        """These were read exactly."""
+        """Samples with these indices were read exactly."""
         if _said[0] or len(indices) < 2:
             return
         self._jumps += int(np.count_nonzero(np.abs(np.diff(indices)) > 1))

@@ -1,13 +1,13 @@
 """One iteration of a `BrandLoader`: which thread does what, and in which order do batches come?
 
     producer thread      tickets of some batches -> one request -> samples, copied once out of the shared pages
-    pool of threads      slices of a batch: decode, transform; the last slice of a batch puts it together
+    pool of threads      slices of a batch: decode, transform; the last slice of a batch puts the batch together
     training loop        takes batches in order
 
 Where nothing is decoded or transformed, the pool makes the batches of a request out of columns.
 
-At most `ahead` batches are on their way. An error travels with its batch and is raised where that batch is due; leaving
-the loop, by `break` or Ctrl-C, stops the threads.
+At most `ahead` batches are on their way. An error travels with its batch and is raised where that batch is due. When
+the training leaves the loop, by `break` or Ctrl-C, the threads stop.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from brand.torch.loader import BrandLoader
 
 REQUEST: Final = 4096
-"""Small samples: as many in one request as make its cost small."""
+"""Most samples of one request: with small samples, so many make the cost of a request small."""
 SLICE: Final = 16
 """Samples that one thread decodes at a time."""
 _STEP_S: Final = 0.1
-"""How long a thread waits before it looks whether it should stop."""
+"""How long a thread waits before it checks whether it should stop."""
 
 
 class _Batch(Future[Any]):
-    """A batch to be: its slices, and how many of them are not done."""
+    """A batch on its way: its slices, and how many of them are not done."""
 
     def __init__(self, samples: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Iteration:
         self._loader, self._data, self._indices, self._pool = loader, loader.dataset, indices, pool
         self._stages, self._size = loader.stages, loader.batch_size
         self._whole = loader.collate_fn is default_collate and self._data.plain
-        """Whether a batch is made of columns, without going through samples."""
+        """Whether batches are made of columns, without single samples."""
         self.positions = indices if isinstance(indices, Positions) else None
         self._run = (torch.initial_seed(), loader.iterations)
         """Seed and epoch."""
@@ -78,9 +78,9 @@ class Iteration:
         return f"Iteration({state}, {counted(self.handed_out, 'sample')} handed out, {self.positions!r})"
 
     def batches(self) -> Generator[Any, None, None]:
-        """The batches, in order. Nothing is started before the first is asked for.
+        """The batches, in order. The threads start when the first batch is taken.
 
-        Which epoch it is is settled then, as frameworks call `set_epoch` between `iter` and the first batch.
+        The epoch is settled then, too, because frameworks call `set_epoch` between `iter` and the first batch.
         """
         try:
             if self.positions is not None:
@@ -105,7 +105,7 @@ class Iteration:
             self.close()
 
     def close(self) -> None:
-        """Stop the threads; returns when they have."""
+        """Stop the threads, and wait until they have stopped."""
         self._stop.set()
         with suppress(queue.Empty):
             while True:
@@ -123,7 +123,7 @@ class Iteration:
                 return None
 
     def _put(self, batch: _Batch | None) -> bool:
-        """Hand a batch over; False where nobody wants it any more."""
+        """Hand a batch over; False where the iteration has been stopped."""
         while not self._stop.is_set():
             with suppress(queue.Full):
                 self._ready.put(batch, timeout=_STEP_S)
@@ -134,7 +134,7 @@ class Iteration:
 
     def _produce(self) -> None:
         try:
-            request = self._size  # the first is small, so that the first batch comes soon
+            request = self._size  # the first request is small, so that the first batch comes soon
             while len(indices := self._take_indices(request)):
                 if self._loader.drop_last and len(indices) % self._size:
                     indices = indices[: len(indices) // self._size * self._size]
@@ -152,12 +152,12 @@ class Iteration:
         return list(islice(self._indices, count)) if self.positions is None else self.positions.take(count)
 
     def _next_request(self, last: int) -> int:
-        """Samples of the next request: batches, more of them where samples are small, up to half of what is ahead."""
+        """Samples of the next request: twice the last, up to `REQUEST` and to half of the batches that are ahead."""
         most = max(1, min(REQUEST // self._size, self._loader.ahead // 2))
         return min(2 * last // self._size, most) * self._size
 
     def _request(self, indices: Sequence[int] | NDArray[np.int64]) -> bool:
-        """Fetch samples of some batches and set the pool to work; False where nobody wants them."""
+        """Fetch samples of some batches and set the pool to work; False where the iteration has been stopped."""
         start_s = time.perf_counter()
         try:
             fetched = self._data.fetch(indices)
@@ -166,7 +166,7 @@ class Iteration:
         except FormatError:
             if len(indices) <= self._size:
                 raise
-            parts = range(0, len(indices), self._size)  # what is damaged is a matter of its own batch
+            parts = range(0, len(indices), self._size)  # a damaged sample fails only its own batch
             return all(self._request(indices[first : first + self._size]) for first in parts)
         before = self._requested
         self._requested += len(indices)
@@ -187,7 +187,7 @@ class Iteration:
     # -- the pool ----------------------------------------------------------------------------------------------------
 
     def _make_whole(self, batches: Sequence[_Batch], fetched: Fetched, spans: Sequence[tuple[int, int]]) -> None:
-        """Batches of columns; where a sample does not decode, that is a matter of its own batch."""
+        """Make batches of columns. Where a sample does not decode, only its own batch fails."""
         if self._stop.is_set():
             return
         try:
@@ -224,7 +224,7 @@ class Iteration:
             _fail(batch, error)
 
     def _transformed(self, samples: Sequence[dict[str, Any]], turn: int) -> list[Any]:
-        """Samples through the data set's transform, each with its own random numbers; `turn` is that of the first."""
+        """Samples after the data set's transform, each with its own random numbers. `turn` counts the first one."""
         if self._data.transform is None:
             return self._data.finish(list(samples))
         seeds = getattr(self._local, "seeds", None)
@@ -234,7 +234,8 @@ class Iteration:
         with seeds:
             for number, sample in enumerate(samples):
                 index = sample["index"]
-                # A BrandSampler gives a sample once an epoch, at a turn that depends on the ranks; others may repeat.
+                # A BrandSampler gives a sample once an epoch, at a turn that depends on the ranks. Other samplers may
+                # give it several times.
                 nth = turn + number if self.positions is None else 0
                 seeds.generator.manual_seed(seed_of(*self._run, index, nth))
                 try:
@@ -249,7 +250,7 @@ class Iteration:
             value = make()
             if self._loader.pin_memory and torch.cuda.is_available():
                 value = pinned(value)
-        with suppress(Exception):  # cancelled: nobody wants it
+        with suppress(Exception):  # cancelled: the iteration has been stopped
             batch.set_result(value)
 
 

@@ -1,7 +1,7 @@
 """What does code that was written for torchvision's `ImageFolder` ask of a data set beside its samples?
 
-Labels and classes. A data set without them has none of this: asking is an `AttributeError`, so that `hasattr` and
-`getattr` with a default work, and says what is there.
+It asks for labels and classes. A data set without them raises an `AttributeError` that says which fields it has, so
+that `hasattr` and `getattr` with a default work.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def class_to_idx(data: StoredDataSet) -> dict[str, int]:
 
 
 def transform_hint(names: tuple[str, ...] | None, files: Collection[str]) -> str:
-    """What to say where a `transform` of the whole sample fails, as one fails that `ImageFolder` would give a picture.
+    """A hint where a `transform` of the whole sample fails: it may expect a picture, as `ImageFolder` gives it.
 
-    `names` are the fields of a sample that is a tuple, `files` those that hold images or clips.
+    `names` are the fields of a sample that is a tuple; `files` are the fields that hold images or clips.
     """
     given = "a dict of its fields" if names is None else f"a tuple of {', '.join(names)}"
     field = next((name for name in (names or sorted(files)) if name in files), "FIELD")

@@ -1,7 +1,7 @@
-"""`BrandLoader`: batches without worker processes; `iteration` has the threads that make them.
+"""How does a `BrandLoader` make batches without worker processes? With threads (`iteration`).
 
-Pillow, libsndfile and zstandard let other threads run while they decode, so threads are enough, start at once, and hand
-over a batch without pickling it.
+Pillow, libsndfile and zstandard let other threads run while they decode, so threads are enough. Threads start at once,
+and hand over a batch without pickling it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from brand.torch.sampler import BrandSampler
 from brand.torch.stages import Stages
 
 AHEAD_BYTES: Final = 64 << 20
-"""Stored bytes of the batches that are on their way, by default."""
+"""By default, batches of about so many stored bytes are on their way."""
 MOST_AHEAD: Final = 64
 
 
@@ -32,23 +32,24 @@ class BrandLoader(DataLoader[Any]):
     """Iterates over batches of a `BrandDataset`, as a `DataLoader` does, with threads instead of worker processes.
 
     It is a `DataLoader` to frameworks (`isinstance`, its attributes), and has the state that they save. Its batches
-    come from its own iteration only: a framework that would take them from its `batch_sampler` is refused.
+    come only from its own iteration: a framework that takes them from its `batch_sampler` gets an error.
 
     Images and audio that are not decoded (`decode=False`, no transform, no collate_fn) come as lists of uint8 tensors,
-    as torchvision's decoders take them, in memory that is copied once; a `DataLoader` gives bytes.
+    as torchvision's decoders take them, and their bytes are copied once. A `DataLoader` gives bytes.
 
-    Transforms run in several threads at a time. Torch's random functions in them give the same numbers in every run:
-    each sample has its own seed.
+    Transforms run in several threads at a time. In them, torch's random functions give the same numbers in every run,
+    because each sample has its own seed.
 
     Args:
         data_set: The data set; its `transform`, `fields` and `decode` apply.
-        batch_size: Samples a batch.
-        sampler: What to take, a `BrandSampler(data_set)` by default: every sample once an epoch, in random order.
-        drop_last: Whether a last batch that is not full is left out.
+        batch_size: Samples in a batch.
+        sampler: Which samples to take; by default a `BrandSampler(data_set)`: every sample once an epoch, in random
+            order.
+        drop_last: Whether to leave out a last batch that is not full.
         collate_fn: Makes a batch of a list of samples; PyTorch's `default_collate` by default.
         pin_memory: Whether batches lie in page-locked memory, for fast copies to a GPU.
-        threads: Threads that decode; by default as many as this process may use.
-        ahead: Batches that are on their way while one is trained; by default as many as 64 MB hold, 2 at least.
+        threads: Number of threads that decode; by default the number of processors that this process may use.
+        ahead: Batches that are on their way while one is trained; by default as many as 64 MB hold, at least 2.
     """
 
     dataset: BrandDataset
@@ -87,7 +88,7 @@ class BrandLoader(DataLoader[Any]):
         enough = min(MOST_AHEAD, max(2, int(AHEAD_BYTES / (batch_size * data_set.mean_bytes))))
         self.ahead = enough if ahead is None else _count("ahead", ahead)
         self.iterations = 0
-        """How many were begun."""
+        """How many iterations have begun."""
         self._begin_anew()
         _loaders.add(self)
 
@@ -100,9 +101,9 @@ class BrandLoader(DataLoader[Any]):
         _loaders.add(self)
 
     def _begin_anew(self) -> None:
-        """Without threads: those of another process are not here."""
+        """Begin without threads: the threads of another process do not exist in this one."""
         self.stages = Stages(self.threads)
-        """Where the time goes."""
+        """Where the time of the loader goes."""
         self._epoch: Iteration | None = None
         self._pool: ThreadPoolExecutor | None = None
 
@@ -127,11 +128,11 @@ class BrandLoader(DataLoader[Any]):
         return batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass on to the sampler."""
+        """Pass the epoch on to the sampler."""
         self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where a run goes on: behind the last batch that was handed out; after the last one, in the next epoch."""
+        """The state of the run after the last batch that was handed out. At the end of an epoch: in the next one."""
         sampler, epoch = self._brand_sampler(), self._epoch
         positions = None if epoch is None else epoch.positions
         if epoch is None or positions is None or not positions.begun:
@@ -157,7 +158,7 @@ class BrandLoader(DataLoader[Any]):
 
 
 class OwnBatches(BatchSampler):
-    """What frameworks find as the `batch_sampler` of a `BrandLoader`: they may look at it, and not take from it."""
+    """The `batch_sampler` of a `BrandLoader`: frameworks may look at it, but must not take batches from it."""
 
     def __iter__(self) -> Iterator[list[int]]:
         raise UsageError(
@@ -173,7 +174,7 @@ _iterations: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
 
 def _begin_anew_in_child() -> None:
-    """A forked child has none of its parent's threads, and perhaps locks that they hold."""
+    """A forked child has none of its parent's threads, but may have locks that these threads hold."""
     _iterations.clear()
     for loader in list(_loaders):
         loader._begin_anew()
@@ -181,9 +182,9 @@ def _begin_anew_in_child() -> None:
 
 @atexit.register
 def _end_iterations() -> None:
-    """An iteration that a script leaves half used ends while the modules that its end needs are still there."""
+    """End iterations that a script has left half used, while the modules that this needs are still there."""
     for batches in list(_iterations):
-        with suppress(ValueError):  # another thread is in it
+        with suppress(ValueError):  # another thread is using it
             batches.close()
 
 

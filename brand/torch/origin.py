@@ -1,7 +1,7 @@
-"""Which samplers of several nodes are the same one? Those that the training's program makes at the same place.
+"""Which samplers of several nodes are the same one? Samplers that the training's program makes at the same place.
 
-All ranks run one program, so ranks of different nodes that reach the same place of it mean the same sampler, and must
-draw in the same order. A sampler that one rank has for itself is made at a place of its own, and is compared with none.
+All ranks run one program. Where ranks of different nodes reach the same place of it, they mean the same sampler and
+must draw in the same order. A sampler that only one rank uses is made at its own place, and is not compared.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 from brand.protocol.order import Order
 
 _orders: dict[tuple[str, str], list[Order]] = {}
-"""Orders that this process has begun to draw with others, by data set and origin of their sampler."""
+"""Orders that this process has begun to draw with other ranks, by data set and origin of the sampler."""
 
 
 def origin_here() -> str:
     """The place of the program that calls this library, with its callers: the same on all ranks.
 
-    Folders are left out, as nodes may have the program in different ones.
+    Folders are left out, because nodes may have the program in different folders.
     """
     frames = traceback.walk_stack(inspect.currentframe())
     return "|".join(
@@ -31,9 +31,9 @@ def origin_here() -> str:
 
 
 def turn_of(order: Order, origin: str) -> int:
-    """What identifies an order for other nodes: its sampler's origin, and its number among the orders begun there.
+    """A number that identifies an order for other nodes, made from its sampler's origin and its number there.
 
-    A sampler has several orders, one after the other, where states are loaded, and a loop makes several samplers.
+    One origin has several orders where a loop makes several samplers, or where a sampler loads states.
     """
     orders = _orders.setdefault((order.data_set, origin), [])
     if order not in orders:

@@ -1,7 +1,7 @@
 """One iteration of a `BrandSampler`: which ints does this rank get, and what is its state?
 
-It begins as something is taken from it. Until then it has no epoch, as PyTorch makes iterators that it never uses, and
-frameworks say which epoch it is after they have made one.
+An iteration begins when its first int is taken. Until then it has no epoch, because PyTorch makes iterators that it
+never uses, and frameworks set the epoch after they have made an iterator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLOCK: Final = 1 << 14
 
 
 class Positions(Iterator[int]):
-    """One iteration. It has a state of its own, as torchdata's `StatefulDataLoader` asks its sampler's iterator."""
+    """One iteration. It has its own state, for torchdata's `StatefulDataLoader`, which asks a sampler's iterator."""
 
     def __init__(self, sampler: BrandSampler) -> None:
         self._sampler = sampler
@@ -35,9 +35,9 @@ class Positions(Iterator[int]):
         """The rest of the present block, last first."""
         self._made = self.yielded = 0
         self.epoch = self.start = self.count = self.most = 0
-        """Its epoch and first position, ints in it, and those that this process keeps: fewer where Accelerate deals."""
+        """Epoch, first position, number of ints, and how many of them this process keeps where Accelerate deals."""
         self._mine: NDArray[np.int64] | None = None
-        """With `locality`: the positions of this rank."""
+        """The positions of this rank, with `locality`; else None."""
 
     def __repr__(self) -> str:
         if not self._begun:
@@ -47,7 +47,7 @@ class Positions(Iterator[int]):
     def begin(self) -> None:
         """Settle epoch, position and ranks, as late as possible, and announce them to the server.
 
-        Nothing happens the second time. Where it fails, nothing has begun: the next iteration is the same epoch.
+        A second call does nothing. Where the call fails, nothing has begun: the next iteration is the same epoch.
         """
         if self._begun:
             return
@@ -69,7 +69,7 @@ class Positions(Iterator[int]):
 
     @property
     def begun(self) -> bool:
-        """Whether anything was taken from it."""
+        """Whether the iteration has begun."""
         return self._begun
 
     def __next__(self) -> int:
@@ -83,7 +83,7 @@ class Positions(Iterator[int]):
         return self._ints.pop()
 
     def take(self, count: int) -> NDArray[np.int64]:
-        """The next `count` ints at once, fewer at the end; what `BrandLoader` calls."""
+        """The next `count` ints at once, fewer at the end. `BrandLoader` calls this."""
         first = np.array(self._ints[: -count - 1 : -1], np.int64)
         del self._ints[len(self._ints) - len(first) :]
         taken = np.concatenate((first, self._make(count - len(first))))
@@ -91,16 +91,16 @@ class Positions(Iterator[int]):
         return taken
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of this iteration after all that was yielded; at its end, nothing is left of it."""
+        """The state of this iteration after all ints that it has yielded; at its end, nothing is left."""
         if not self._begun:
             return self._sampler.state_dict()
         return self._sampler.state_at(self.epoch, self._position)
 
     def state_after(self, samples: int | None) -> dict[str, Any]:
-        """The state of the run after so many samples of this process (None: all that was yielded).
+        """The state of the run after `samples` samples of this process (None: after all that it has yielded).
 
-        Where nothing is left of this epoch, it is at the beginning of the next one. Raises `UsageError` where that many
-        cannot have been trained.
+        Where nothing is left of this epoch, the state is at the beginning of the next one. Raises `UsageError` where so
+        many samples cannot have been trained.
         """
         if samples is None:
             return self._state_at(self._position, all_of_it=self.yielded >= self.count)
@@ -112,7 +112,7 @@ class Positions(Iterator[int]):
 
     @property
     def _position(self) -> int:
-        """Global position after all that was yielded."""
+        """Global position after all ints that were yielded."""
         return min(self._samples, self.start + self.yielded * self._replicas)
 
     def _state_at(self, position: int, *, all_of_it: bool) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Positions(Iterator[int]):
         return self._sampler.state_at(self.epoch, position)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state of an iteration says; at its end, nothing is left of it."""
+        """Go on where a state of an iteration says. A state at the end of an epoch leaves nothing to yield."""
         self._sampler.load_state_dict(state)
         self._begin_anew()
         if state["position"] == self._samples:
@@ -140,7 +140,10 @@ class Positions(Iterator[int]):
         return tickets(sampler.tag, self.epoch, positions) if sampler.shuffle else positions
 
     def _with_tail(self, mine: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As many positions as every rank has: the last, incomplete global batch is split in turn, and goes on."""
+        """This rank's positions and its part of the last, incomplete global batch, which ranks draw in turn.
+
+        All ranks get equally many: positions past the end stand for samples from the beginning.
+        """
         beyond = np.arange(self._samples, self.start + self.count * self._replicas)
         beyond = beyond[(beyond - self.start) % self._replicas == self._rank]
         return np.concatenate((mine, beyond))[: self.count]

@@ -1,7 +1,7 @@
 """Which rank of how many is this process, on which node of how many, and which job does it belong to?
 
-An argument counts more than `torch.distributed`, that more than what torchrun or Slurm say in the environment, that
-more than being alone. Asked as late as possible: frameworks start their ranks after the data set was made.
+An argument counts first, then `torch.distributed`, then the environment of torchrun or Slurm; else the process is
+alone. Callers ask as late as possible, because frameworks start their ranks after the data set was made.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def find_rank(rank: int | None, replicas: int | None, environment: Mapping[str, 
 
 
 def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
-    """What all ranks of one job on this node agree on; None where this process is not one of several."""
+    """A name that all ranks of one job on this node have in common; None where this process is not one of several."""
     if _found(environment)[1] == 1:
         return None
     facts = "|".join(f"{name}={environment.get(name, '')}" for name in _JOB)
@@ -50,7 +50,7 @@ def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def node_by_launcher(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """Number of this node and how many there are, as torchrun and Slurm say; None where nobody does.
+    """Number of this node and number of nodes, as torchrun or Slurm say; None where neither does.
 
     Ranks that meet on loopback are all on one node. Raises `UsageError`.
     """
@@ -71,7 +71,7 @@ def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
 
 
 def this_machine() -> str:
-    """What processes have in common that can share a node server: a kernel and a network namespace."""
+    """A name of this kernel and network namespace: processes that have it in common can share a node server."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{socket.gethostname()}|{boot}|{Path('/proc/self/ns/net').readlink()}"
 

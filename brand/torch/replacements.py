@@ -1,6 +1,6 @@
-"""What does the log say of samples that others replace? A line for each chunk and process, and then counts.
+"""What does the log say of replaced samples? One line for each chunk and process, and then counts.
 
-A chunk that is gone would be a line for each of its samples otherwise.
+Otherwise a missing chunk would cause a line for each of its samples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brand.errors import FormatError, counted
 from brand.node.serve.repeats import Repeats
 
 EVERY_S: Final = 30.0
-"""How often the log sums up what goes on."""
+"""How often the log sums up further replacements."""
 
 log = logging.getLogger("brand")
 
@@ -25,7 +25,7 @@ _all: weakref.WeakSet[Replacements] = weakref.WeakSet()
 
 
 class Replacements:
-    """Tells the log, from any thread. Picklable, begins anew in another process."""
+    """Writes replacements to the log, from any thread. Picklable; begins anew in another process."""
 
     def __init__(self) -> None:
         self._begin_anew()
@@ -41,7 +41,7 @@ class Replacements:
         return f"Replacements({self._repeats.counted} counted and not told)"
 
     def note(self, index: int, by: int, error: FormatError) -> None:
-        """Sample `index` was replaced by another, as it cannot be read."""
+        """Sample `by` has replaced sample `index`, which cannot be read."""
         now_s = time.monotonic()
         with self._lock:
             sums = list(self._repeats.overdue(now_s))
@@ -51,7 +51,7 @@ class Replacements:
             log.warning("sample %d is replaced by sample %d: %s", index, by, error)
 
     def epoch_ended(self) -> None:
-        """Sum up what was counted."""
+        """Sum up the replacements that were counted."""
         with self._lock:
             sums = list(self._repeats.rest(time.monotonic()))
         _sum_up(sums)
@@ -66,7 +66,7 @@ def _sum_up(sums: Iterable[tuple[int, int, float]]) -> None:
 
 
 def _begin_anew_in_child() -> None:
-    """A forked child must not wait for a lock that a thread of its parent holds, nor tell what its parent tells."""
+    """A forked child must not wait for a lock that a thread of its parent holds, nor repeat its parent's lines."""
     for replacements in list(_all):
         replacements._begin_anew()
 

@@ -1,8 +1,8 @@
 """`BrandSampler`: which positions does this rank draw, in which order, and where does a run go on after a stop?
 
-The global access sequence is cut into rounds of one position a rank, so global batch `t` is the same set of samples
-for any number of ranks. A state is (epoch, position) with what fixes the order; any other number of ranks, workers or
-samples a batch goes on from it.
+The global access sequence is cut into rounds of one position for each rank, so global batch `t` is the same set of
+samples for any number of ranks. A state holds epoch, position and order. A run with any other number of ranks, workers
+or samples a batch can go on from it.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ _FROM_A_STATE: Final = (
 class BrandSampler(DistributedSampler[int]):
     """Draws every sample of a `BrandDataset` once an epoch, in random order, at the speed of sequential storage.
 
-    It yields tickets: ints that the data set understands as "what comes at this position", so that it can be read
+    It yields tickets: ints that the data set understands as "the sample at this position", so that the server can read
     ahead. Give it to a `DataLoader` as `sampler=`. Each epoch has its own order: `set_epoch(n)` says which; without it,
     each iteration is the next epoch.
 
-    It gives each rank its own positions, so it is a `DistributedSampler` to frameworks, and they leave it alone.
-    Accelerate deals out batches in any case: behind a loader that Accelerate has prepared, the sampler yields the
-    positions of all ranks.
+    It gives each rank its own positions and is a `DistributedSampler`, so frameworks leave it alone. Accelerate deals
+    out batches in any case: behind a loader that Accelerate has prepared, the sampler yields the positions of all
+    ranks.
 
     Args:
         data_set: The data set to draw from.
         seed: Fixes the order of every epoch.
-        num_replicas, rank: Number of ranks and which this one is; by default what torch.distributed, torchrun or
-            Slurm say, asked when the iteration begins.
-        shuffle: False: the plain indices in their order, exact reads; nothing is read ahead.
+        num_replicas, rank: Number of ranks, and which one this is; by default from torch.distributed, torchrun or
+            Slurm, when the iteration begins.
+        shuffle: False: the plain indices in their order, read exactly, and nothing is read ahead.
         drop_last: Where the ranks do not divide the samples: drop the rest (True), or give some samples to two ranks.
             All ranks always get equally many.
-        locality: On several nodes: split each global batch so that a rank takes what its own node owns first. The
-            global batches stay the same sets, and little crosses the network. Needs `batch_size`.
-        batch_size: Samples of a batch of each rank, for `locality`; `BrandLoader` says it by itself.
+        locality: On several nodes: split each global batch so that a rank first takes samples that its own node owns.
+            The global batches stay the same sets, and few samples cross the network. Needs `batch_size`.
+        batch_size: Samples of a batch of each rank, for `locality`; a `BrandLoader` sets it.
     """
 
     def __init__(
@@ -80,26 +80,26 @@ class BrandSampler(DistributedSampler[int]):
         self.locality = locality
         self.batch_size = None if batch_size is None else max(1, _whole("batch_size", batch_size, MAX_POSITIONS))
         self.order = data_set.order(seed)
-        """What fixes the order of all epochs."""
+        """The order of all epochs."""
         self.tag = data_set.tag_of(self.order)
         self.origin = origin_here()
-        """Where the program made it."""
+        """Where the program made this sampler."""
         self._pinned = False
         self._next: _Next | None = _Next(0)
-        """What the next iteration is; None: the epoch after the present one."""
+        """Where the next iteration begins; None: at the epoch after the present one."""
         self._present: Positions | None = None
-        """The iteration that was begun last."""
+        """The iteration that began last."""
 
     def __repr__(self) -> str:
         coming = "" if self._next is None else f", next epoch {self._next.epoch} from {self._next.position:,}"
         return f"BrandSampler({str(self.data_set.path)!r}, seed={self.seed}, {self._present!r}{coming})"
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch, from its beginning, or from where a loaded state of this epoch is.
+        """Make the next iteration this epoch, from its beginning, or from the position of a loaded state of this epoch.
 
-        An iteration under way is not touched: where it is of this epoch, it may go on. Raises `UsageError` where a
-        state of a later epoch was loaded, as going back would repeat what it had trained. Where a state of an earlier
-        epoch was loaded, the log says how many samples of that are left out.
+        An iteration under way is not touched: if it is of this epoch, it may go on. Raises `UsageError` where a state
+        of a later epoch was loaded, because going back would train samples again. Where a state of an earlier epoch was
+        loaded, the log says how many samples of that epoch are left out.
         """
         epoch = _whole("epoch", epoch, MAX_EPOCH)
         wrapping = wrapping_of(self)
@@ -141,16 +141,16 @@ class BrandSampler(DistributedSampler[int]):
     def ranks(self) -> tuple[int, int]:
         """Rank and number of ranks among which this sampler deals out positions. Raises `UsageError`.
 
-        0 and 1 where it yields those of all ranks, as Accelerate deals out what it yields.
+        0 and 1 where the sampler yields the positions of all ranks, because Accelerate deals them out.
         """
         if self._accelerate_deals():
             return 0, 1
         return find_rank(self.rank, self.num_replicas)
 
     def pin_ranks(self, rank: int | None = None, replicas: int | None = None) -> None:
-        """Deal out positions to the ranks here also where Accelerate is in use, as it does not prepare this loader.
+        """Deal out positions to ranks even where Accelerate is in use, because it does not prepare this loader.
 
-        Where they were not said before, this is `rank` of `replicas`, if given.
+        Where rank and number of ranks were not given before, they become `rank` and `replicas`, if given.
         """
         self._pinned = True
         if self.rank is self.num_replicas is None and rank is not None and replicas is not None:
@@ -158,11 +158,11 @@ class BrandSampler(DistributedSampler[int]):
 
     @property
     def announced(self) -> bool:
-        """Whether it was said which epoch the next iteration is, and that has not begun."""
+        """Whether the epoch of the next iteration was set, and that iteration has not begun."""
         return self._next is not None
 
     def batch_of(self, replicas: int) -> int:
-        """Samples of a batch of each of so many ranks where `locality` splits them, else 0. Raises `UsageError`."""
+        """Samples of a batch of each rank where `locality` splits batches, else 0. Raises `UsageError`."""
         if not self.locality or not self.shuffle or replicas == 1:
             return 0
         if self.batch_size is None:
@@ -172,10 +172,10 @@ class BrandSampler(DistributedSampler[int]):
     def state_dict(
         self, *, samples: int | None = None, batches: int | None = None, batch_size: int | None = None
     ) -> dict[str, Any]:
-        """Where a run goes on, as plain values.
+        """The state of the run, as plain values.
 
-        With workers a sampler runs ahead of training, so say what was trained since the iteration began: `samples` of
-        this rank, or `batches` of `batch_size`. Without either: all that was yielded.
+        With workers a sampler runs ahead of training, so say how much was trained since the iteration began: `samples`
+        of this rank, or `batches` of `batch_size`. Without either: everything that the sampler has yielded.
         """
         if samples is not None and batches is not None:
             raise UsageError("say what was trained in samples or in batches, not both")
@@ -189,12 +189,12 @@ class BrandSampler(DistributedSampler[int]):
             return self.state_at(epoch, position)
         if batches is not None and batch_size is not None:
             samples = batches * batch_size
-            if samples - batch_size < present.most:  # the last may be short, or filled up
+            if samples - batch_size < present.most:  # the last batch may be short, or filled up
                 samples = min(samples, present.most)
         return present.state_after(samples)
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
-        """The state of a run that goes on at a position of an epoch, with what fixes the order."""
+        """The state of a run that goes on at a position of an epoch, with its order."""
         return {
             "version": STATE_VERSION,
             "epoch": epoch,
@@ -208,7 +208,7 @@ class BrandSampler(DistributedSampler[int]):
         return self.state_at(self.epoch + 1, 0)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says. Raises `UsageError` where it is no state, or one of another data set."""
+        """Go on where a state says. Raises `UsageError` where it is no state, or a state of another data set."""
         try:
             version, shuffle, facts = state["version"], state["shuffle"], dict(state["order"])
             epoch = _whole("epoch", state["epoch"], MAX_EPOCH)
@@ -236,7 +236,7 @@ class BrandSampler(DistributedSampler[int]):
         self._next, self._present = _Next(epoch, position, loaded=True), None
 
     def replaces(self, positions: Positions, *, ended: bool) -> bool:
-        """Whether the next iteration is known, and another one than this, or this epoch again where it has ended."""
+        """Whether the next iteration is set and differs from this one. Where this one has `ended`, any differs."""
         coming = self._next
         return coming is not None and (coming.loaded or coming.epoch != positions.epoch or ended)
 
@@ -245,20 +245,20 @@ class BrandSampler(DistributedSampler[int]):
         if self._next is not None:
             return self._next.epoch, self._next.position
         assert self._present is not None
-        return _whole("epoch", self._present.epoch + 1, MAX_EPOCH), 0  # nobody said which epoch
+        return _whole("epoch", self._present.epoch + 1, MAX_EPOCH), 0  # no epoch was set
 
     def begin(self, positions: Positions) -> None:
-        """An iteration has begun, as something is taken from it."""
+        """An iteration has begun: its first position is about to be taken."""
         self._next, self._present = None, positions
 
     def end(self, positions: Positions, epoch: int) -> None:
-        """An iteration was restored of which nothing is left: it begins, and ends, in this epoch."""
+        """An iteration was restored that has nothing left: it begins, and ends, in this epoch."""
         self._next, self._present = _Next(epoch, len(self.data_set), loaded=True), positions
 
     def go_on(self, positions: Positions) -> None:
-        """An iteration goes on, and `set_epoch` or a loaded state may have said something else meanwhile.
+        """An iteration goes on. Raises `UsageError` where `set_epoch` or a loaded state asks for another one by now.
 
-        Raises `UsageError` where it has: the caller believes to be in another epoch than the one that it gets.
+        The caller would otherwise believe that it gets another epoch.
         """
         coming = self._next
         if coming is not None and self.replaces(positions, ended=False):
@@ -271,9 +271,9 @@ class BrandSampler(DistributedSampler[int]):
         self._next = None
 
     def dealt(self) -> int:
-        """Processes to which what this sampler yields is dealt out, now that an iteration begins. Raises `UsageError`.
+        """Number of processes among which a framework deals out the positions of this sampler. Raises `UsageError`.
 
-        1 where each process keeps all of it.
+        1 where each process keeps all of them. Called when an iteration begins.
         """
         wrapping, skipped = wrapping_of(self), torchdata_skips()
         if skipped and wrapping is None:
@@ -300,7 +300,7 @@ class BrandSampler(DistributedSampler[int]):
         return wrapping.processes
 
     def _check_restart(self, restart: Restart, epoch: int) -> None:
-        """Raises `UsageError` where Lightning would not train the rest of an epoch, and nothing else."""
+        """Raises `UsageError` unless Lightning would train exactly the rest of an epoch."""
         if not hasattr(restart.loader, "load_state_dict"):
             raise UsageError(
                 f"Lightning goes on inside epoch {epoch}, and a DataLoader has no state to go on from: it would begin "
@@ -319,7 +319,7 @@ class BrandSampler(DistributedSampler[int]):
             )
 
     def _accelerate_deals(self) -> bool:
-        """Whether Accelerate deals out what this sampler yields, as nobody said anything else."""
+        """Whether Accelerate deals out the positions of this sampler: it runs, and no other ranks were given."""
         return not self._pinned and self.rank is self.num_replicas is None and accelerate_processes() > 1
 
 
@@ -331,7 +331,7 @@ class _Next:
     position: int = 0
     """Global position."""
     loaded: bool = False
-    """Whether a state says so."""
+    """Whether a loaded state says so."""
 
 
 def _whole(name: str, value: Any, most: int) -> int:

@@ -1,12 +1,12 @@
 """How are random transforms the same in every run, though threads run them in any order?
 
-Each sample has a seed of its own, from the seed of the run, the epoch and the index. While a transform runs, torch's
-random functions of this thread (torchvision's transforms use no others) take their numbers from a generator with that
-seed instead of the process's one. The `random` module and numpy's global generator are shared by all threads and left
-alone.
+Each sample has its own seed, from the seed of the run, the epoch and the index. While a transform runs, torch's random
+functions of this thread (torchvision's transforms use no others) take their numbers from a generator with that seed
+instead of the process's generator. All threads share the `random` module and numpy's global generator, so these are
+left alone.
 
-Most of these functions take a generator. The others get one where they come down to an operator that does, which is
-ten times as dear, so only they are looked into.
+Most of torch's random functions take a generator. The others get one where they call an operator that takes one. That
+costs ten times as much, so only these functions are watched so closely.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DROPOUT: Final = ("dropout", "alpha_dropout", "feature_alpha_dropout")
 
 
 def _functions(home: object, *names: str) -> list[Callable[..., Any]]:
-    """Those that this version of torch has."""
+    """The named functions that this version of torch has."""
     return [getattr(home, name) for name in names if hasattr(home, name)]
 
 
@@ -68,7 +68,7 @@ class SampleSeeds(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call `func`, with the generator where it is random and none was given."""
+        """Call `func`, with the generator where it is random and the caller gave none."""
         kwargs = kwargs or {}
         if func in _TAKE_A_GENERATOR and kwargs.get("generator") is None:
             kwargs = {**kwargs, "generator": self.generator}
@@ -88,7 +88,7 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call `func`, or what takes a generator of the same name."""
+        """Call `func`, or where it is random the operator of the same name that takes a generator."""
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
             return func.overloadpacket(*args, **{**kwargs, "generator": self._generator})
@@ -96,6 +96,6 @@ class _Operators(TorchDispatchMode):
 
 
 def seed_of(run: int, epoch: int, index: int, turn: int) -> int:
-    """The seed of one sample in one epoch; `turn` tells apart where it comes more than once."""
+    """The seed of one sample in one epoch. Where the sample comes more than once, `turn` tells its uses apart."""
     facts = struct.pack("<QQQQ", run & (1 << 64) - 1, epoch, index, turn)
     return int.from_bytes(hashlib.blake2s(facts, digest_size=8).digest()) >> 1

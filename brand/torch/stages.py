@@ -28,13 +28,13 @@ class Stages:
         self._lock = threading.Lock()
 
     def add(self, stage: str, seconds: float) -> None:
-        """Note time spent."""
+        """Note seconds spent in a stage."""
         with self._lock:
             self._seconds[stage] += seconds
 
     @contextmanager
     def measure(self, stage: str) -> Iterator[None]:
-        """Note the time that the block takes."""
+        """Note the time that the block takes, for a stage."""
         start = time.perf_counter()
         try:
             yield

@@ -1,7 +1,7 @@
-"""Which node server does a data set draw from? One that it is given, or that of all ranks of its job on this node.
+"""Which node server does a data set draw from? One that the user gives, or the one of its job's ranks on this node.
 
-The first use settles it, as ranks of several nodes may have to wait for each other, and frameworks start their ranks
-after the data set was made.
+The first use settles it, because ranks of several nodes may have to wait for each other, and because frameworks start
+their ranks after the data set was made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from brand.torch.ranks import find_rank, job_name, node_by_launcher
 
 
 class Way:
-    """The way of one data set to its server; the arguments as for `BrandDataset`. Picklable, opens nothing itself."""
+    """The way of one data set to its server. Arguments as for `BrandDataset`. Picklable; making it opens nothing."""
 
     def __init__(
         self, data: StoredDataSet, *, server: str | None, memory: Memory, remote_memory: Memory, tls: Tls | None
@@ -29,7 +29,7 @@ class Way:
         self._data, self._server = data, server
         self._memory, self._remote_memory, self._tls = memory, remote_memory, tls
         self._name = secrets.token_hex(8)
-        """What tells the server and the run from others where this process is in no job."""
+        """A name that tells the server and the run from others where this process belongs to no job."""
 
     def __getstate__(self) -> dict[str, Any]:
         _ = self.client  # a worker in which torch.distributed is not initialised could not find the nodes
@@ -59,9 +59,9 @@ class Way:
 
     @cached_property
     def job(self) -> Job | None:
-        """The nodes that draw from this data set together; None where this one is alone, or the server is given.
+        """The nodes that draw from this data set together; None where this node is alone, or the user gives a server.
 
-        Raises as `client`.
+        Raises the errors of `client`.
         """
         if self._server is not None or job_name() is None:
             return None
@@ -72,12 +72,12 @@ class Way:
         return Job(name, node, nodes, remote_memory=self._remote_memory, tls=self._tls) if nodes > 1 else None
 
     def _own_address(self) -> str:
-        """Where the server that starts by itself will listen: one for the ranks of a job on this node."""
+        """Where the server that starts by itself will listen: one address for the ranks of a job on this node."""
         if job_name() is None:
             return own_address(self._name.encode())
         node = 0 if self.job is None else self.job.node
         return own_address(f"{self._facts()}|{node}".encode())
 
     def _facts(self) -> str:
-        """What the servers of one data set and job have in common."""
+        """Facts that are the same for all servers of one data set and job."""
         return f"{job_name()}|{self._data.id}|{self._memory}|{self._remote_memory}"

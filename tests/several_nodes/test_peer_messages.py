@@ -106,9 +106,9 @@ def test_parts_of_an_answer(data: bytes, offset: int) -> None:
 
 def test_a_message_on_the_wrong_stream() -> None:
     """A question is no reply, and the other way round."""
-    with pytest.raises(ProtocolError, match="is not for"):
+    with pytest.raises(ProtocolError, match="an owner does not send ROOM"):
         wire.unpack_reply(wire.pack(wire.Room(1)), PAGE)
-    with pytest.raises(ProtocolError, match="is not for"):
+    with pytest.raises(ProtocolError, match="an asking node does not send REFUSED"):
         wire.unpack_question(wire.pack(wire.Refused(wire.Forgotten("run", ORDER, None), "because")), 1)
 
 

@@ -27,7 +27,7 @@ from brand.protocol.order import Order
 
 ATTEMPTS: Final = 3
 PART_SHARE: Final = 32
-"""Samples of one draw fill at most this part of the arena: one in so many."""
+"""Samples of one draw fill at most `1 / PART_SHARE` of the arena."""
 LEAST_PART: Final = 8
 FETCH_BYTES: Final = 8 << 20
 """About how many bytes a client fetches from other nodes at a time."""

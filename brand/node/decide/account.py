@@ -90,7 +90,7 @@ class Account:
         by_worker[drawer.worker] = max(last, before)
 
     def give_up(self) -> None:
-        """Do not judge this epoch any more: an unknown process draws, too, and may draw the missing positions."""
+        """Do not judge this epoch: another thread or an unknown process may draw the missing positions."""
         self._in_order = False
 
     @property

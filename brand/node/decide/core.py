@@ -29,7 +29,7 @@ from brand.node.memory.residents import Residents
 from brand.protocol.plan import Plan
 
 LARGEST_SHARE: Final = 4
-"""A node never holds a sample that is larger than this part of its memory: one in so many."""
+"""A node never holds a sample that is larger than `1 / LARGEST_SHARE` of its memory."""
 IDLE_S: Final = 2.0
 """A run that no client has drawn from for so long makes room for others."""
 SKIP_SLACK: Final = 8192

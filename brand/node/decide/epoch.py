@@ -133,7 +133,7 @@ class Epoch:
         return np.concatenate(held)
 
     def lose(self, node: int) -> None:
-        """A node is lost: none of its samples will come."""
+        """A node is lost: its samples that are still to come will not come."""
         self.lost.add(node)
         places = np.concatenate([self.states.all(state) for state in (UNWANTED, DUE, COMING)])
         self.states.forgets(places[self.owner_of(places) == node])

@@ -11,7 +11,7 @@ from brand.node.memory.residents import Residents
 from brand.protocol.order import Order
 
 AHEAD_SHARE: Final = 8
-"""One part in so many of the arena stays free of kept samples, for reading ahead."""
+"""`1 / AHEAD_SHARE` of the arena stays free of kept samples, for reading ahead."""
 AHEAD_MOST: Final = 256 << 20
 """The most bytes that stay free of kept samples, for reading ahead."""
 

@@ -19,7 +19,7 @@ from typing import Final
 from brand.errors import ProtocolError
 
 TELL_SHARE: Final = 16
-"""A node tells an owner of new room when that is at least this part of the whole window: one in so many."""
+"""A node tells an owner of new room when that is at least `1 / TELL_SHARE` of the whole window."""
 
 
 class Reach(Enum):
@@ -65,18 +65,18 @@ class Peer:
         self.reach = Reach.LOST if self.reach in (Reach.OPEN, Reach.LOST) else Reach.GIVEN_UP
 
     def owes(self, pages: int) -> None:
-        """This node asks the peer for samples of so many pages."""
+        """This node asks the peer for samples that take `pages` pages."""
         self._outstanding += pages
 
     def receives(self, pages: int, now_s: float) -> None:
-        """The peer has sent so many pages. Raises `ProtocolError` where it was told of less room."""
+        """The peer has sent `pages` pages. Raises `ProtocolError` where it was told of less room."""
         self._received += pages
         if self._received > self._told:
             raise ProtocolError("more than there is room for")
         self.heard_s = now_s
 
     def answers(self, pages: int) -> None:
-        """This node had asked for so many of the pages that the peer has sent."""
+        """The peer has sent `pages` pages for which this node had asked."""
         self._outstanding = max(0, self._outstanding - pages)
 
     def room(self, window: int, held: int, *, now: bool) -> int | None:
@@ -103,7 +103,7 @@ class Peer:
         self.asks = False
 
     def allows(self, pages: int) -> None:
-        """The peer has room for so many pages in all, since its stream was opened."""
+        """The peer has room for `pages` pages in all, since its stream was opened."""
         self._allowed = max(self._allowed, pages)
 
     @property
@@ -112,7 +112,7 @@ class Peer:
         return self._allowed - self._sent
 
     def sends(self, pages: int) -> None:
-        """This node sends so many pages to the peer."""
+        """This node sends `pages` pages to the peer."""
         self._sent += pages
 
 

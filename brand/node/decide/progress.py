@@ -40,7 +40,7 @@ class Progress:
         return 2 * self.done >= self.total
 
     def expects(self, samples: int) -> None:
-        """So many more samples (fewer, if below 0) will be drawn at this node or sent from it."""
+        """`samples` more samples (fewer, if below 0) will be drawn at this node or sent from it."""
         self.total += samples
 
     def draws(self, rank: int, positions: NDArray[np.int64], now_s: float) -> None:
@@ -50,7 +50,7 @@ class Progress:
         self.drawn += len(positions)
 
     def sends(self, samples: int) -> None:
-        """This node sends so many samples to other nodes."""
+        """This node sends samples to other nodes."""
         self.sent += samples
 
     def skips_to(self, position: int) -> None:

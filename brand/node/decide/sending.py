@@ -19,7 +19,7 @@ from brand.node.memory.residents import Residents
 MESSAGE_BYTES: Final = 1 << 20
 """Most bytes of samples in one message."""
 LARGEST_SENT: Final = 4
-"""A sample larger than this part of a message, or of a node's room, is never sent unasked: one in so many."""
+"""A sample larger than `1 / LARGEST_SENT` of a message, or of a node's room, is never sent unasked."""
 
 
 def largest_sent(room: int, members: Members, page: int) -> int:

@@ -23,7 +23,7 @@ class Allocator:
             raise UsageError(f"memory of {limit:,} bytes is too small: this data set needs at least {2 * page:,}")
         self._free = np.arange(self.count - 1, 0, -1, dtype=np.int32)
         self.free = len(self._free)
-        """How many pages are free: so many entries at the start of the stack."""
+        """Number of free pages: the first `free` entries of the stack."""
         self._next = np.zeros(self.count, np.int32)
 
     def __repr__(self) -> str:

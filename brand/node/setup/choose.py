@@ -25,7 +25,7 @@ from brand.storage.profile import best_depth, load_profile, stripe_bytes, stripe
 from brand.storage.vectored import VectorReader
 
 MIXING_SHARE: Final = 16
-"""One in so many samples is in memory for mixing; memory beyond that keeps samples instead."""
+"""`1 / MIXING_SHARE` of the samples is in memory for mixing; memory beyond that keeps samples instead."""
 
 AHEAD: Final = 0.8
 """Part of the room for samples of other nodes that a plan of `slots` fills; the rest is slack for larger samples."""

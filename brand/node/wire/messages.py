@@ -60,7 +60,7 @@ CHECKED: Final = 2
 
 
 class Kind(IntEnum):
-    """Kinds of messages: what the client says in one, and what the server answers by the same kind, if it does."""
+    """Kinds of messages: what a client says by each, and what the server answers."""
 
     HELLO = 1
     """Client: its process and its data set. Server: its own, with the arena in the ancillary data."""
