@@ -56,8 +56,9 @@ class Reads:
             due = epoch.to_read(epoch.plan.places_held(number))
             present = self._residents.present(due)
             ready, absent = due[present], due[~present]
-            self._residents.refer(ready)
-            epoch.states.finds(ready)
+            if len(ready):
+                self._residents.refer(ready)
+                epoch.states.finds(ready)
             if len(absent):
                 allocator, needed = self._residents.pool.allocator, int(self._residents.pages_of[absent].sum())
                 if needed <= allocator.free - self._receiving.reserve():
@@ -88,8 +89,11 @@ class Reads:
             states.fails(places)
             return
         residents.put(places[~twice], read.heads[~twice])
-        residents.refer(places[twice])
-        residents.let_go(places[~states.arrives(places)])
+        if drop.any():
+            residents.refer(places[twice])
+        gone = places[~states.arrives(places)]
+        if len(gone):
+            residents.let_go(gone)
 
     def _most_urgent(self) -> Epoch | None:
         """The epoch whose next read is needed in the fewest draws."""

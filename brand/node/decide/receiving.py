@@ -54,7 +54,7 @@ class Receiving:
 
     def reserve(self) -> int:
         """Pages that stay free for samples of other nodes."""
-        return max(0, self._room - int(self._residents.sent_pages.sum()))
+        return max(0, self._room - int(self._residents.sent_pages.sum())) if self._room else 0
 
     def room_for(self, node: int, *, now: bool = False) -> int | None:
         """Pages that a node may send in all since its stream was opened; see `Peer.room`."""

@@ -88,8 +88,7 @@ class SampleStates:
 
     def arrives(self, places: Places) -> Mask:
         """The bytes of these samples have come into memory. Returns which of them the epoch holds now."""
-        self._change(places, _ARRIVES)
-        return self.held(places)
+        return np.equal(self._change(places, _ARRIVES)[1], HELD)
 
     def fails(self, places: Places) -> None:
         """The bytes of these samples will not come this way."""
@@ -97,15 +96,16 @@ class SampleStates:
 
     def leaves(self, places: Places) -> Mask:
         """These samples are drawn, sent, or not waited for any more. Returns which of them the epoch held."""
-        held = self.held(places)
-        self._change(places, _LEAVES)
-        return held
+        return np.equal(self._change(places, _LEAVES)[0], HELD)
 
     def forgets(self, places: Places) -> None:
         """The bytes of these samples that were on their way are lost."""
         self._change(places, _FORGETS)
 
-    def _change(self, places: Places, to: NDArray[np.uint8]) -> None:
-        new = to[self._state[places]]
-        assert not (new == _NEVER).any(), "a sample changes in a way that cannot be"
-        self._state[places] = new
+    def _change(self, places: Places, to: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Make a transition. Returns the states before and after it."""
+        before = self._state[places]
+        after = to[before]
+        assert after.max(initial=0) != _NEVER, "a sample changes in a way that cannot be"
+        self._state[places] = after
+        return before, after

@@ -44,7 +44,7 @@ class Telling:
 
     def news(self) -> Iterator[tuple[int, Told | Forgotten]]:
         """What is new since the last call, for each node that can be reached."""
-        if not len(self._core.peers) or self._core.epochs.changes == self._seen_changes:
+        if self._core.epochs.changes == self._seen_changes:
             return
         self._seen_changes = self._core.epochs.changes
         self._drawings = self._find_drawings()

@@ -211,6 +211,8 @@ class Turn:
 
     def _say(self, now_s: float, unsent: Mapping[int, int]) -> Iterator[Say]:
         """Messages to other nodes: news, requests, questions, answers and samples."""
+        if not len(self.core.peers):
+            return
         receiving = self.core.receiving
         for node, news in self.telling.news():
             yield Say(node, asks=True, message=news)
