@@ -15,6 +15,7 @@ import numpy as np
 
 from brand.node.decide.members import Members
 from brand.node.decide.stimuli import KeptChosen
+from brand.protocol.mapping import Mapping
 from brand.testing.network import FakeNetwork
 from tests.node.world import World
 
@@ -269,7 +270,8 @@ class Walk:
 
     def fetch(self, world: World) -> None:
         """A client wants samples of other nodes, some of them twice."""
-        owner = world.turn.fetches.owner_of(np.arange(len(world.sizes)))
+        owners = world.members.owners(Mapping(len(world.sizes), world.chunk_size, 1))
+        owner = owners.of(np.arange(len(world.sizes)))
         theirs = np.flatnonzero(owner != world.members.node).tolist()
         if theirs and FETCHER not in world.fetching:
             world.fetch(FETCHER, self.rng.choices(theirs, k=self.rng.randint(1, 5)))

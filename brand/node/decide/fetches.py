@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,10 +73,6 @@ class Fetches:
         self._fetches: list[_Fetch] = []
         self._done: list[Deliver | Refuse] = []
         self._last = 0
-
-    def owner_of(self, places: NDArray[Any]) -> NDArray[np.int32]:
-        """The node whose disk has each place."""
-        return self._owners.of(places)
 
     def check(self, places: NDArray[np.int64], owner: int) -> int:
         """Stored bytes of samples. Raises `ProtocolError` where `owner` lacks one, or where the bytes are too many."""
