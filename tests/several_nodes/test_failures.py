@@ -15,7 +15,6 @@ import pytest
 
 from brand.cluster.member import server_of
 from brand.errors import UnreachableError, UsageError
-from brand.node.decide import draws, epochs
 from brand.node.setup.member import Member
 from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
@@ -214,13 +213,8 @@ def test_a_share_whose_node_is_gone_is_an_error_that_names_it(shares: list[Path]
     ],
 )
 @pytest.mark.usefixtures("patient")
-def test_nodes_that_disagree_are_refused_at_once(
-    texts: Path, change: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_that_disagree_are_refused_at_once(texts: Path, change: dict[str, Any], said: str) -> None:
     """About the order, or where it begins: the error names both nodes and what differs."""
-    # A rank that registers after the others were refused finds none of them: it waits, and is answered as it stands.
-    monkeypatch.setattr(epochs, "RANKS_S", 1.0)
-    monkeypatch.setattr(draws, "LONGEST_WAIT_S", 60.0)
     orders = [order_of(texts), order_of(texts, **change)]
     with ExitStack() as stack, running_cluster(texts, nodes=2, memory=0.5) as cluster:
         wait_until(lambda: all_open(cluster), "all nodes can be reached")

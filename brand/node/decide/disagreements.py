@@ -6,11 +6,15 @@ The server refuses such a run before it answers a draw of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from brand.errors import UsageError
 from brand.node.decide.runs import Runs
 from brand.node.wire.drawing import Drawing
 from brand.protocol.order import Order
+
+REMEMBER_S: Final = 2.0
+"""How long a run is refused after its last client has gone."""
 
 
 class Disagreements:
@@ -20,6 +24,8 @@ class Disagreements:
         self._runs = runs
         self._wrong: dict[int | None, str] = {}
         """Reasons by run; the reason of key None holds for all runs."""
+        self._lately: dict[tuple[str, Order], tuple[str, float]] = {}
+        """By name and order of a refused run: the reason, and until when it is remembered."""
 
     def __repr__(self) -> str:
         return f"Disagreements({self._wrong})"
@@ -54,10 +60,23 @@ class Disagreements:
             if reason is not None:
                 self._wrong[number] = reason
 
-    def clients(self) -> Iterator[tuple[int, UsageError]]:
-        """Clients that cannot go on, and why. The server tells them at once, and again until they are gone."""
-        for run, reason in self._wrong.items():
-            for client in self._runs.clients(run):
+    def clients(self, now_s: float) -> Iterator[tuple[int, UsageError]]:
+        """Clients that cannot go on, and why. The server tells them at once, and again until they are gone.
+
+        A process registers on each of its connections. One that comes just after the refusal is refused, too.
+        """
+        self._lately = {
+            named: (reason, until_s) for named, (reason, until_s) in self._lately.items() if until_s > now_s
+        }
+        for number, run in self._runs.items() if self._lately else ():
+            lately = self._lately.get((run.name, run.order))
+            if lately is not None:
+                self._wrong.setdefault(number, lately[0])
+        for wrong, reason in self._wrong.items():
+            if wrong is not None and wrong in self._runs:
+                run = self._runs[wrong]
+                self._lately[run.name, run.order] = reason, now_s + REMEMBER_S
+            for client in self._runs.clients(wrong):
                 if client >= 0:  # negative numbers are other nodes (`as_client`)
                     yield client, UsageError(reason)
 
