@@ -2,7 +2,8 @@
 
     python -m brand.testing.replay RECORD DST
 
-The log holds no samples, so a failure at a user's site can be looked at with the data set alone.
+The log and the data set are enough to look at a failure of a user's server. The log holds the bytes of samples only
+where nodes fetch them by name.
 """
 
 from __future__ import annotations

@@ -129,3 +129,18 @@ def test_a_server_records_and_is_replayed(texts: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "brand.testing.replay", str(record), str(texts)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert "the same decisions" in done.stdout
+
+
+def test_an_entry_that_is_none_is_named(tmp_path: Path) -> None:
+    """A line that was cut or changed: an error with its number, and no traceback."""
+    path = tmp_path / "log"
+    world = alone(path)
+    lines = path.read_text().splitlines()
+    for wrong in (
+        "{}",
+        '{"is": "ReadEnded", "at": 1.0, "read": 10000, "failed": false}',
+        '{"is": "Nothing", "at": 1.0}',
+    ):
+        path.write_text("\n".join([lines[0], wrong]))
+        with pytest.raises(UsageError, match="log, line 2, is no entry"):
+            replay(path, world.index, world.pages_of)

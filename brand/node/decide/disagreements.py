@@ -68,12 +68,13 @@ class Disagreements:
         self._lately = {
             named: (reason, until_s) for named, (reason, until_s) in self._lately.items() if until_s > now_s
         }
+        self._wrong = {run: reason for run, reason in self._wrong.items() if run is None or run in self._runs}
         for number, run in self._runs.items() if self._lately else ():
             lately = self._lately.get((run.name, run.order))
             if lately is not None:
                 self._wrong.setdefault(number, lately[0])
         for wrong, reason in self._wrong.items():
-            if wrong is not None and wrong in self._runs:
+            if wrong is not None:
                 run = self._runs[wrong]
                 self._lately[run.name, run.order] = reason, now_s + REMEMBER_S
             for client in self._runs.clients(wrong):

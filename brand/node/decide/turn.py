@@ -92,8 +92,8 @@ class Turn:
     def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
         """Take a stimulus, and return the instructions that follow from it.
 
-        Raises `UsageError` or `ProtocolError` where a client or a node asks for something impossible. The state has not
-        changed then.
+        Raises `UsageError` or `ProtocolError` where a client or a node asks for something impossible. The server then
+        ends that connection, and with it whatever it has left behind.
         """
         core, instructions = self.core, list[Instruction]()
         match stimulus:

@@ -2,7 +2,8 @@
 
 Decisions are pure (`Turn`), so the log holds what happened and when, and a digest of the instructions that followed.
 `replay` gives the same stimuli to a new `Turn` over the same data set, without clients, storage or other nodes. The log
-does not hold results of instructions (plans, and which samples are kept), nor the bytes of samples.
+does not hold results of instructions (plans, and which samples are kept). It holds the bytes of samples only where
+nodes fetch them by name.
 
 A log is lines of JSON. The first line describes the server. Each other line is an entry:
 
@@ -119,8 +120,12 @@ def replay(path: str | os.PathLike[str], index: Rows, pages_of: NDArray[np.uint3
     player = _Player(head, index, pages_of)
     for number, line in enumerate(lines[1:], 2):
         entry = _parse(path, number, line)
-        then, raised = player.play(entry)
-        if digest(then) != entry["then"] or raised != entry["raises"]:
+        try:
+            then, raised = player.play(entry)
+            same = digest(then) == entry["then"] and raised == entry["raises"]
+        except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+            raise UsageError(f"{os.fspath(path)}, line {number}, is no entry of a record: {error!r}") from error
+        if not same:
             names = ", ".join(type(instruction).__name__ for instruction in then) or raised or "nothing"
             raise UsageError(f"{os.fspath(path)}, line {number} ({entry['is']}): now {names} follows, then it did not")
     return len(lines) - 1
@@ -224,7 +229,7 @@ def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
 
 
 def _pack(value: Any) -> Any:
-    """A value as plain values. Where it holds the bytes of samples, only their size goes into the log."""
+    """A value as plain values. Of the pages of a `Push`, only their number goes into the log."""
     match value:
         case None | bool() | int() | float() | str():
             return value
