@@ -73,6 +73,13 @@ def left() -> Iterator[Leftovers]:
         yield Leftovers(Path(folder))
 
 
+@pytest.fixture
+def one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three ranks that are threads of this process are ranks of one job, as a launcher starts them."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture(scope="session")
 def photos() -> Path:
     """31 real pictures in five classes: PNG, JPEG, WebP; modes L, LA, P, RGB, RGBA; one PNG named .jpg."""

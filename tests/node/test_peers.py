@@ -125,8 +125,9 @@ def test_a_node_is_reached_lost_or_given_up() -> None:
         peer.greets()
     assert peers.complete
     assert peers.any_asks
-    peers[2].loses()
     peers[2].leaves()
+    assert (peers.unreachable(), peers.any_lost) == ([], True)
+    peers[2].loses()
     assert (peers.unreachable(), peers.any_lost, peers.complete, peers.reachable(1)) == ([2], True, True, True)
     peers[1].leaves()
     assert not peers.any_asks

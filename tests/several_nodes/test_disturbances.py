@@ -31,7 +31,7 @@ from tests.several_nodes.support import Server, servers
 from tests.support import LIMIT_S
 from tests.torch.support import planned
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_job")]
 NODES, EPOCHS, BATCH = 3, 2, 16
 _STUCK_S = 2.0
 """All is mended where no step was done for so long."""

@@ -147,6 +147,7 @@ def test_a_chunk_that_one_node_cannot_read(texts: Path) -> None:
         assert sum(rank.late for rank in drawing) >= 32
 
 
+@pytest.mark.usefixtures("one_job")
 def test_shares_on_three_nodes(shares: list[Path]) -> None:
     """No node has all chunks; `BrandDataset` draws every sample, and reads by index those of other nodes."""
     with servers(shares, 3, memory=0.5) as found:

@@ -18,6 +18,7 @@ from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts
 from tests.support import LIMIT_S
 
+pytestmark = pytest.mark.usefixtures("one_job")
 NODES, BATCH, SAMPLES = 3, 16, 1200
 
 
@@ -26,13 +27,6 @@ def cluster(texts: Path) -> Iterator[RunningCluster]:
     """Three nodes."""
     with running_cluster(texts, nodes=NODES, memory=0.5) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks belong to one job."""
-    for name, value in {"RANK": "0", "WORLD_SIZE": str(NODES), "MASTER_ADDR": "127.0.0.1"}.items():
-        monkeypatch.setenv(name, value)
 
 
 def on_all(act: Callable[[int], Any]) -> list[Any]:

@@ -144,8 +144,11 @@ class Peers:
 
     @property
     def any_lost(self) -> bool:
-        """Whether a node was reached and cannot be asked now. A node that was never reached is not lost."""
-        return any(peer.reach is Reach.LOST for peer in self)
+        """Whether a node was reached and cannot be asked now, or has asked and says nothing more.
+
+        A node that was never there is not lost.
+        """
+        return any(peer.reach is Reach.LOST or (peer.has_asked and not peer.asks) for peer in self)
 
     @property
     def any_asks(self) -> bool:
