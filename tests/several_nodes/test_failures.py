@@ -15,6 +15,7 @@ import pytest
 
 from brand.cluster.member import server_of
 from brand.errors import UnreachableError, UsageError
+from brand.node.decide import fetches
 from brand.node.setup.member import Member
 from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
@@ -174,16 +175,19 @@ def test_shares_on_three_nodes(shares: list[Path]) -> None:
             data_set._node.close()
 
 
-def test_a_share_whose_node_is_gone_is_an_error_that_names_it(shares: list[Path]) -> None:
+def test_a_share_whose_node_is_gone_is_an_error_that_names_it(
+    shares: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody else has its chunks: the draw fails, and says which node, group and position."""
     order = order_of(shares[0])
-    with servers(shares, 3, memory=0.5) as found:
-        wait_until(lambda: all_reachable(found), "all nodes can be reached")
-        data_set = BrandDataset(found[0].path, server=found[0].address)
+    monkeypatch.setattr(fetches, "LIMIT_S", 1.0)
+    with running_cluster(shares, nodes=3, memory=0.5) as cluster:
+        wait_until(lambda: all_open(cluster), "all nodes can be reached")
+        data_set = BrandDataset(shares[0], server=cluster.addresses[0])
         sampler = BrandSampler(data_set)
         tickets = list(sampler)
         data_set.__getitems__(tickets[:16])
-        found[2].kill()
+        cluster.kill(2)
         lost = StoredDataSet(shares[2])
         mine = lost.chunks_here
         with pytest.raises(
@@ -196,8 +200,6 @@ def test_a_share_whose_node_is_gone_is_an_error_that_names_it(shares: list[Path]
         here = int(StoredDataSet(shares[0]).indices(np.array([0]))[0])
         assert data_set[here]["number"] == here
         data_set._node.close()
-        found[2].start()
-        found[2].tell([server.listens_at for server in found])
 
 
 @pytest.mark.parametrize(

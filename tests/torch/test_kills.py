@@ -150,7 +150,10 @@ def test_the_server_is_killed(killing: Killing, plans: list[list[int]]) -> None:
 def test_one_node_of_three_is_killed(
     chance: Chance, data: Path, tmp_path: Path, left: Leftovers, plans: list[list[int]]
 ) -> None:
-    """Its server alone: the job goes on. The whole node: the job goes on from its checkpoint, on two nodes or three."""
+    """Its server alone: the job goes on. The whole node: the job goes on from its checkpoint, on two nodes or three.
+
+    Where the nodes have not met yet, the launcher ends the others, which would wait a minute for the one that is gone.
+    """
     killing = Killing(chance, data, tmp_path, left, port=free_port())
     with started(killing.job(ranks=3)) as run:
         killing.moment(run)
@@ -163,6 +166,9 @@ def test_one_node_of_three_is_killed(
             assert training is not None
             for process in (*servers, training, *session_processes(training)):
                 killing.kill([process])
+            if not run.batches:
+                for other in run.processes:
+                    other.terminate()
         codes = run.end(LIMIT_S)
     if codes == [0, 0, 0]:
         killing.left.check()
