@@ -81,12 +81,12 @@ def certificate(folder: Path) -> list[object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_nodes_on_this_machine(photos_set: Path, how: signal.Signals) -> None:
+def test_nodes_on_this_machine(own_photos_set: Path, how: signal.Signals) -> None:
     """They are told from each other, draw every sample once, and end with Ctrl-C, all of them, with exit code 0."""
-    with launching(photos_set, "--local", 2, "--memory", "0.5", "--remote-memory", "0.2") as (addresses, process):
+    with launching(own_photos_set, "--local", 2, "--memory", "0.5", "--remote-memory", "0.2") as (addresses, process):
         nodes = descendants(process.pid)
         assert len(nodes) == 2
-        check_draws([photos_set] * 2, addresses)
+        check_draws([own_photos_set] * 2, addresses)
         assert sum(look_at(address)["received"] for address in addresses) > 0
         process.send_signal(how)
         assert process.wait(LIMIT_S) == 0
@@ -96,16 +96,16 @@ def test_nodes_on_this_machine(photos_set: Path, how: signal.Signals) -> None:
         lines = told(process)
     for node, address in enumerate(addresses):
         assert f"[node {node}] all 2 nodes are connected" in lines
-        pattern = rf'  node {node} at 127\.0\.0\.1:\d+: BrandDataset\("{photos_set}", server="{address}"\)'
+        pattern = rf'  node {node} at 127\.0\.0\.1:\d+: BrandDataset\("{own_photos_set}", server="{address}"\)'
         assert any(re.fullmatch(pattern, line) for line in lines)
     assert "2 nodes ready, until Ctrl-C; attach with" in lines
     assert lines[-1] == "stopping 2 nodes"
 
 
 @pytest.mark.slow
-def test_a_launcher_that_is_killed_leaves_nothing(photos_set: Path) -> None:
+def test_a_launcher_that_is_killed_leaves_nothing(own_photos_set: Path) -> None:
     """The nodes' input ends with it."""
-    with launching(photos_set, "--local", 3) as (_, process):
+    with launching(own_photos_set, "--local", 3) as (_, process):
         nodes = descendants(process.pid)
         assert len(alive(nodes)) == 3
         process.kill()
@@ -114,16 +114,16 @@ def test_a_launcher_that_is_killed_leaves_nothing(photos_set: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_others_go_on_without_a_node_that_is_killed(photos_set: Path) -> None:
+def test_the_others_go_on_without_a_node_that_is_killed(own_photos_set: Path) -> None:
     """They draw every sample; the ranks of its host hear which server has ended, and the launcher says how."""
-    with launching(photos_set, "--local", 3, "--memory", "0.5") as (addresses, process):
+    with launching(own_photos_set, "--local", 3, "--memory", "0.5") as (addresses, process):
         nodes = descendants(process.pid)
-        with closing(node_of(photos_set, addresses[1])) as client:
+        with closing(node_of(own_photos_set, addresses[1])) as client:
             killed = client.stats()["process"]
             os.kill(killed, signal.SIGKILL)
             with pytest.raises(ServerError, match=rf"the server of node 1 of 3 at \S+, process {killed}, has ended: "):
                 client.stats()
-        check_draws([photos_set] * 2, [addresses[0], addresses[2]])
+        check_draws([own_photos_set] * 2, [addresses[0], addresses[2]])
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 1
         assert alive(nodes) == []
@@ -144,10 +144,10 @@ def test_what_a_node_cannot_do_ends_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nodes_over_ssh(photos_set: Path, tmp_path: Path) -> None:
+def test_nodes_over_ssh(own_photos_set: Path, tmp_path: Path) -> None:
     """Each host gets one command through ssh, without the token in it; the nodes end with ssh's input."""
     shares = tmp_path / "the shares"
-    assert brand("partition", photos_set, shares / "{node}.brand", "--nodes", 3).code == 0
+    assert brand("partition", own_photos_set, shares / "{node}.brand", "--nodes", 3).code == 0
     ssh = tmp_path / "ssh"
     ssh.write_text(SSH)
     ssh.chmod(0o755)
@@ -188,10 +188,10 @@ def running_ports(folder: Path, count: int) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_encrypted_nodes(photos_set: Path, tmp_path: Path) -> None:
+def test_encrypted_nodes(own_photos_set: Path, tmp_path: Path) -> None:
     """With both sides checked."""
-    with launching(photos_set, "--local", 2, *certificate(tmp_path)) as (addresses, process):
-        check_draws([photos_set] * 2, addresses)
+    with launching(own_photos_set, "--local", 2, *certificate(tmp_path)) as (addresses, process):
+        check_draws([own_photos_set] * 2, addresses)
         process.terminate()
         assert process.wait(LIMIT_S) == 0
         lines = told(process)
@@ -199,11 +199,11 @@ def test_encrypted_nodes(photos_set: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nodes_in_namespaces(photos_set: Path) -> None:
+def test_nodes_in_namespaces(own_photos_set: Path) -> None:
     """Each has the same port at an address of its own; the namespaces end with them."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("this test makes network namespaces: it needs root, ip and tc")
-    with running_brand("launch", photos_set, "--local", 2, "--namespaces", "--rate", "1gbit") as process:
+    with running_brand("launch", own_photos_set, "--local", 2, "--namespaces", "--rate", "1gbit") as process:
         assert process.stdout is not None
         addresses = process.stdout.readline().decode().split()
         if not addresses and "ermi" in "".join(lines := told(process)):
@@ -244,8 +244,8 @@ def wrong(*args: object) -> Outcome:
         (["--local", "2", "--token", "on the command line"], "No such option '--token'"),
     ],
 )
-def test_wrong_use(photos_set: Path, tmp_path: Path, args: list[str], says: str) -> None:
+def test_wrong_use(own_photos_set: Path, tmp_path: Path, args: list[str], says: str) -> None:
     """One line that says what to do; nothing is started."""
     (tmp_path / "hosts.txt").write_text("node0\ntwo words\n")
     given = [str(tmp_path / "hosts.txt") if arg == "HOSTS" else arg for arg in args]
-    assert says in wrong(photos_set, *given).err
+    assert says in wrong(own_photos_set, *given).err

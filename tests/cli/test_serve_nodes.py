@@ -123,49 +123,49 @@ def three(started: ExitStack, path: Path, peers: list[str]) -> list[Served]:
     return nodes
 
 
-def test_nodes_started_by_hand_serve_each_other(started: ExitStack, photos_set: Path, peers: list[str]) -> None:
+def test_nodes_started_by_hand_serve_each_other(started: ExitStack, own_photos_set: Path, peers: list[str]) -> None:
     """Each has an address of its own, alone on stdout; every sample is drawn once over all of them."""
-    nodes = three(started, photos_set, peers)
+    nodes = three(started, own_photos_set, peers)
     for number, node in enumerate(nodes):
         assert re.fullmatch(
-            rf"serving {photos_set} with [\d.]+ kB for samples, process {node.process.pid}", node.said[0]
+            rf"serving {own_photos_set} with [\d.]+ kB for samples, process {node.process.pid}", node.said[0]
         )
         assert node.said[1] == f"node {number} of 3 listens at {peers[number]}, not encrypted"
-        assert node.said[2] == f'attach with: BrandDataset("{photos_set}", server="{node.address}")'
+        assert node.said[2] == f'attach with: BrandDataset("{own_photos_set}", server="{node.address}")'
         assert reachable(node) == [other for other in range(3) if other != number]
     assert len({node.address for node in nodes}) == 3
-    check_draws([photos_set] * 3, [node.address for node in nodes])
+    check_draws([own_photos_set] * 3, [node.address for node in nodes])
     for node in nodes:
         node.process.send_signal(signal.SIGINT)
     assert [node.ends() for node in nodes] == [0, 0, 0]
 
 
-def test_a_node_that_goes_and_comes_back_is_told(started: ExitStack, photos_set: Path, peers: list[str]) -> None:
+def test_a_node_that_goes_and_comes_back_is_told(started: ExitStack, own_photos_set: Path, peers: list[str]) -> None:
     """The others say who is missing, and when all are there again."""
-    nodes = three(started, photos_set, peers)
+    nodes = three(started, own_photos_set, peers)
     nodes[1].process.kill()
     for node in (nodes[0], nodes[2]):
         node.says(rf"^node 1 at {peers[1]} is gone: ")
         node.says(rf"^waiting for 1 of 3 nodes: node 1 at {peers[1]}")
-    again = started.enter_context(serving(photos_set, "--memory", "0.5", "--node", 1, "--peers", ",".join(peers)))
+    again = started.enter_context(serving(own_photos_set, "--memory", "0.5", "--node", 1, "--peers", ",".join(peers)))
     for node in (nodes[0], nodes[2]):
         node.says("^all 3 nodes are connected$", times=2)
     again.says("^all 3 nodes are connected$")
 
 
-def test_a_node_alone_says_for_whom_it_waits(photos_set: Path, peers: list[str]) -> None:
+def test_a_node_alone_says_for_whom_it_waits(own_photos_set: Path, peers: list[str]) -> None:
     """And goes on waiting; Ctrl-C ends it."""
-    with serving(photos_set, "--node", 2, "--peers", ",".join(peers)) as node:
+    with serving(own_photos_set, "--node", 2, "--peers", ",".join(peers)) as node:
         node.says(rf"^waiting for 2 of 3 nodes: node 0 at {peers[0]}.*; node 1 at {peers[1]}.*")
         node.process.send_signal(signal.SIGTERM)
         assert node.ends() == 0
 
 
-def test_another_data_set_ends_it(photos: Path, photos_set: Path, peers: list[str], tmp_path: Path) -> None:
+def test_another_data_set_ends_it(photos: Path, own_photos_set: Path, peers: list[str], tmp_path: Path) -> None:
     """The node that finds the other one first; both nodes and both data sets are named, on both sides."""
     convert_images(photos, tmp_path / "other.brand", options(8, seed=1))
     args = ["--peers", ",".join(peers[:2]), "--node"]
-    with serving(photos_set, *args, 0) as one:
+    with serving(own_photos_set, *args, 0) as one:
         one.says("listens at")
         with serving(tmp_path / "other.brand", *args, 1) as two:
             wait_until(lambda: any(node.process.poll() is not None for node in (one, two)), "one ends")
@@ -177,10 +177,10 @@ def test_another_data_set_ends_it(photos: Path, photos_set: Path, peers: list[st
     assert told.endswith(last.removeprefix("brand: "))
 
 
-def test_the_token_may_be_in_a_file(photos_set: Path, peers: list[str], tmp_path: Path) -> None:
+def test_the_token_may_be_in_a_file(own_photos_set: Path, peers: list[str], tmp_path: Path) -> None:
     """Or in the first line of standard input; both are the same as in the environment."""
     (tmp_path / "token").write_text(f"{TOKEN}\n")
-    args = [photos_set, "--peers", ",".join(peers), "--node"]
+    args = [own_photos_set, "--peers", ",".join(peers), "--node"]
     with ExitStack() as nodes:
         found = [
             nodes.enter_context(serving(*args, 0)),
@@ -194,14 +194,14 @@ def test_the_token_may_be_in_a_file(photos_set: Path, peers: list[str], tmp_path
             node.says("^all 3 nodes are connected$")
 
 
-def test_it_ends_with_its_input(photos_set: Path, peers: list[str]) -> None:
+def test_it_ends_with_its_input(own_photos_set: Path, peers: list[str]) -> None:
     """However the holder of the other side has ended; also where it serves alone."""
     alone: list[object] = []
     several = ["--node", 0, "--peers", ",".join(peers)]
     for args, blow in ((alone, signal.SIGTERM), (several, signal.SIGKILL)):
         holder = subprocess.Popen(["sleep", "1000"], stdout=subprocess.PIPE)
         assert holder.stdout is not None
-        command = [sys.executable, "-m", "brand", "serve", photos_set, "--until-eof", *args]
+        command = [sys.executable, "-m", "brand", "serve", own_photos_set, "--until-eof", *args]
         with subprocess.Popen(
             list(map(str, command)),
             stdin=holder.stdout,
@@ -217,10 +217,10 @@ def test_it_ends_with_its_input(photos_set: Path, peers: list[str]) -> None:
         holder.stdout.close()
 
 
-def test_certificates_encrypt_what_nodes_say(photos_set: Path, peers: list[str], tmp_path: Path) -> None:
+def test_certificates_encrypt_what_nodes_say(own_photos_set: Path, peers: list[str], tmp_path: Path) -> None:
     """Two that have the same CA meet; one without certificates does not, and a hint says why."""
     tls = certificate(tmp_path)
-    args = [photos_set, "--peers", ",".join(peers), "--node"]
+    args = [own_photos_set, "--peers", ",".join(peers), "--node"]
     with serving(*args, 0, *tls) as one, serving(*args, 1, *tls) as two, serving(*args, 2) as plain:
         one.says(f"^node 0 of 3 listens at {peers[0]}, encrypted$")
         wait_until(lambda: reachable(one) == [1] and reachable(two) == [0], "they meet")
@@ -250,48 +250,50 @@ def test_certificates_encrypt_what_nodes_say(photos_set: Path, peers: list[str],
     ],
 )
 def test_wrong_use(
-    photos_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], says: str
+    own_photos_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], says: str
 ) -> None:
     """One line that says what to do, and exit code 2."""
     monkeypatch.delenv("BRAND_TOKEN", raising=False)
     (tmp_path / "EMPTY").write_text("\n")
     (tmp_path / "SHORT").write_text("short")
     given = [str(tmp_path / arg) if (tmp_path / arg).exists() else arg for arg in args]
-    told = brand("serve", photos_set, *given)
+    told = brand("serve", own_photos_set, *given)
     assert (told.code, told.out) == (2, "")
     assert says in told.err
     assert "Traceback" not in told.err
     assert told.err.count("\n") == 1 or told.err.startswith("Usage: ")
 
 
-def test_a_share_is_served_by_its_node_alone(photos_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_is_served_by_its_node_alone(
+    own_photos_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The message says whose share it is."""
     monkeypatch.setenv("BRAND_TOKEN", TOKEN)
-    assert brand("partition", photos_set, tmp_path / "{node}", "--nodes", 2).code == 0
+    assert brand("partition", own_photos_set, tmp_path / "{node}", "--nodes", 2).code == 0
     told = brand("serve", tmp_path / "1", "--node", 0, "--peers", "127.0.0.1:1,127.0.0.1:2")
     assert told.code == 2
     assert "1 is the share of node 1 of 2, and this is node 0 of 2" in told.err
 
 
-def test_an_address_that_is_taken_is_named(photos_set: Path, peers: list[str], started: ExitStack) -> None:
+def test_an_address_that_is_taken_is_named(own_photos_set: Path, peers: list[str], started: ExitStack) -> None:
     """Of the node, as of the server."""
-    nodes = three(started, photos_set, peers)
-    again = started.enter_context(serving(photos_set, "--node", 0, "--peers", ",".join(peers)))
+    nodes = three(started, own_photos_set, peers)
+    again = started.enter_context(serving(own_photos_set, "--node", 0, "--peers", ",".join(peers)))
     assert again.ends() == 2
     assert again.said == [
         f"brand: a program listens at {nodes[0].address} already: attach to it, or give another --address"
     ]
     third = started.enter_context(
-        serving(photos_set, "--node", 0, "--peers", ",".join(peers), "--address", f"{nodes[0].address}-2")
+        serving(own_photos_set, "--node", 0, "--peers", ",".join(peers), "--address", f"{nodes[0].address}-2")
     )
     assert third.ends() == 1
     assert third.said == [f"brand: the node server cannot listen at {peers[0]}: Address already in use"]
 
 
-def test_it_may_listen_elsewhere(photos_set: Path, peers: list[str], started: ExitStack) -> None:
+def test_it_may_listen_elsewhere(own_photos_set: Path, peers: list[str], started: ExitStack) -> None:
     """Behind an address that is not its own."""
     port = peers[0].rpartition(":")[2]
-    args = [photos_set, "--peers", ",".join(peers[:2]), "--node"]
+    args = [own_photos_set, "--peers", ",".join(peers[:2]), "--node"]
     one = started.enter_context(serving(*args, 0, "--bind", f"0.0.0.0:{port}"))
     two = started.enter_context(serving(*args, 1))
     two.says("^all 2 nodes are connected$")

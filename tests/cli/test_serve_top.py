@@ -53,10 +53,10 @@ def drawn(address: str, path: Path) -> list[int]:
 
 
 @pytest.fixture
-def server(photos_set: Path) -> Iterator[RunningServer]:
+def server(own_photos_set: Path) -> Iterator[RunningServer]:
     """A server of the photos in this process, which has served one epoch to a client that is still there."""
-    with running_server(photos_set, memory=1.0) as running:
-        loader = BrandLoader(BrandDataset(photos_set, fields=("index",), server=running.address), 8)
+    with running_server(own_photos_set, memory=1.0) as running:
+        loader = BrandLoader(BrandDataset(own_photos_set, fields=("index",), server=running.address), 8)
         assert sum(len(indices) for (indices,) in loader) == 31
         yield running
 
@@ -66,41 +66,41 @@ def server(photos_set: Path) -> Iterator[RunningServer]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_stopped(photos_set: Path, how: signal.Signals) -> None:
+def test_it_serves_until_it_is_stopped(own_photos_set: Path, how: signal.Signals) -> None:
     """The address alone goes to stdout, the rest to stderr; Ctrl-C and SIGTERM end it with 0 and free the address."""
     address = random_address()
-    with serving(photos_set, "--address", address) as (where, process):
+    with serving(own_photos_set, "--address", address) as (where, process):
         assert where == address
-        assert drawn(where, photos_set) == list(range(31))
+        assert drawn(where, own_photos_set) == list(range(31))
         assert look_at(where)["process"] == process.pid
         process.send_signal(how)
         assert process.wait(LIMIT_S) == 0
         assert process.stdout is not None
         assert process.stdout.read() == b""
         lines = told(process).splitlines()
-    assert re.fullmatch(rf"serving {photos_set} with [\d.]+ kB for samples, process {process.pid}", lines[0])
-    assert lines[1:] == [f'attach with: BrandDataset("{photos_set}", server="{address}")']
-    with serving(photos_set, "--address", address) as (where, _):
+    assert re.fullmatch(rf"serving {own_photos_set} with [\d.]+ kB for samples, process {process.pid}", lines[0])
+    assert lines[1:] == [f'attach with: BrandDataset("{own_photos_set}", server="{address}")']
+    with serving(own_photos_set, "--address", address) as (where, _):
         assert look_at(where)["draws"] == 0
 
 
 @pytest.mark.slow
-def test_the_address_follows_from_the_data_set(photos_set: Path, tmp_path: Path) -> None:
+def test_the_address_follows_from_the_data_set(own_photos_set: Path, tmp_path: Path) -> None:
     """A copy of the set has the same; a second server there is refused and says what to do."""
-    shutil.copytree(photos_set, tmp_path / "copy.brand")
+    shutil.copytree(own_photos_set, tmp_path / "copy.brand")
     with serving(tmp_path / "copy.brand") as (where, _):
         assert where in own_addresses()
-        again = brand("serve", photos_set)
+        again = brand("serve", own_photos_set)
         assert again.code == 2
         assert again.err == f"brand: a program listens at {where} already: attach to it, or give another --address\n"
 
 
 @pytest.mark.slow
-def test_its_memory_is_the_limit(photos_set: Path) -> None:
+def test_its_memory_is_the_limit(own_photos_set: Path) -> None:
     """A share of the data, of which no more is ever taken, whatever the attached data set asks for."""
-    with serving(photos_set, "--memory", "0.5", "--address", random_address()) as (where, _):
+    with serving(own_photos_set, "--memory", "0.5", "--address", random_address()) as (where, _):
         limit = look_at(where)["memory"]["limit"]
-        data = BrandDataset(photos_set, fields=("index",), server=where, memory=1.0)
+        data = BrandDataset(own_photos_set, fields=("index",), server=where, memory=1.0)
         for _ in BrandLoader(data, 4):
             assert data.stats()["memory"]["used"] <= limit
         assert 0.4 < limit / look_at(where)["data_bytes"] < 0.6
@@ -130,31 +130,31 @@ def test_a_number_up_to_1_is_a_share(memory: str | None, meant: object) -> None:
         ((), 2, "Missing argument 'DST'"),
     ],
 )
-def test_what_cannot_be_served(photos_set: Path, args: tuple[str, ...], code: int, says: str) -> None:
+def test_what_cannot_be_served(own_photos_set: Path, args: tuple[str, ...], code: int, says: str) -> None:
     """One line, and the exit code of wrong use or of what was found wrong."""
-    answer = brand("serve", *(photos_set if arg == "SET" else arg for arg in args))
+    answer = brand("serve", *(own_photos_set if arg == "SET" else arg for arg in args))
     assert (answer.code, answer.out) == (code, "")
     assert says in answer.err
     assert "Traceback" not in answer.err
 
 
 @pytest.mark.slow
-def test_it_outlives_those_that_attach(photos_set: Path) -> None:
+def test_it_outlives_those_that_attach(own_photos_set: Path) -> None:
     """A data set that attaches does not own it."""
-    with serving(photos_set, "--address", random_address()) as (where, process):
+    with serving(own_photos_set, "--address", random_address()) as (where, process):
         for _ in range(2):
-            assert drawn(where, photos_set) == list(range(31))
+            assert drawn(where, own_photos_set) == list(range(31))
         assert process.poll() is None
         assert look_at(where)["draws"] == 62
 
 
 @pytest.mark.slow
-def test_another_data_set_is_refused(photos_set: Path, clips_set: Path) -> None:
+def test_another_data_set_is_refused(own_photos_set: Path, clips_set: Path) -> None:
     """The message names both."""
-    with serving(photos_set, "--address", random_address()) as (where, process):
+    with serving(own_photos_set, "--address", random_address()) as (where, process):
         with pytest.raises(Exception, match="serves data set"):
             drawn(where, clips_set)
-        assert drawn(where, photos_set) == list(range(31))
+        assert drawn(where, own_photos_set) == list(range(31))
         assert process.poll() is None
 
 
@@ -204,9 +204,9 @@ def test_a_look_disturbs_nothing(server: RunningServer) -> None:
     assert {key for key in KEYS if before[key] != after[key]} <= {"uptime_s", "clients"}
 
 
-def test_before_the_first_draw(photos_set: Path) -> None:
+def test_before_the_first_draw(own_photos_set: Path) -> None:
     """Ratios of nothing are dashes, and null as JSON."""
-    with running_server(photos_set, memory=1.0) as running:
+    with running_server(own_photos_set, memory=1.0) as running:
         shown = brand("top", running.address, "--once")
         assert "hit ratio -" in shown.out
         assert "fill rate -, amplification -" in " ".join(shown.out.split())
@@ -219,14 +219,14 @@ def test_without_an_address_the_only_server_is_shown(server: RunningServer, monk
     assert f"{server.address}, process" in brand("top").out
 
 
-def test_several_servers_are_listed(photos_set: Path, clips_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_servers_are_listed(own_photos_set: Path, clips_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With their data sets, so that one can be named."""
-    with running_server(photos_set) as one, running_server(clips_set) as two:
+    with running_server(own_photos_set) as one, running_server(clips_set) as two:
         monkeypatch.setattr(top, "own_addresses", lambda: [one.address, two.address])
         answer = brand("top")
     assert answer.code == 2
     assert answer.err.splitlines()[0] == "brand: several servers run here; name one of"
-    assert answer.err.splitlines()[1:] == [f"  {one.address}  {photos_set}", f"  {two.address}  {clips_set}"]
+    assert answer.err.splitlines()[1:] == [f"  {one.address}  {own_photos_set}", f"  {two.address}  {clips_set}"]
 
 
 def test_a_server_with_an_address_of_its_own_is_listed(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,10 +240,10 @@ def test_a_server_with_an_address_of_its_own_is_listed(server: RunningServer, mo
     assert second not in own_addresses()
 
 
-def test_a_second_name_that_is_taken_is_done_without(photos_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_name_that_is_taken_is_done_without(own_photos_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has it cannot keep a server from serving."""
     address = random_address()
-    with listen(second_address(address) or ""), running_server(photos_set, address=address) as running:
+    with listen(second_address(address) or ""), running_server(own_photos_set, address=address) as running:
         assert running.facts()["address"] == address
 
 
@@ -275,14 +275,14 @@ def test_what_cannot_be_looked_at(args: tuple[str, ...], code: int, says: str) -
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_it_live_until_the_server_ends(photos_set: Path) -> None:
+def test_a_terminal_shows_it_live_until_the_server_ends(own_photos_set: Path) -> None:
     """The view is drawn again and again; then it says why it stops, with exit code 0."""
     with ThreadPoolExecutor(1) as pool:
-        with running_server(photos_set, memory=1.0) as running:
+        with running_server(own_photos_set, memory=1.0) as running:
             watched = pool.submit(on_terminal, "top", running.address, "--interval", "0.1")
             wait_until(lambda: watched.done() or running.facts()["clients"] > 1, "brand top looks")
             for _ in range(3):
-                assert drawn(running.address, photos_set) == list(range(31))
+                assert drawn(running.address, own_photos_set) == list(range(31))
             wait_until(lambda: watched.done() or running.facts()["clients"] > 1, "brand top looks again")
         code, seen = watched.result(LIMIT_S)
     assert code == 0
@@ -351,9 +351,9 @@ def test_one_of_several_nodes_shows_the_others() -> None:
 
 
 @pytest.mark.slow
-def test_a_running_node_shows_its_cluster(photos_set: Path) -> None:
+def test_a_running_node_shows_its_cluster(own_photos_set: Path) -> None:
     """Also as JSON."""
-    with running_cluster(photos_set, nodes=2) as cluster:
+    with running_cluster(own_photos_set, nodes=2) as cluster:
         where = cluster.addresses[0]
         wait_until(lambda: brand("top", where, "--json").json["cluster"]["reachable"] == [1], "they meet")
         assert "node 0 of 2, all others reachable" in brand("top", where).out
