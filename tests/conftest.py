@@ -24,6 +24,11 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # PyTorch asks for
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: three workers for two cores, because many tests wait for processes."""
+    return 3 * len(os.sched_getaffinity(0)) // 2
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How many rounds of chance, and which."""
     rounds.add_options(parser)

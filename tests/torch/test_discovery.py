@@ -135,6 +135,7 @@ for ask in (lambda: data_set.order(0), lambda: pickle.dumps(data_set)):
 """
 
 
+@pytest.mark.slow
 def test_a_data_set_waits_for_other_ranks_when_it_draws_and_not_before(small: Path, tmp_path: Path) -> None:
     """Rank 0 opens a data set and reads from it; only its order, and a copy for a worker, need to know the nodes."""
     environment = {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
