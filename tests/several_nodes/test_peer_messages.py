@@ -217,7 +217,7 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
 
 @pytest.mark.slow
 @given(data=st.data(), asks=st.booleans())
-@examples(1000)
+@examples(400)
 def test_whatever_a_node_says_the_server_goes_on(
     served: tuple[NodeServer, Wire], texts: Path, data: Any, asks: bool
 ) -> None:
