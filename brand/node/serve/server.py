@@ -135,10 +135,12 @@ class NodeServer:
         """Serve until stopped, or until no owner is left."""
         why = "it was told to end, by a signal or by its launcher"
         try:
-            while not self._stopped() and not self._over():
+            stopped = False
+            while not stopped and not self._over():
                 for key, events in self._selector.select(self._patience()):
                     callback: Callable[[int], None] = key.data
                     callback(events)
+                    stopped |= key.fd == self._stop
                 self._step()
         except BaseException as error:
             why = f"of an error, {type(error).__name__}: {error}"
@@ -150,11 +152,6 @@ class NodeServer:
         """End `run`, from any thread or signal handler."""
         with suppress(OSError):
             os.eventfd_write(self._stop, 1)
-
-    def _stopped(self) -> bool:
-        with suppress(BlockingIOError):
-            return os.eventfd_read(self._stop) > 0
-        return False
 
     def _over(self) -> bool:
         """Whether no process needs this server any more."""
