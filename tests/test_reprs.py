@@ -33,6 +33,7 @@ from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.troubles import Troubles
 from brand.node.wire.connection import Channel
 from brand.node.wire.network import Stream
+from brand.node.wire.numbers import ClientNumber
 from brand.storage.dataset import StoredDataSet
 from brand.storage.vectored import LocalFiles
 from brand.testing.node import random_address, running_server
@@ -104,7 +105,7 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         lambda *a: _closed(Clients(random_address(), _selector(a[2]), lambda *_: None, lambda _: None), a[2]),
         "Clients(0 connected, 0 since the start)",
     ),
-    "Channel": (lambda *a: Channel(7, _socket(a[2])), "Channel(7, not greeted, 0 B in, 0 B out)"),
+    "Channel": (lambda *a: Channel(ClientNumber(7), _socket(a[2])), "Channel(7, not greeted, 0 B in, 0 B out)"),
     "Troubles": (
         lambda *_: Troubles(str, lambda _: 0, 8),
         "Troubles(0 counted and not told, late draws of clients [])",

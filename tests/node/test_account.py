@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from brand.node.decide.account import Account, Conduct, LeftOut
 from brand.node.decide.division import Division
 from brand.node.wire.drawing import Drawer
+from brand.node.wire.numbers import ClientNumber
 
 BATCH = 4
 
@@ -117,5 +118,5 @@ def test_threads_that_draw_in_turns_are_not_judged() -> None:
     for threads in (1, 5):
         account = Account(Division(40))
         for batch in range(1, 9):
-            account.note(Drawer(1, connection=batch % threads), positions(0, 1, batch))
+            account.note(Drawer(1, connection=ClientNumber(batch % threads)), positions(0, 1, batch))
         assert (account.left_out(1) is None) == (threads > 1)

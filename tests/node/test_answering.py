@@ -7,7 +7,10 @@ import pytest
 
 from brand.errors import ProtocolError
 from brand.node.decide.answering import MAX_QUESTIONS, MAX_READ, PART, Answering, ReadFor
+from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched
+
+ONE, TWO = NodeNumber(1), NodeNumber(2)
 
 
 def fetch(number: int) -> Fetch:
@@ -15,7 +18,7 @@ def fetch(number: int) -> Fetch:
     return Fetch(number, np.array([number]))
 
 
-def opened(*nodes: int, depth: int = 8) -> Answering:
+def opened(*nodes: NodeNumber, depth: int = 8) -> Answering:
     """Each node has a stream on which it asks."""
     answering = Answering(list(nodes), depth)
     for node in nodes:
@@ -23,7 +26,7 @@ def opened(*nodes: int, depth: int = 8) -> Answering:
     return answering
 
 
-def parts(answering: Answering, node: int) -> list[Fetched]:
+def parts(answering: Answering, node: NodeNumber) -> list[Fetched]:
     """All that can leave now."""
     found = []
     while (part := answering.next_part(node)) is not None:
@@ -33,12 +36,12 @@ def parts(answering: Answering, node: int) -> list[Fetched]:
 
 def test_an_answer_travels_in_parts() -> None:
     """As long as the answer is; an empty one is one part."""
-    answering = opened(1)
+    answering = opened(ONE)
     for number, size in ((1, 2 * PART + 7), (2, 0)):
-        answering.ask(1, fetch(number), size)
+        answering.ask(ONE, fetch(number), size)
     for read, size in zip(list(answering.reads(8)), (2 * PART + 7, 0), strict=True):
         answering.have_read(read, bytes(size))
-    found = parts(answering, 1)
+    found = parts(answering, ONE)
     assert [(p.number, p.size, p.offset, len(p.part)) for p in found] == [
         (1, 2 * PART + 7, 0, PART),
         (1, 2 * PART + 7, PART, PART),
@@ -49,38 +52,38 @@ def test_an_answer_travels_in_parts() -> None:
 
 def test_a_node_has_few_questions_open_until_their_answers_have_left() -> None:
     """A question counts while it waits, while it is read, and while its answer is sent: else the backlog had no end."""
-    answering = opened(1)
+    answering = opened(ONE)
     for number in range(MAX_QUESTIONS):
-        answering.ask(1, fetch(number), 10)
+        answering.ask(ONE, fetch(number), 10)
     with pytest.raises(ProtocolError, match="64 questions"):
-        answering.ask(1, fetch(99), 10)
+        answering.ask(ONE, fetch(99), 10)
     for _ in range(MAX_QUESTIONS):
         for read in list(answering.reads(8)):
             answering.have_read(read, bytes(10))
     with pytest.raises(ProtocolError, match="64 questions"):
-        answering.ask(1, fetch(99), 10)
-    assert answering.next_part(1) is not None
-    answering.ask(1, fetch(99), 10)
+        answering.ask(ONE, fetch(99), 10)
+    assert answering.next_part(ONE) is not None
+    answering.ask(ONE, fetch(99), 10)
 
 
 def test_little_is_read_for_a_node_that_takes_nothing() -> None:
     """A question more than the bound at the most; when it has taken its answers, the rest is read."""
-    answering = opened(1, depth=100)
+    answering = opened(ONE, depth=100)
     for number in range(8):
-        answering.ask(1, fetch(number), MAX_READ // 2)
+        answering.ask(ONE, fetch(number), MAX_READ // 2)
     first = list(answering.reads(100))
     assert len(first) == 2
     for read in first:
         answering.have_read(read, bytes(MAX_READ // 2))
     assert list(answering.reads(100)) == []
-    assert len(parts(answering, 1)) > 0
+    assert len(parts(answering, ONE)) > 0
     assert len(list(answering.reads(100))) == 2
 
 
 def test_nodes_take_turns_and_leave_reads_for_clients() -> None:
     """Half of the reads at the most, at least one, and no more than are free."""
-    answering = opened(1, 2, depth=8)
-    for node in (1, 2):
+    answering = opened(ONE, TWO, depth=8)
+    for node in (ONE, TWO):
         for number in range(5):
             answering.ask(node, fetch(number), 10)
     reads = list(answering.reads(100))
@@ -89,33 +92,33 @@ def test_nodes_take_turns_and_leave_reads_for_clients() -> None:
     answering.have_read(reads[0], bytes(10))
     assert list(answering.reads(0)) == []
     assert len(list(answering.reads(1))) == 1
-    alone = opened(1, depth=1)
-    alone.ask(1, fetch(1), 10)
+    alone = opened(ONE, depth=1)
+    alone.ask(ONE, fetch(1), 10)
     assert len(list(alone.reads(1))) == 1
 
 
 @pytest.mark.parametrize("before", ["it is read", "its answer leaves"])
 def test_what_was_asked_on_a_stream_that_has_ended_is_not_answered(before: str) -> None:
     """The node asks anew by the same number: an old answer would look like a second one to it."""
-    answering = opened(1)
-    answering.ask(1, fetch(7), 10)
+    answering = opened(ONE)
+    answering.ask(ONE, fetch(7), 10)
     [old] = answering.reads(8)
     if before == "its answer leaves":
         answering.have_read(old, b"old answer")
-    answering.opened(1, 2)
-    answering.ask(1, fetch(7), 10)
+    answering.opened(ONE, 2)
+    answering.ask(ONE, fetch(7), 10)
     [new] = answering.reads(8)
     if before == "it is read":
         answering.have_read(old, b"old answer")
     answering.have_read(new, b"new answer")
-    assert [bytes(part.part) for part in parts(answering, 1)] == [b"new answer"]
+    assert [bytes(part.part) for part in parts(answering, ONE)] == [b"new answer"]
     assert answering.on_the_way == 0
 
 
 def test_a_read_says_whose_it_is() -> None:
     """Node, question, opening, places and bytes."""
-    answering = opened(3)
-    answering.ask(3, fetch(5), 10)
+    answering = opened(TWO)
+    answering.ask(TWO, fetch(5), 10)
     [read] = answering.reads(1)
     assert isinstance(read, ReadFor)
-    assert (read.node, read.number, read.opening, read.places.tolist(), read.size) == (3, 5, 1, [5], 10)
+    assert (read.node, read.number, read.opening, read.places.tolist(), read.size) == (TWO, 5, 1, [5], 10)

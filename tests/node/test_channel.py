@@ -26,6 +26,7 @@ from brand.node.wire.connection import (
     socket_name,
 )
 from brand.node.wire.messages import HEAD, MAX_REQUEST, Kind, frame
+from brand.node.wire.numbers import ClientNumber
 from brand.testing.node import random_address
 from tests.node.support import listeners
 from tests.rounds import examples
@@ -42,7 +43,7 @@ class Pair:
         here, there = (self._stack.enter_context(end) for end in socket.socketpair())
         here.settimeout(0)
         there.settimeout(LIMIT_S)
-        return Channel(1, here), there
+        return Channel(ClientNumber(1), here), there
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

@@ -99,7 +99,7 @@ class Walk:
         if not positions:
             self.begin(rank, rank.epoch + 1)
         elif free:
-            leases = Counter(held.answer.client for held in world.held.values())
+            leases = Counter[int](held.answer.client for held in world.held.values())
             client = self.rng.choice(free)
             assert leases[client] < MAX_LEASES
             assert world.draw(client, rank.number, rank.epoch, positions)

@@ -15,18 +15,21 @@ from brand.node.decide.counters import NodeCounters
 from brand.node.decide.fetches import Fetches
 from brand.node.decide.members import Members
 from brand.node.decide.tasks import Deliver, Refuse
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Fetched
 from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.protocol.mapping import Mapping
 from tests.node.world import Index
 
+CLIENT = ClientNumber(5)
+ZERO, ONE, TWO = map(NodeNumber, range(3))
 MAPPING = Mapping(40, 4, 1)
 SIZES = [7 * place % 30 for place in range(40)]
 
 
 def made() -> Fetches:
     """Node 1 of three: it owns the places 16 to 27."""
-    return Fetches(Index(SIZES, 4), Members(1, 3).owners(MAPPING), 40, NodeCounters())
+    return Fetches(Index(SIZES, 4), Members(ONE, 3).owners(MAPPING), 40, NodeCounters())
 
 
 def array(*places: int) -> Any:
@@ -56,32 +59,32 @@ def test_samples_there_and_back(samples: list[bytes | None]) -> None:
 def test_two_owners_answer_in_parts() -> None:
     """The client gets all samples in the order that it asked for, one twice."""
     some = made()
-    some.want(5, array(39, 2, 39, 1), 0.0)
-    (zero,), (two,) = some.questions(0), some.questions(2)
+    some.want(CLIENT, array(39, 2, 39, 1), 0.0)
+    (zero,), (two,) = some.questions(ZERO), some.questions(TWO)
     assert (zero.places.tolist(), two.places.tolist()) == ([1, 2], [39])
-    assert not list(some.questions(0))
+    assert not list(some.questions(ZERO))
     data = answer(1, 2)
-    some.came(0, Fetched(zero.number, len(data), 0, data[:3]))
-    some.came(2, Fetched(two.number, len(answer(39)), 0, answer(39)))
+    some.came(ZERO, Fetched(zero.number, len(data), 0, data[:3]))
+    some.came(TWO, Fetched(two.number, len(answer(39)), 0, answer(39)))
     assert some.done() == []
-    some.came(0, Fetched(zero.number, len(data), 3, data[3:]))
+    some.came(ZERO, Fetched(zero.number, len(data), 3, data[3:]))
     expected = pack_samples([bytes([place]) * SIZES[place] for place in (39, 2, 39, 1)])
-    assert some.done() == [Deliver(5, expected)]
+    assert some.done() == [Deliver(CLIENT, expected)]
     assert some.idle
 
 
 def test_what_no_owner_should_say() -> None:
     """An answer by another node, out of turn, or of a size that its samples do not have."""
     some = made()
-    some.want(5, array(1, 2), 0.0)
-    [question] = some.questions(0)
+    some.want(CLIENT, array(1, 2), 0.0)
+    [question] = some.questions(ZERO)
     number = question.number
     data = answer(1, 2)
-    for node, size, offset in ((2, len(data), 0), (0, len(data), 1), (0, 1 << 40, 0)):
+    for node, size, offset in ((TWO, len(data), 0), (ZERO, len(data), 1), (ZERO, 1 << 40, 0)):
         with pytest.raises(ProtocolError):
             some.came(node, Fetched(number, size, offset, data))
-    some.came(0, Fetched(number + 1, len(data), 0, data))
-    some.came(0, Fetched(number, len(data), 0, data))
+    some.came(ZERO, Fetched(number + 1, len(data), 0, data))
+    some.came(ZERO, Fetched(number, len(data), 0, data))
     assert len(some.done()) == 1
 
 
@@ -89,25 +92,25 @@ def test_what_no_owner_should_say() -> None:
 def test_what_no_client_should_want(places: list[int]) -> None:
     """Nothing, what is not there, or what this node has itself."""
     with pytest.raises(ProtocolError):
-        made().want(5, array(*places), 0.0)
+        made().want(CLIENT, array(*places), 0.0)
 
 
 def test_a_node_that_does_not_answer() -> None:
     """The client is told which, and why; a stream that ended meanwhile is asked again when it is back."""
     some = made()
-    some.want(5, array(1), 0.0)
-    assert len(list(some.questions(0))) == 1
-    some.lost(0)
-    assert len(list(some.questions(0))) == 1
+    some.want(CLIENT, array(1), 0.0)
+    assert len(list(some.questions(ZERO))) == 1
+    some.lost(ZERO)
+    assert len(list(some.questions(ZERO))) == 1
     some.give_up(fetches.LIMIT_S - 1, lambda node: True)
     assert some.done() == []
     some.give_up(fetches.LIMIT_S + 1, lambda node: False)
     [refused] = some.done()
     assert isinstance(refused, Refuse)
-    assert refused.client == 5
+    assert refused.client == CLIENT
     assert isinstance(refused.error, UnreachableError)
     assert str(refused.error) == "node 0 cannot be reached, and no other node has chunk 0 (place 1)"
-    some.want(6, array(1), 0.0)
-    some.left(6)
+    some.want(ClientNumber(6), array(1), 0.0)
+    some.left(ClientNumber(6))
     assert some.idle
-    assert not list(some.questions(0))
+    assert not list(some.questions(ZERO))

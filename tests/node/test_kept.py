@@ -7,6 +7,7 @@ import pytest
 
 from brand.node.decide.members import ALONE, Members
 from brand.node.decide.tasks import Choice
+from brand.node.wire.numbers import NodeNumber
 from tests.node.world import World
 
 SEEDS = [0, 1, 2**127]
@@ -23,7 +24,7 @@ def kept_with(seed: int, members: Members) -> set[int]:
     return set(np.flatnonzero(choice.kept(world.pages_of)).tolist())
 
 
-@pytest.mark.parametrize("members", [ALONE, Members(1, 3)], ids=["alone", "one of three"])
+@pytest.mark.parametrize("members", [ALONE, Members(NodeNumber(1), 3)], ids=["alone", "one of three"])
 def test_a_server_that_starts_again_keeps_the_same_samples(members: Members) -> None:
     """In a run with the same seed, whichever it is; a node keeps some of its own samples."""
     for seed in SEEDS:
@@ -32,7 +33,7 @@ def test_a_server_that_starts_again_keeps_the_same_samples(members: Members) -> 
         assert len(kept) > 50
 
 
-@pytest.mark.parametrize("members", [ALONE, Members(1, 3)], ids=["alone", "one of three"])
+@pytest.mark.parametrize("members", [ALONE, Members(NodeNumber(1), 3)], ids=["alone", "one of three"])
 def test_every_seed_keeps_others(members: Members) -> None:
     """So that it is not the same samples which every run keeps, and the same which every run reads."""
     found = [kept_with(seed, members) for seed in SEEDS]

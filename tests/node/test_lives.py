@@ -17,10 +17,12 @@ from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
+from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 from brand.protocol.slot_policy import SlotPolicy
 
+ZERO, ONE = map(NodeNumber, range(2))
 SAMPLES = 32
 ORDER = Order("0" * 32, SAMPLES, 4, 0, SlotPolicy(2, nodes=2, ranks=2, window=8, remote=8))
 DIVISION = Division(SAMPLES, 0, 2)
@@ -34,12 +36,12 @@ def plan() -> Plan:
 
 def live(plan: Plan, number: int = 1) -> Live:
     """A live epoch on node 0 of two, with a rank on each."""
-    members = Members(0, 2)
+    members = Members(ZERO, 2)
     residents = Residents(Pool(Allocator(128 * 64, 128), NoMemory(128), np.ones(SAMPLES, np.uint32)), 2)
-    limits = Limits(residents, 10, 0, 10)
-    limits.learn(1, 10)
+    limits = Limits(residents, 10, ZERO, 10)
+    limits.learn(ONE, 10)
     epoch = Epoch(plan, DIVISION, number, Setting(members.owners(ORDER.mapping), limits, list))
-    epoch.expect({0: 0, 1: 1}, {})
+    epoch.expect({0: ZERO, 1: ONE}, {})
     return Live(epoch, Account(DIVISION), Beginning(DIVISION, 1))
 
 
@@ -88,27 +90,27 @@ def test_a_node_that_asks_before_there_is_a_plan_is_answered_once_there_is(plan:
     """Its positions come first; a node that never said that it can take samples is sent none."""
     life = Life()
     life.wants()
-    life.take(1, 0, asks=True)
+    life.take(ONE, 0, asks=True)
     made = live(plan)
     owned = made.epoch.owner_of(plan.sample_of) == 0
     theirs = np.flatnonzero(owned & (np.arange(SAMPLES) % 2 == 1))[:2].astype(np.int64)
-    life.ask(1, theirs)
-    life.ask(5, theirs)
+    life.ask(ONE, theirs)
+    life.ask(NodeNumber(5), theirs)
     life.starts(made)
     assert list(made.epoch.outgoing) == [1]
-    assert made.epoch.outgoing[1].unanswered.tolist() == theirs.tolist()
+    assert made.epoch.outgoing[ONE].unanswered.tolist() == theirs.tolist()
 
 
 def test_what_is_asked_for_too_early_has_a_bound(plan: Plan) -> None:
     """A node may ask for anything before there is a plan: more than so much is not kept."""
     life = Life()
-    life.take(1, 0, asks=True)
+    life.take(ONE, 0, asks=True)
     for _ in range(3):
-        life.ask(1, np.zeros(MAX_EARLY // 2, np.int64))
+        life.ask(ONE, np.zeros(MAX_EARLY // 2, np.int64))
     life.wants()
     made = live(plan)
     life.starts(made)
-    assert len(made.epoch.outgoing[1].unanswered) <= MAX_EARLY
+    assert len(made.epoch.outgoing[ONE].unanswered) <= MAX_EARLY
 
 
 def test_the_takers_of_an_epoch_outlast_its_being_dropped(plan: Plan) -> None:
@@ -116,25 +118,26 @@ def test_the_takers_of_an_epoch_outlast_its_being_dropped(plan: Plan) -> None:
     life = Life()
     life.wants()
     life.starts(live(plan))
-    life.take(1, 0, asks=False)
+    life.take(ONE, 0, asks=False)
     life.drops()
     life.wants()
     again = live(plan, 2)
     life.starts(again)
     assert list(again.epoch.outgoing) == [1]
-    life.forget(1)
+    life.forget(ONE)
     assert list(again.epoch.outgoing) == []
 
 
 def test_lives_are_told_in_the_order_of_runs_and_epochs(plan: Plan) -> None:
     """However they came; one that nothing was said of is there once it is asked for."""
     lives = Lives()
-    assert lives.get((1, 0)) is None
-    for key in [(2, 0), (1, 1), (1, 0)]:
+    one, two = RunNumber(1), RunNumber(2)
+    assert lives.get((one, 0)) is None
+    for key in [(two, 0), (one, 1), (one, 0)]:
         lives[key].wants()
-    lives[1, 1].starts(live(plan))
-    lives[1, 0].starts(live(plan, 2))
+    lives[one, 1].starts(live(plan))
+    lives[one, 0].starts(live(plan, 2))
     assert list(lives) == [(1, 0), (1, 1), (2, 0)]
     assert [key for key, _ in lives.live()] == [(1, 0), (1, 1)]
-    lives.remove((1, 0))
+    lives.remove((one, 0))
     assert list(lives) == [(1, 1), (2, 0)]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from brand.node.decide.outgoing import Outgoing, follows
+from brand.node.wire.numbers import NodeNumber
 from brand.protocol.plan import Requests
 
 
@@ -86,7 +87,8 @@ def test_asked_for_no_position_comes_twice(known: set[int], steps: list[list[int
 def test_a_plan_of_requests_is_followed_where_ranks_lie_as_it_foresees() -> None:
     """Those of a node side by side."""
     table = Requests(positions(), positions(), np.array([], np.int64))
-    assert follows(table, {0: 0, 1: 0, 2: 1, 3: 1}, 2, 4) is table
-    assert follows(table, {2: 1}, 2, 4) is table
-    assert follows(table, {0: 0, 1: 1, 2: 0, 3: 1}, 2, 4) is None
-    assert follows(None, {0: 0}, 1, 1) is None
+    zero, one = NodeNumber(0), NodeNumber(1)
+    assert follows(table, {0: zero, 1: zero, 2: one, 3: one}, 2, 4) is table
+    assert follows(table, {2: one}, 2, 4) is table
+    assert follows(table, {0: zero, 1: one, 2: zero, 3: one}, 2, 4) is None
+    assert follows(None, {0: zero}, 1, 1) is None

@@ -10,7 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from brand.errors import ProtocolError
 from brand.node.decide.peers import Peer, Peers, Reach
+from brand.node.wire.numbers import NodeNumber
 from tests.rounds import examples
+
+ZERO, ONE, TWO = map(NodeNumber, range(3))
 
 
 class CreditMachine(RuleBasedStateMachine):
@@ -19,7 +22,7 @@ class CreditMachine(RuleBasedStateMachine):
     @initialize(window=st.integers(0, 100))
     def start(self, window: int) -> None:
         self.window = window
-        self.owner, self.drawer = Peer(0), Peer(1)
+        self.owner, self.drawer = Peer(ZERO), Peer(ONE)
         self.rooms, self.pushes = deque[int](), deque[int]()
         """What is on its way to the owner, and from it."""
         self.held = 0
@@ -94,7 +97,7 @@ TestCredit = CreditMachine.TestCase
 
 def test_more_than_there_is_room_for_is_refused() -> None:
     """By one page."""
-    peer = Peer(1)
+    peer = Peer(ONE)
     peer.opens(0.0)
     assert peer.room(10, 0, now=True) == 10
     peer.receives(10, 1.0)
@@ -104,7 +107,7 @@ def test_more_than_there_is_room_for_is_refused() -> None:
 
 def test_room_is_told_when_it_is_worth_it_and_never_falls() -> None:
     """A sixteenth of the window more, or at once; held samples take room, and what was told stays."""
-    peer = Peer(1)
+    peer = Peer(ONE)
     peer.opens(0.0)
     assert peer.room(160, 0, now=False) == 160
     peer.receives(20, 1.0)
@@ -116,18 +119,18 @@ def test_room_is_told_when_it_is_worth_it_and_never_falls() -> None:
 
 def test_a_node_is_reached_lost_or_given_up() -> None:
     """Only one that was reached is lost; one that is given up may come all the same."""
-    peers = Peers([1, 2])
+    peers = Peers([ONE, TWO])
     assert (peers.unreachable(), peers.any_lost, peers.complete) == ([], False, False)
-    peers[1].loses()
-    assert (peers[1].reach, peers.unreachable(), peers.any_lost) == (Reach.GIVEN_UP, [1], False)
+    peers[ONE].loses()
+    assert (peers[ONE].reach, peers.unreachable(), peers.any_lost) == (Reach.GIVEN_UP, [1], False)
     for peer in peers:
         peer.opens(0.0)
         peer.greets()
     assert peers.complete
     assert peers.any_asks
-    peers[2].leaves()
+    peers[TWO].leaves()
     assert (peers.unreachable(), peers.any_lost) == ([], True)
-    peers[2].loses()
-    assert (peers.unreachable(), peers.any_lost, peers.complete, peers.reachable(1)) == ([2], True, True, True)
-    peers[1].leaves()
+    peers[TWO].loses()
+    assert (peers.unreachable(), peers.any_lost, peers.complete, peers.reachable(ONE)) == ([2], True, True, True)
+    peers[ONE].leaves()
     assert not peers.any_asks

@@ -17,6 +17,7 @@ from brand.errors import UsageError
 from brand.node.decide.stimuli import ClientReleases
 from brand.node.serve.recording import Recorder, replay
 from brand.node.serve.server import NodeServer
+from brand.node.wire.numbers import ClientNumber
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running
 from tests.node.world import World
@@ -42,7 +43,7 @@ def alone(path: Path, **more: Any) -> World:
         assert world.draw(1, run, 0, range(first, first + 5))
         world.settle()
     with pytest.raises(UsageError):
-        world.tell(ClientReleases(1, 9999, checked=True))
+        world.tell(ClientReleases(ClientNumber(1), 9999, checked=True))
     world.leave(1)
     assert world.recorder is not None
     world.recorder.close()

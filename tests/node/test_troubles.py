@@ -17,6 +17,7 @@ from brand.node.decide import late
 from brand.node.decide.late import LATE_S
 from brand.node.serve import troubles
 from brand.node.serve.troubles import EVERY_S, Troubles
+from brand.node.wire.numbers import RunNumber
 from brand.testing.node import running_server
 from brand.testing.storage import BlockedStorage, Fault, FaultyStorage
 from tests.node.test_core import ORDER, SAMPLES, world
@@ -37,10 +38,10 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return lines
 
 
-def waiting_world(pages: int = SAMPLES // 2, *, ranks: int = 2) -> tuple[World, Troubles, int]:
+def waiting_world(pages: int = SAMPLES // 2, *, ranks: int = 2) -> tuple[World, Troubles, RunNumber]:
     """Ranks that have begun an epoch, whose first reads are on their way."""
     made = world(pages)
-    run = 0
+    run = RunNumber(0)
     for rank in range(ranks):
         run = made.register(1 + rank, **ORDER)
         made.begin(1 + rank, run, 0, rank=rank, replicas=ranks)

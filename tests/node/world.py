@@ -47,6 +47,7 @@ from brand.node.memory.residents import Residents
 from brand.node.serve.exchange import Exchange
 from brand.node.serve.recording import Recorder
 from brand.node.wire.network import Network
+from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan, read_of_sample
@@ -182,7 +183,7 @@ class World:
 
     def register(
         self, client: int, name: str = "run", *, tag: int | None = None, turn: int | None = None, **order: Any
-    ) -> int:
+    ) -> RunNumber:
         """Make a run known; its number."""
         chunks = -(-len(self.sizes) // self.chunk_size)
         facts: dict[str, Any] = {"group_chunks": 1, "stripe": 1} | order
@@ -190,7 +191,7 @@ class World:
         facts["stripe"] = min(facts["stripe"], self.chunk_size)
         sizes = {"data_set": DATA_SET, "samples": len(self.sizes), "chunk_size": self.chunk_size}
         wanted = Order.from_json(sizes | {"seed": 0, "protocol": "stripes", "refill": "fill_rate"} | facts)
-        (numbered,) = self.tell(ClientRegisters(client, wanted, name, tag, turn))
+        (numbered,) = self.tell(ClientRegisters(ClientNumber(client), wanted, name, tag, turn))
         assert isinstance(numbered, Number)
         number = numbered.run
         known = [n for n, run in self.runs.items() if (run.order, run.name) == (wanted, name)]
@@ -210,18 +211,18 @@ class World:
         self, client: int, run: int, epoch: int, position: int = 0, *, rank: int = 0, replicas: int = 1, batch: int = 0
     ) -> None:
         """A rank is about to draw."""
-        self.tell(ClientBegins(client, (run, epoch), position, rank, replicas, batch))
+        self.tell(ClientBegins(ClientNumber(client), (RunNumber(run), epoch), position, rank, replicas, batch))
         self.check()
 
     def draw(self, client: int, run: int, epoch: int, positions: Sequence[int]) -> bool:
         """A client asks for samples; whether it may: not before it got what it asked for, nor with too many leases."""
-        asked = np.array(positions, np.int64)
+        asked, key = np.array(positions, np.int64), (RunNumber(run), epoch)
         leases = sum(held.answer.client == client for held in self.held.values())
         allowed = client not in self.asked and leases < MAX_LEASES
         if allowed:
-            self.asked[client] = Asked((run, epoch), asked)
+            self.asked[client] = Asked(key, asked)
         try:
-            self.tell(ClientDraws(client, (run, epoch), asked))
+            self.tell(ClientDraws(ClientNumber(client), key, asked))
         except UsageError:
             assert not allowed
             self.check()
@@ -233,7 +234,7 @@ class World:
     def fetch(self, client: int, places: Sequence[int]) -> None:
         """A client wants samples that only other nodes have, by name."""
         self.fetching[client] = list(places)
-        self.tell(ClientFetches(client, np.array(places, np.int64)))
+        self.tell(ClientFetches(ClientNumber(client), np.array(places, np.int64)))
         self.check()
 
     def release(self, lease: int, *, checked: bool = True) -> None:
@@ -253,7 +254,7 @@ class World:
         unanswered = self.asked.pop(client, None)
         self.unanswered += 0 if unanswered is None else len(unanswered.positions)
         self.gone.add(client)
-        self.tell(ClientLeaves(client))
+        self.tell(ClientLeaves(ClientNumber(client)))
         for number, run in list(self.runs.items()):
             run.clients.discard(client)
             if not run.clients:

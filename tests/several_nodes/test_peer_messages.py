@@ -17,12 +17,14 @@ import pytest
 from hypothesis import example, given
 
 from brand.errors import ProtocolError
+from brand.node.decide.lives import Key
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.residents import Residents
 from brand.node.serve.server import Among, NodeServer
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.network import Closed, Event, Opened, Received, Stream
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import PeerKind
 from brand.protocol.order import Order
 from brand.protocol.slot_policy import SlotPolicy
@@ -32,6 +34,8 @@ from tests.orders import order_of
 from tests.rounds import examples
 from tests.support import wait_until
 
+CLIENT = ClientNumber(1)
+ONE, THREE = NodeNumber(1), NodeNumber(3)
 PAGE = 128
 ORDER = Order("0" * 32, 1000, 16, 7, SlotPolicy(4, nodes=2, ranks=2, window=10, remote=10))
 PLACES = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=20)
@@ -49,33 +53,33 @@ def test_drawing(data: Any) -> None:
     replicas = data.draw(st.integers(1, 50))
     ranks = data.draw(st.sets(st.integers(0, replicas - 1), min_size=1))
     numbers = st.integers(0, 1000)
-    begin = Begin(data.draw(numbers), replicas, tuple(ranks), *(data.draw(numbers), 3, data.draw(numbers)))
+    begin = Begin(data.draw(numbers), replicas, tuple(ranks), data.draw(numbers), THREE, data.draw(numbers))
     begin = replace(begin, front=data.draw(numbers), largest=17)
     drawing = Drawing("run", data.draw(st.none() | numbers), ORDER, data.draw(numbers), begin, data.draw(numbers))
     told = wire.Told(drawing, data.draw(st.booleans()))
-    assert wire.unpack_question(wire.pack(told), 3) == told
+    assert wire.unpack_question(wire.pack(told), THREE) == told
 
 
 @pytest.mark.slow
 @given(st.integers(0, (1 << 32) - 1), st.integers(0, wire.MAX_ROOM), PLACES)
 def test_rooms_requests_and_fetches(number: int, room: int, places: list[int]) -> None:
     """There and back, whatever the positions are."""
-    assert wire.unpack_question(wire.pack(wire.Room(room)), 1) == wire.Room(room)
-    request = wire.unpack_question(wire.pack(wire.Request(number, room, array(places))), 1)
+    assert wire.unpack_question(wire.pack(wire.Room(room)), ONE) == wire.Room(room)
+    request = wire.unpack_question(wire.pack(wire.Request(number, room, array(places))), ONE)
     assert isinstance(request, wire.Request)
     assert (request.number, request.room, request.positions.tolist()) == (number, room, places)
-    fetch = wire.unpack_question(wire.pack(wire.Fetch(number, array(places))), 1)
+    fetch = wire.unpack_question(wire.pack(wire.Fetch(number, array(places))), ONE)
     assert isinstance(fetch, wire.Fetch)
     assert (fetch.number, fetch.places.tolist()) == (number, places)
     with pytest.raises(ProtocolError, match="room"):
-        wire.unpack_question(wire.pack(wire.Room(wire.MAX_ROOM + 1)), 1)
+        wire.unpack_question(wire.pack(wire.Room(wire.MAX_ROOM + 1)), ONE)
 
 
 @given(st.none() | st.integers(0, 1000), st.text(max_size=2 * wire.MAX_REASON))
 def test_what_is_forgotten_or_refused(epoch: int | None, reason: str) -> None:
     """There and back; a reason has a longest length."""
     about = wire.Forgotten("run", ORDER, epoch)
-    assert wire.unpack_question(wire.pack(about), 1) == about
+    assert wire.unpack_question(wire.pack(about), ONE) == about
     refused = wire.Refused(about, reason[: wire.MAX_REASON])
     assert wire.unpack_reply(wire.pack(wire.Refused(about, reason)), PAGE) == refused
 
@@ -109,7 +113,7 @@ def test_a_message_on_the_wrong_stream() -> None:
     with pytest.raises(ProtocolError, match="an owner does not send ROOM"):
         wire.unpack_reply(wire.pack(wire.Room(1)), PAGE)
     with pytest.raises(ProtocolError, match="an asking node does not send REFUSED"):
-        wire.unpack_question(wire.pack(wire.Refused(wire.Forgotten("run", ORDER, None), "because")), 1)
+        wire.unpack_question(wire.pack(wire.Refused(wire.Forgotten("run", ORDER, None), "because")), ONE)
 
 
 class Wire:
@@ -179,7 +183,7 @@ def turn(server: NodeServer) -> None:
     server._step()
 
 
-def planned(server: NodeServer, key: tuple[int, int]) -> bool:
+def planned(server: NodeServer, key: Key) -> bool:
     """Whether an epoch is there after another turn."""
     turn(server)
     return server._turn.core.epochs.get(key) is not None
@@ -191,7 +195,7 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
     numbers = st.one_of(st.integers(0, 3), st.integers(0, 1 << 31))
     places = st.lists(st.one_of(st.integers(-2, 1300), st.integers(-(1 << 63), (1 << 63) - 1)), min_size=1, max_size=9)
     begin = Begin(
-        draw(st.integers(0, 1200)), draw(st.integers(1, 4)), (0,), draw(st.sampled_from([0, 0, 5])), 1, 1, 0, 4
+        draw(st.integers(0, 1200)), draw(st.integers(1, 4)), (0,), draw(st.sampled_from([0, 0, 5])), ONE, 1, 0, 4
     )
     drawing = Drawing("run", 0, order, draw(st.integers(0, 3)), begin, draw(st.integers(0, 3)))
     pages = np.full((draw(st.integers(0, 6)), page), draw(st.integers(0, 255)), np.uint8)
@@ -241,7 +245,7 @@ def test_whatever_a_node_says_the_server_goes_on(
 def test_any_bytes(message: bytes) -> None:
     """Taken or refused; no length in a message makes anybody allocate memory."""
     with suppress(ProtocolError):
-        wire.unpack_question(message, 1)
+        wire.unpack_question(message, ONE)
     with suppress(ProtocolError):
         wire.unpack_reply(message, PAGE)
 
@@ -270,8 +274,8 @@ def test_a_peer_that_lies(texts: Path) -> None:
     with serving(texts) as (server, made):
         turn(server)
         core, page = server._turn.core, residents_of(server).pool.allocator.page
-        run = core.epochs.runs.register(1, order, "run", None)
-        core.epochs.begin_here(1, (run, 0), 0, (0, 1), 0)
+        run = core.epochs.runs.register(CLIENT, order, "run", None)
+        core.epochs.begin_here(CLIENT, (run, 0), 0, (0, 1), 0)
         wait_until(lambda: planned(server, (run, 0)), "the epoch is planned")
         live = core.epochs.get((run, 0))
         assert live is not None

@@ -15,6 +15,7 @@ import numpy as np
 
 from brand.node.decide.members import Members
 from brand.node.decide.stimuli import KeptChosen
+from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.protocol.mapping import Mapping
 from brand.testing.network import FakeNetwork
 from tests.node.world import World
@@ -31,7 +32,7 @@ class Rank:
 
     world: World
     client: int
-    run: int
+    run: RunNumber
     rank: int
     ranks: int
     batch: int
@@ -109,12 +110,14 @@ class Cluster:
         for number, (name, order) in enumerate(orders.items()):
             for rank in range(ranks):
                 world, client = self.worlds[rank // self.on_each], CLIENT + number * ranks + rank % self.on_each
-                made = Rank(world, client, 0, rank, ranks, self.batch, name, order, self.start if not number else 0)
+                made = Rank(
+                    world, client, RunNumber(0), rank, ranks, self.batch, name, order, self.start if not number else 0
+                )
                 made.register()
                 self.ranks.append(made)
 
     def _world(self, node: int) -> World:
-        where = Members(node, self.nodes), self.remote_pages, self.network.peer(node), self._plans
+        where = Members(NodeNumber(node), self.nodes), self.remote_pages, self.network.peer(node), self._plans
         return World(self.sizes, self.chunk_size, self.pages, self.depth, *where)
 
     def restart(self, node: int) -> None:

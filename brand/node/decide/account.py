@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.decide.division import Division
 from brand.node.wire.drawing import Drawer
+from brand.node.wire.numbers import ClientNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Account:
         """The last position of each worker, by rank and training process."""
         self._workers: dict[int, int] = {}
         """How many workers each training process has."""
-        self._connections: dict[tuple[int, int], int] = {}
+        self._connections: dict[tuple[int, int], ClientNumber] = {}
         """Number of the connection of each worker, by training process and worker."""
         self._draws = 0
         self._in_order = True

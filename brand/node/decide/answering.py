@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
+from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched
 
 MAX_QUESTIONS: Final = 64
@@ -31,7 +32,7 @@ PART: Final = 1 << 20
 class ReadFor:
     """Samples to read exactly for another node."""
 
-    node: int
+    node: NodeNumber
     number: int
     """Number of the node's question."""
     opening: int
@@ -84,7 +85,7 @@ class _Asking:
 class Answering:
     """Questions of other nodes, from the moment they come until their answers have left."""
 
-    def __init__(self, nodes: list[int], depth: int) -> None:
+    def __init__(self, nodes: list[NodeNumber], depth: int) -> None:
         self._asking = {node: _Asking() for node in nodes}
         self._most = max(1, depth // 2)
         """The most reads at a time for all other nodes; the rest is for this node's clients."""
@@ -95,11 +96,11 @@ class Answering:
         state = {node: (asking.open, asking.unsent) for node, asking in self._asking.items()}
         return f"Answering({self.on_the_way} reads; questions and unsent bytes by node: {state})"
 
-    def opened(self, node: int, opening: int) -> None:
+    def opened(self, node: NodeNumber, opening: int) -> None:
         """A node can ask, for the first time or again. Its earlier questions get no answer."""
         self._asking[node] = _Asking(opening)
 
-    def ask(self, node: int, fetch: Fetch, size: int) -> None:
+    def ask(self, node: NodeNumber, fetch: Fetch, size: int) -> None:
         """A node asks for samples of `size` stored bytes. Raises `ProtocolError` where it asks too much at a time."""
         asking = self._asking[node]
         if asking.open >= MAX_QUESTIONS:
@@ -129,7 +130,7 @@ class Answering:
         if read.opening == asking.opening:  # else the stream on which the question came has ended
             asking.has_read(read.number, data, read.size)
 
-    def next_part(self, node: int) -> Fetched | None:
+    def next_part(self, node: NodeNumber) -> Fetched | None:
         """The part of an answer that leaves for a node now; None: there is none."""
         asking = self._asking[node]
         return asking.leaves() if asking.answers else None

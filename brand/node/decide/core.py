@@ -26,6 +26,7 @@ from brand.node.decide.receiving import Receiving
 from brand.node.decide.sending import Sending, largest_sent
 from brand.node.decide.tasks import Read, Rows
 from brand.node.memory.residents import Residents
+from brand.node.wire.numbers import ClientNumber
 from brand.protocol.plan import Plan
 
 LARGEST_SHARE: Final = 4
@@ -71,7 +72,7 @@ class Core:
         """Whether no client waits for a draw, and no other node for samples."""
         return not self.draws.waiting and not self.sending.waited_for
 
-    def left(self, client: int) -> None:
+    def left(self, client: ClientNumber) -> None:
         """A client is gone: it has closed its connection, or has ended."""
         self.draws.left(client)
         self.epochs.left(client)

@@ -11,6 +11,7 @@ from typing import Final
 from brand.errors import UsageError
 from brand.node.decide.runs import Runs
 from brand.node.wire.drawing import Drawing
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.protocol.order import Order
 
 REMEMBER_S: Final = 2.0
@@ -22,7 +23,7 @@ class Disagreements:
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._wrong: dict[int | None, str] = {}
+        self._wrong: dict[RunNumber | None, str] = {}
         """Reasons by run; the reason of key None holds for all runs."""
         self._lately: dict[tuple[str, Order], tuple[str, float]] = {}
         """By name and order of a refused run: the reason, and until when it is remembered."""
@@ -49,18 +50,18 @@ class Disagreements:
         """A node works with this one, even if one refused to before."""
         self._wrong.pop(None, None)
 
-    def note(self, runs: Iterable[int], reason: str) -> None:
+    def note(self, runs: Iterable[RunNumber], reason: str) -> None:
         """These runs cannot go on."""
         self._wrong |= dict.fromkeys(runs, reason)
 
-    def look(self, node: int) -> None:
+    def look(self, node: NodeNumber) -> None:
         """Note the runs that ranks of this node (`node`) and of others have begun in different ways."""
         for number, run in self._runs.items():
             reason = run.conflict(node)
             if reason is not None:
                 self._wrong[number] = reason
 
-    def clients(self, now_s: float) -> Iterator[tuple[int, UsageError]]:
+    def clients(self, now_s: float) -> Iterator[tuple[ClientNumber, UsageError]]:
         """Clients that cannot go on, and why. The server tells them at once, and again until they are gone.
 
         A process registers on each of its connections. One that comes just after the refusal is refused, too.
@@ -82,7 +83,7 @@ class Disagreements:
                     yield client, UsageError(reason)
 
 
-def disagreement(here: int, drawings: Iterable[Drawing], there: int, drawing: Drawing) -> str | None:
+def disagreement(here: NodeNumber, drawings: Iterable[Drawing], there: NodeNumber, drawing: Drawing) -> str | None:
     """Why nodes `here` and `there` draw different things under the same name; None where they do not."""
     for ours in drawings:
         if ours.name != drawing.name:
@@ -97,7 +98,7 @@ def disagreement(here: int, drawings: Iterable[Drawing], there: int, drawing: Dr
     return None
 
 
-def _differences(here: int, ours: Order, there: int, theirs: Order) -> str:
+def _differences(here: NodeNumber, ours: Order, there: NodeNumber, theirs: Order) -> str:
     """The fields in which two orders differ, as a text."""
     mine, other = ours.to_json(), theirs.to_json()
     parts = [

@@ -10,6 +10,7 @@ from brand.errors import UsageError
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key
 from brand.node.decide.tasks import Divided, Refuse
+from brand.node.wire.numbers import ClientNumber
 
 LIMIT_S: Final = 60.0
 """How long ranks wait for each other to begin."""
@@ -17,7 +18,7 @@ LIMIT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    client: int
+    client: ClientNumber
     key: Key
     rank: int
     since_s: float
@@ -38,13 +39,13 @@ class Divisions:
         """Whether no client waits."""
         return not self._asked
 
-    def ask(self, client: int, key: Key, rank: int, now_s: float) -> None:
+    def ask(self, client: ClientNumber, key: Key, rank: int, now_s: float) -> None:
         """A client asks which positions of an epoch are a rank's own. Raises `UsageError` where it already waits."""
         if any(asked.client == client for asked in self._asked):
             raise UsageError("a second question about positions before the first is answered")
         self._asked.append(_Asked(client, key, rank, now_s))
 
-    def left(self, client: int) -> None:
+    def left(self, client: ClientNumber) -> None:
         """A client is gone."""
         self._asked = [asked for asked in self._asked if asked.client != client]
 

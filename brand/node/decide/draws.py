@@ -24,6 +24,7 @@ from brand.node.decide.tasks import Answer, Draw
 from brand.node.memory.leases import Leases
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Drawer
+from brand.node.wire.numbers import ClientNumber
 
 LONGEST_WAIT_S: Final = 30.0
 """After so long a server answers a draw as it stands: storage may hang, clients should not."""
@@ -56,7 +57,7 @@ class Draws:
         return self._epochs.lives.draws()
 
     def ask(
-        self, client: int, key: Key, positions: NDArray[np.int64], now_s: float, drawer: Drawer | None = None
+        self, client: ClientNumber, key: Key, positions: NDArray[np.int64], now_s: float, drawer: Drawer | None = None
     ) -> None:
         """A client asks for positions of an epoch. `answers` returns the answer. Raises `UsageError`.
 
@@ -77,7 +78,7 @@ class Draws:
             self._counters.waits(len(positions))
             life.draws.append(draw)
 
-    def left(self, client: int) -> None:
+    def left(self, client: ClientNumber) -> None:
         """A client is gone: drop its draws and its leases."""
         for draw in [draw for draw in self.waiting if draw.client == client]:
             self._remove(draw)

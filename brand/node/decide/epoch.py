@@ -20,6 +20,7 @@ from brand.node.decide.outgoing import Outgoing
 from brand.node.decide.progress import Progress
 from brand.node.decide.read_queue import ReadQueue
 from brand.node.decide.states import COMING, DUE, HELD, UNWANTED, SampleStates
+from brand.node.wire.numbers import NodeNumber
 from brand.protocol.plan import Plan, Requests, read_of_sample
 from brand.protocol.random import blocks
 
@@ -30,7 +31,7 @@ class Setting:
 
     owners: Owners
     limits: Limits
-    unreachable: Callable[[], Iterable[int]]
+    unreachable: Callable[[], Iterable[NodeNumber]]
     """Nodes from which this node expects nothing just now."""
 
 
@@ -52,9 +53,9 @@ class Epoch:
         self.states = SampleStates(samples)
         self.reads = ReadQueue(plan)
         self.progress = Progress(division.start)
-        self.ranks: dict[int, int] = {}
+        self.ranks: dict[int, NodeNumber] = {}
         """Ranks that are known to draw, and the node of each."""
-        self.outgoing: dict[int, Outgoing] = {}
+        self.outgoing: dict[NodeNumber, Outgoing] = {}
         """What this node still has to send, by node."""
         self.lost = set(setting.unreachable())
         """Nodes that were lost at some time: this node no longer sends them the planned requests."""
@@ -85,7 +86,9 @@ class Epoch:
         waits = self.states.waited_for(places)
         return bool((waits if self._mine is None else waits & self._mine[places]).any())
 
-    def expect(self, ranks: Mapping[int, int], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None) -> None:
+    def expect(
+        self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
+    ) -> None:
         """More ranks draw, each at its node. A rank has drawn all its positions before its position in `fronts`.
 
         `read_of` is `read_of_sample(plan)` where the caller has it.
@@ -108,7 +111,7 @@ class Epoch:
             self.progress.expects(len(places))
         self._look_for_reads(read_of_sample(self.plan) if read_of is None else read_of)
 
-    def send_to(self, node: int, front: int, requests: Requests | None) -> None:
+    def send_to(self, node: NodeNumber, front: int, requests: Requests | None) -> None:
         """From now on this node can send to `node` what its ranks draw from position `front` on."""
         ranks = [rank for rank, at in self.ranks.items() if at == node]
         positions = np.sort(np.concatenate([np.arange(0), *(self.division.positions(rank) for rank in ranks)]))
@@ -120,7 +123,7 @@ class Epoch:
         if before is not None:  # the node has more ranks than it said before; it does not ask twice
             self.outgoing[node].ask(before.unanswered)
 
-    def forget(self, node: int) -> NDArray[Any]:
+    def forget(self, node: NodeNumber) -> NDArray[Any]:
         """Send nothing to a node any more. Returns the places that were held for its ranks."""
         self.outgoing.pop(node, None)
         held: list[NDArray[Any]] = [np.arange(0)]
@@ -132,13 +135,13 @@ class Epoch:
             held.append(places[self.states.leaves(places)])
         return np.concatenate(held)
 
-    def lose(self, node: int) -> None:
+    def lose(self, node: NodeNumber) -> None:
         """A node is lost: its samples that are still to come will not come."""
         self.lost.add(node)
         places = np.concatenate([self.states.all(state) for state in (UNWANTED, DUE, COMING)])
         self.states.forgets(places[self.owner_of(places) == node])
 
-    def expect_again(self, node: int, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
+    def expect_again(self, node: NodeNumber, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
         """A lost node is back: it sends what ranks of this node have not asked for yet."""
         can = ~self._setting.limits.too_large(self._setting.owners.node)
         for rank in self.here:

@@ -27,6 +27,7 @@ from brand.node.decide.runs import Beginning, Reader, Runs
 from brand.node.decide.states import HELD
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Begin, Drawer
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import Plan
 from brand.protocol.split import split_near
@@ -67,7 +68,7 @@ class Epochs:
 
     def begin_here(
         self,
-        client: int,
+        client: ClientNumber,
         key: Key,
         start: int,
         ranks: tuple[int, int],
@@ -85,7 +86,7 @@ class Epochs:
         times = before.begin.times + 1 if before is not None and before.epoch == key[1] else 1
         self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times))
 
-    def begin(self, client: int, key: Key, begin: Begin) -> None:
+    def begin(self, client: ClientNumber, key: Key, begin: Begin) -> None:
         """Ranks of this node or of another one are about to draw."""
         run, epoch, life = self.runs[key[0]], key[1], self.lives[key]
         if begin.node != self._members.node:
@@ -128,7 +129,7 @@ class Epochs:
         self._retire(key[0], keep=[(key[0], epoch + more) for more in (-1, 0, 1)])
         return life
 
-    def forget(self, client: int, key: Key, node: int) -> None:
+    def forget(self, client: ClientNumber, key: Key, node: NodeNumber) -> None:
         """Another node has no use for an epoch any more. `client` is its number among the clients."""
         life, run = self.lives.get(key), self.runs.get(key[0])
         if life is not None:
@@ -136,7 +137,7 @@ class Epochs:
         if run is not None and run.readers.pop((client, key[1]), None) is not None:
             self._retire(key[0])
 
-    def left(self, client: int, only: int | None = None) -> None:
+    def left(self, client: ClientNumber, only: RunNumber | None = None) -> None:
         """A client is gone. With `only`, it has left just the run of this number."""
         for number, run in [(n, run) for n, run in self.runs.items() if only in (None, n)]:
             had_readers = run.left(client)
@@ -247,7 +248,7 @@ class Epochs:
         life.is_planned(epoch.plan, None, replace(begin, whole=whole))
         self._make_if_known(key)
 
-    def _retire(self, number: int, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
+    def _retire(self, number: RunNumber, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
         """Drop the epochs of a run that no reader is in or comes to next, and that no draw waits for."""
         run = self.runs[number]
         at = run.at()

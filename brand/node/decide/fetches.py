@@ -17,6 +17,7 @@ from brand.errors import ProtocolError, UnreachableError
 from brand.node.decide.counters import NodeCounters
 from brand.node.decide.members import Owners
 from brand.node.decide.tasks import Deliver, Refuse, Rows
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched
 from brand.node.wire.samples import pack_samples, unpack_samples
 
@@ -56,10 +57,10 @@ class _Question:
 class _Fetch:
     """Samples that a client wants."""
 
-    client: int
+    client: ClientNumber
     places: NDArray[np.int64]
     until_s: float
-    open: dict[int, int] = field(default_factory=dict)
+    open: dict[int, NodeNumber] = field(default_factory=dict)
     """Owners of the unanswered questions, by number of the question."""
     samples: dict[int, bytes] = field(default_factory=dict)
 
@@ -74,7 +75,7 @@ class Fetches:
         self._done: list[Deliver | Refuse] = []
         self._last = 0
 
-    def check(self, places: NDArray[np.int64], owner: int) -> int:
+    def check(self, places: NDArray[np.int64], owner: NodeNumber) -> int:
         """Stored bytes of samples. Raises `ProtocolError` where `owner` lacks one, or where the bytes are too many."""
         if places.min() < 0 or places.max() >= self._samples:
             raise ProtocolError("places that the data set does not have")
@@ -85,7 +86,7 @@ class Fetches:
             raise ProtocolError(f"more than {LARGEST:,} bytes in one question")
         return size
 
-    def want(self, client: int, places: NDArray[np.int64], now_s: float) -> None:
+    def want(self, client: ClientNumber, places: NDArray[np.int64], now_s: float) -> None:
         """A client wants samples that are on other nodes. Raises `ProtocolError`."""
         if len(places) == 0 or places.min() < 0 or places.max() >= self._samples:
             raise ProtocolError("places that the data set does not have")
@@ -96,7 +97,7 @@ class Fetches:
         if (owner == self._owners.node).any():
             raise ProtocolError("places that this node has itself")
         questions = {}
-        for node in np.unique(owner).tolist():
+        for node in map(NodeNumber, np.unique(owner).tolist()):
             theirs = np.unique(places[owner == node])
             size = len(theirs) + self.check(theirs, node)  # one byte for each sample says whether it is there
             self._last += 1
@@ -106,7 +107,7 @@ class Fetches:
         self._fetches.append(fetch)
         self._counters.fetches(len(places))
 
-    def questions(self, node: int) -> Iterator[Fetch]:
+    def questions(self, node: NodeNumber) -> Iterator[Fetch]:
         """Questions to ask a node now."""
         mine = [(number, q) for number, q in self._questions.items() if q.fetch.open[number] == node]
         free = AT_A_TIME - sum(question.asked for _, question in mine)
@@ -114,7 +115,7 @@ class Fetches:
             question.ask()
             yield Fetch(number, question.places)
 
-    def came(self, node: int, fetched: Fetched) -> None:
+    def came(self, node: NodeNumber, fetched: Fetched) -> None:
         """A part of an answer has come. Raises `ProtocolError`."""
         number = fetched.number
         question = self._questions.get(number)
@@ -138,18 +139,18 @@ class Fetches:
             found = [fetch.samples.get(place) for place in fetch.places.tolist()]
             self._done.append(Deliver(fetch.client, pack_samples(found)))
 
-    def lost(self, node: int) -> None:
+    def lost(self, node: NodeNumber) -> None:
         """A node cannot be reached: this node asks it again as soon as it can be."""
         for number, question in self._questions.items():
             if question.fetch.open[number] == node:
                 question.begin_anew()
 
-    def left(self, client: int) -> None:
+    def left(self, client: ClientNumber) -> None:
         """A client is gone."""
         for fetch in [fetch for fetch in self._fetches if fetch.client == client]:
             self._end(fetch)
 
-    def give_up(self, now_s: float, reachable: Callable[[int], bool]) -> None:
+    def give_up(self, now_s: float, reachable: Callable[[NodeNumber], bool]) -> None:
         """End fetches that take too long. `reachable` says whether a node can be asked."""
         for fetch in [fetch for fetch in self._fetches if fetch.until_s < now_s]:
             number, node = next(iter(fetch.open.items()))

@@ -8,6 +8,7 @@ from brand.node.decide.epochs import Epochs
 from brand.node.decide.members import Members
 from brand.node.decide.tasks import Choice
 from brand.node.memory.residents import Residents
+from brand.node.wire.numbers import RunNumber
 from brand.protocol.order import Order
 
 AHEAD_SHARE: Final = 8
@@ -24,7 +25,7 @@ class Keeping:
     ) -> None:
         self._residents, self._epochs, self._members = residents, epochs, members
         self._chunk_size, self._remote_pages = chunk_size, remote_pages
-        self._runs: set[int] = set()
+        self._runs: set[RunNumber] = set()
         """Runs that were under way at the last choice."""
 
     def choice_wanted(self) -> Choice | None:

@@ -9,6 +9,7 @@ from typing import Final, Literal
 import numpy as np
 
 from brand.node.decide.core import Core
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 
 LATE_S: Final = 5.0
 """How long a draw waits before the log says so."""
@@ -20,7 +21,7 @@ Cause = Literal["read", "memory", "node", "plan"]
 class Late:
     """A draw that waits too long, and what it waits for."""
 
-    client: int
+    client: ClientNumber
     since_s: float
     epoch: int
     position: int
@@ -32,11 +33,11 @@ class Late:
     """The rank that draws the position; None where the plan is not made."""
     replicas: int = 1
     chunk: int | None = None
-    node: int | None = None
+    node: NodeNumber | None = None
     """The owner of the sample."""
 
 
-def late_draws(core: Core, chunk_size: int, node: int, now_s: float) -> Iterator[Late]:
+def late_draws(core: Core, chunk_size: int, node: NodeNumber, now_s: float) -> Iterator[Late]:
     """Draws that have waited longer than `LATE_S` on this node."""
     for draw in core.draws.waiting:
         if now_s - draw.since_s < LATE_S:
@@ -65,5 +66,5 @@ def late_draws(core: Core, chunk_size: int, node: int, now_s: float) -> Iterator
             epoch.division.rank_of(position),
             epoch.division.replicas,
             int(places[at]) // chunk_size,
-            int(owners[at]),
+            NodeNumber(int(owners[at])),
         )

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.memory.residents import Residents
+from brand.node.wire.numbers import NodeNumber
 
 
 class Limits:
@@ -15,15 +16,15 @@ class Limits:
     this node, which is `node`. Other nodes tell their own limits (`learn`).
     """
 
-    def __init__(self, residents: Residents, largest: int, node: int, largest_sent: int) -> None:
+    def __init__(self, residents: Residents, largest: int, node: NodeNumber, largest_sent: int) -> None:
         self._residents, self._largest = residents, largest
         self._largest_sent = {node: largest_sent}
 
-    def learn(self, node: int, largest_sent: int) -> None:
+    def learn(self, node: NodeNumber, largest_sent: int) -> None:
         """A node says which is the largest sample that can be sent to it, in pages."""
         self._largest_sent[node] = largest_sent
 
-    def largest_sent(self, node: int) -> int:
+    def largest_sent(self, node: NodeNumber) -> int:
         """Pages of the largest sample that can be sent to a node; 0 where the node has not said it."""
         return self._largest_sent.get(node, 0)
 
@@ -31,6 +32,6 @@ class Limits:
         """Which places need no read, because their samples are kept in memory or never held, shape (samples,)."""
         return (self._residents.pages_of > self._largest) | self._residents.kept()
 
-    def too_large(self, node: int) -> NDArray[np.bool_]:
+    def too_large(self, node: NodeNumber) -> NDArray[np.bool_]:
         """Which places have samples that are never sent to a node unasked, shape (samples,)."""
         return self._residents.pages_of > self.largest_sent(node)

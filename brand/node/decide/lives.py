@@ -23,9 +23,10 @@ from brand.node.decide.account import Account, Conduct
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.runs import Beginning
 from brand.node.decide.tasks import Draw
+from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.protocol.plan import Plan
 
-Key = tuple[int, int]
+Key = tuple[RunNumber, int]
 """Number of a run, and an epoch."""
 
 MAX_EARLY: Final = 1 << 20
@@ -124,7 +125,7 @@ class Life:
         self.stage: Stage = Dropped()
         self.draws: list[Draw] = []
         """Draws that wait, in the order in which they came."""
-        self._takers: dict[int, Taker] = {}
+        self._takers: dict[NodeNumber, Taker] = {}
         """Nodes that can take samples of the epoch."""
 
     def __repr__(self) -> str:
@@ -190,12 +191,12 @@ class Life:
 
     # -- other nodes -------------------------------------------------------------------------------------------------
 
-    def take(self, node: int, front: int, *, asks: bool) -> None:
+    def take(self, node: NodeNumber, front: int, *, asks: bool) -> None:
         """A node can take samples from position `front` on. `asks`: the node asks for them."""
         self._takers[node] = Taker(front, asks)
         self._send(node)
 
-    def ask(self, node: int, positions: NDArray[np.int64]) -> None:
+    def ask(self, node: NodeNumber, positions: NDArray[np.int64]) -> None:
         """A node asks for positions. A request that comes before the plan is kept until then."""
         live, taker = self.live, self._takers.get(node)
         if live is not None and node in live.epoch.outgoing:
@@ -203,13 +204,13 @@ class Life:
         elif taker is not None:
             taker.ask_later(positions)
 
-    def forget(self, node: int) -> NDArray[Any]:
+    def forget(self, node: NodeNumber) -> NDArray[Any]:
         """A node has no use for the epoch any more. Returns the places that were held for its ranks."""
         self._takers.pop(node, None)
         held: NDArray[Any] = np.arange(0) if self.live is None else self.live.epoch.forget(node)
         return held
 
-    def _send(self, node: int) -> None:
+    def _send(self, node: NodeNumber) -> None:
         if self.live is None:
             return
         epoch, taker = self.live.epoch, self._takers[node]

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.wire.numbers import FIRST_NODE, NodeNumber
 from brand.protocol.mapping import Mapping
 from brand.protocol.order import Order
 from brand.protocol.owners import owner_of_chunk
@@ -22,7 +23,7 @@ from brand.protocol.policy import Foreseen
 class Owners:
     """The owners of chunks and places, seen from one node."""
 
-    node: int
+    node: NodeNumber
     """This node."""
     of_chunk: NDArray[np.int32] | None
     """The node that owns each chunk, shape (chunks,); None: there is no other node."""
@@ -45,16 +46,16 @@ class Owners:
 class Members:
     """The nodes of a cluster, 0 to `nodes` - 1, seen from one of them."""
 
-    node: int = 0
+    node: NodeNumber = FIRST_NODE
     """This node."""
     nodes: int = 1
     share_chunks: int | None = None
     """Chunks that stay together in a partitioned data set (`brand partition`); None: each node has all chunks."""
 
     @property
-    def others(self) -> list[int]:
+    def others(self) -> list[NodeNumber]:
         """All nodes but this one."""
-        return [node for node in range(self.nodes) if node != self.node]
+        return [node for node in map(NodeNumber, range(self.nodes)) if node != self.node]
 
     def foreseen_by(self, order: Order) -> Foreseen | None:
         """The nodes and ranks that the plans of an order foresee.

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.wire.numbers import NodeNumber
 from brand.protocol.plan import Requests
 from brand.protocol.random import index_dtype
 
@@ -103,7 +104,7 @@ class Outgoing:
         return self._known[found]
 
 
-def follows(requests: Requests | None, ranks: dict[int, int], nodes: int, replicas: int) -> Requests | None:
+def follows(requests: Requests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int) -> Requests | None:
     """The table of requests where the ranks lie as it foresees: the ranks of a node side by side. Else None.
 
     Without the table all samples are sent unasked, as with `stripes`.

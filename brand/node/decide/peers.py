@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Final
 
 from brand.errors import ProtocolError
+from brand.node.wire.numbers import NodeNumber
 
 TELL_SHARE: Final = 16
 """A node tells an owner of new room when that is at least `1 / TELL_SHARE` of the whole window."""
@@ -34,7 +35,7 @@ class Reach(Enum):
 class Peer:
     """One other node."""
 
-    def __init__(self, node: int) -> None:
+    def __init__(self, node: NodeNumber) -> None:
         self.node = node
         self.reach = Reach.EXPECTED
         self.asks = False
@@ -119,7 +120,7 @@ class Peer:
 class Peers:
     """All other nodes."""
 
-    def __init__(self, nodes: list[int]) -> None:
+    def __init__(self, nodes: list[NodeNumber]) -> None:
         self._peers = {node: Peer(node) for node in nodes}
 
     def __repr__(self) -> str:
@@ -128,17 +129,17 @@ class Peers:
     def __iter__(self) -> Iterator[Peer]:
         return iter(self._peers.values())
 
-    def __getitem__(self, node: int) -> Peer:
+    def __getitem__(self, node: NodeNumber) -> Peer:
         return self._peers[node]
 
     def __len__(self) -> int:
         return len(self._peers)
 
-    def reachable(self, node: int) -> bool:
+    def reachable(self, node: NodeNumber) -> bool:
         """Whether a node can be asked."""
         return self._peers[node].reach is Reach.OPEN
 
-    def unreachable(self) -> list[int]:
+    def unreachable(self) -> list[NodeNumber]:
         """Nodes from which this node expects nothing just now."""
         return [peer.node for peer in self if peer.reach in (Reach.LOST, Reach.GIVEN_UP)]
 

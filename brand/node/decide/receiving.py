@@ -22,6 +22,7 @@ from brand.node.decide.members import Members
 from brand.node.decide.peers import Peers, Reach
 from brand.node.decide.tasks import Asking, Rows
 from brand.node.memory.residents import Residents
+from brand.node.wire.numbers import NodeNumber
 
 HURRY_S: Final = 0.2
 """When a draw has waited for so long, this node asks the owners of the missing samples."""
@@ -56,20 +57,20 @@ class Receiving:
         """Pages that stay free for samples of other nodes."""
         return max(0, self._room - int(self._residents.sent_pages.sum())) if self._room else 0
 
-    def room_for(self, node: int, *, now: bool = False) -> int | None:
+    def room_for(self, node: NodeNumber, *, now: bool = False) -> int | None:
         """Pages that a node may send in all since its stream was opened; see `Peer.room`."""
         # A plan with requests foresees what comes from all nodes together. Without one, each node gets an equal part.
         foreseen = any(live.epoch.requests is not None for _, live in self._epochs.lives.live())
         window = self._room if foreseen else self._room // max(1, self._members.nodes - 1)
         return self._peers[node].room(window, int(self._residents.sent_pages[node]), now=now)
 
-    def opened(self, node: int, now_s: float) -> None:
+    def opened(self, node: NodeNumber, now_s: float) -> None:
         """This node can ask an owner, for the first time or again, and expects samples from it."""
         self._peers[node].opens(now_s)
         for _, live in self._epochs.lives.live():
             live.epoch.expect_again(node, self._residents.present)
 
-    def lost(self, node: int) -> None:
+    def lost(self, node: NodeNumber) -> None:
         """This node cannot ask an owner. Until it can again, it expects nothing from the owner; requests are void."""
         self._requests = deque(request for request in self._requests if request.node != node)
         self._peers[node].loses()
@@ -78,7 +79,7 @@ class Receiving:
 
     def came(
         self,
-        node: int,
+        node: NodeNumber,
         epoch: Epoch | None,
         places: NDArray[np.int64],
         missed: NDArray[np.int64],
@@ -114,7 +115,7 @@ class Receiving:
         epoch.states.arrives(here[arrived])
         epoch.states.forgets(np.concatenate((here[~arrived], places[~wanted], missed)))
 
-    def _put(self, node: int, places: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
+    def _put(self, node: NodeNumber, places: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
         """Take samples into memory. Does nothing where there is no room after all."""
         if len(places) and len(data) <= self._residents.pool.allocator.free:
             rows = self._index.rows_at(places)  # of this node's index: rows from a sender could be wrong
@@ -166,7 +167,7 @@ class Receiving:
         """
         return np.where(epoch.states.due(places), epoch.owner_of(places), np.int32(self._members.node))
 
-    def _ask(self, node: int, epoch: Epoch, positions: NDArray[np.int64]) -> int:
+    def _ask(self, node: NodeNumber, epoch: Epoch, positions: NDArray[np.int64]) -> int:
         """Queue a request to an owner for positions, all different. Returns how many."""
         if len(positions):
             places = epoch.plan.sample_of[positions]

@@ -10,6 +10,7 @@ from brand.errors import UsageError
 from brand.node.decide.account import Conduct
 from brand.node.decide.division import Division
 from brand.node.wire.drawing import Begin
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.protocol.order import Order
 
 MAX_RUNS: Final = 1024
@@ -35,21 +36,21 @@ class Run:
     """Number of the sampler that draws it, counted in the training's program: the same on all nodes."""
     conduct: Conduct
     """Whether its training processes draw as they should."""
-    clients: set[int] = field(default_factory=set)
-    readers: dict[tuple[int, int | None], Reader] = field(default_factory=dict)
+    clients: set[ClientNumber] = field(default_factory=set)
+    readers: dict[tuple[ClientNumber, int | None], Reader] = field(default_factory=dict)
     """Readers by client and None. Another node has a reader for each epoch of its ranks, by client and epoch."""
-    homes: dict[tuple[int, int], int] = field(default_factory=dict)
+    homes: dict[tuple[int, int], NodeNumber] = field(default_factory=dict)
     """The node where a rank of so many, (rank, replicas), has last begun an epoch. The rank may have left since."""
     agreed: set[int] = field(default_factory=set)
     """Epochs that all ranks have begun in the same way as the ranks of this node; some may have gone on since."""
 
-    def joins(self, client: int, tag: int | None, turn: int | None) -> None:
+    def joins(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
         """A client registers the run, and may say its tag and its turn."""
         self.clients.add(client)
         self.tag = self.tag if tag is None else tag
         self.turn = self.turn if turn is None else turn
 
-    def begin(self, client: int, reader: Reader, node: int) -> None:
+    def begin(self, client: ClientNumber, reader: Reader, node: NodeNumber) -> None:
         """Ranks of this node or of another one begin an epoch."""
         here, begin = reader.begin.node == node, reader.begin
         self.homes |= {(rank, begin.replicas): begin.node for rank in begin.ranks}
@@ -60,7 +61,7 @@ class Run:
         if all(_complete(begin, begins) for begin in begins if begin.node == node):
             self.agreed.add(reader.epoch)
 
-    def left(self, client: int) -> bool:
+    def left(self, client: ClientNumber) -> bool:
         """A client is gone. Returns whether it was a reader."""
         self.clients.discard(client)
         readers = [reader for reader in self.readers if reader[0] == client]
@@ -78,11 +79,11 @@ class Run:
         """How the readers in an epoch have begun it."""
         return [reader.begin for reader in self.readers.values() if reader.epoch == epoch]
 
-    def agreed_on(self, epoch: int, node: int) -> bool:
+    def agreed_on(self, epoch: int, node: NodeNumber) -> bool:
         """Whether all ranks have begun an epoch as the ranks of this node have, or this node has no rank in it."""
         return epoch in self.agreed or all(begin.node != node for begin in self.begins(epoch))
 
-    def conflict(self, node: int) -> str | None:
+    def conflict(self, node: NodeNumber) -> str | None:
         """Why the ranks of this node cannot go on: others have begun an epoch in another way. None: they can."""
         for epoch in {reader.epoch for reader in self.readers.values()}:
             begins = self.begins(epoch)
@@ -96,11 +97,11 @@ class Run:
         """By rank, the position of an epoch before which the rank has drawn all its positions."""
         return {rank: begin.front for begin in self.begins(epoch) if begin.front for rank in begin.ranks}
 
-    def known(self, replicas: int) -> dict[int, int]:
+    def known(self, replicas: int) -> dict[int, NodeNumber]:
         """Ranks that have begun any epoch, and the node of each."""
         return {rank: node for (rank, of), node in self.homes.items() if of == replicas}
 
-    def ranks(self, replicas: int) -> dict[int, int]:
+    def ranks(self, replicas: int) -> dict[int, NodeNumber]:
         """Ranks that have announced draws, and the node of each."""
         begins = [reader.begin for reader in self.readers.values() if reader.begin.replicas == replicas]
         return {rank: begin.node for begin in begins for rank in begin.ranks}
@@ -111,7 +112,7 @@ def _complete(begin: Begin, begins: list[Begin]) -> bool:
     return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.replicas
 
 
-class Runs(UserDict[int, Run]):
+class Runs(UserDict[RunNumber, Run]):
     """The runs of a server, by number. No number is used twice."""
 
     def __init__(self, samples: int, chunk_size: int) -> None:
@@ -125,7 +126,7 @@ class Runs(UserDict[int, Run]):
         self._notices.clear()
         return notices
 
-    def knows(self, client: int, run: int) -> bool:
+    def knows(self, client: ClientNumber, run: RunNumber) -> bool:
         """Whether a client has registered the run of this number."""
         return run in self and client in self[run].clients
 
@@ -136,15 +137,17 @@ class Runs(UserDict[int, Run]):
                 return run.order
         raise UsageError(f"no order of run {name} has tag {tag}")
 
-    def clients(self, run: int | None) -> list[int]:
+    def clients(self, run: RunNumber | None) -> list[ClientNumber]:
         """Clients that have registered the run of this number; None: any run."""
         return sorted({client for number, known in self.items() if run in (None, number) for client in known.clients})
 
-    def number_of(self, name: str, order: Order) -> int | None:
+    def number_of(self, name: str, order: Order) -> RunNumber | None:
         """Number of a run; None where this server does not know it."""
         return next((n for n, run in self.items() if (run.order, run.name) == (order, name)), None)
 
-    def register(self, client: int, order: Order, name: str, tag: int | None, turn: int | None = None) -> int:
+    def register(
+        self, client: ClientNumber, order: Order, name: str, tag: int | None, turn: int | None = None
+    ) -> RunNumber:
         """Register a client at a run, and return the run's number.
 
         Raises `UsageError` where the order does not fit the data set, or where there are too many runs.
@@ -155,7 +158,8 @@ class Runs(UserDict[int, Run]):
         if number is None:
             if len(self) == MAX_RUNS:
                 raise UsageError(f"this server already serves {MAX_RUNS} runs; start another one")
-            number = self._last = self._last + 1
+            self._last += 1
+            number = RunNumber(self._last)
             self[number] = Run(order, name, None, None, Conduct(self._notices))
         run = self[number]
         run.joins(client, tag, turn)

@@ -15,6 +15,7 @@ from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
 from brand.node.decide.peers import Peer
 from brand.node.memory.residents import Residents
+from brand.node.wire.numbers import RunNumber
 
 MESSAGE_BYTES: Final = 1 << 20
 """Most bytes of samples in one message."""
@@ -58,7 +59,7 @@ class Sending:
         """
         queues = [(key, live.epoch) for key, live in self._epochs.lives.live() if peer.node in live.epoch.outgoing]
         urgent = [(key, epoch) for key, epoch in queues if epoch.outgoing[peer.node].urgent]
-        blocked: set[int] = set()
+        blocked: set[RunNumber] = set()
         for key, epoch in urgent or queues:  # where the node waits for samples, these and nothing else
             outgoing = epoch.outgoing[peer.node]
             positions = outgoing.next()

@@ -12,6 +12,7 @@ from brand.node.decide.answering import ReadFor
 from brand.node.decide.lives import Key
 from brand.node.decide.tasks import Read
 from brand.node.wire.drawing import Drawer
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
@@ -21,7 +22,7 @@ from brand.protocol.plan import Plan
 class ClientRegisters:
     """A client names a run and its order."""
 
-    client: int
+    client: ClientNumber
     order: Order
     name: str
     tag: int | None = None
@@ -32,7 +33,7 @@ class ClientRegisters:
 class ClientBegins:
     """A rank is about to draw an epoch from a position on. `processes` processes draw for the rank."""
 
-    client: int
+    client: ClientNumber
     key: Key
     position: int
     rank: int
@@ -46,7 +47,7 @@ class ClientBegins:
 class ClientDraws:
     """A client asks for positions of an epoch."""
 
-    client: int
+    client: ClientNumber
     key: Key
     positions: NDArray[np.int64]
     drawer: Drawer | None = None
@@ -56,7 +57,7 @@ class ClientDraws:
 class ClientReleases:
     """A client has copied the samples of a lease. `checked`: all checksums were right."""
 
-    client: int
+    client: ClientNumber
     lease: int
     checked: bool
 
@@ -65,7 +66,7 @@ class ClientReleases:
 class ClientDivides:
     """A client asks which positions of an epoch are a rank's own."""
 
-    client: int
+    client: ClientNumber
     key: Key
     rank: int
 
@@ -74,7 +75,7 @@ class ClientDivides:
 class ClientFetches:
     """A client wants samples that only other nodes have."""
 
-    client: int
+    client: ClientNumber
     places: NDArray[np.int64]
 
 
@@ -82,7 +83,7 @@ class ClientFetches:
 class ClientLeaves:
     """A client is gone: it has closed its connection, or has ended."""
 
-    client: int
+    client: ClientNumber
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +122,7 @@ class ReadForEnded:
 class StreamOpens:
     """A stream is open. `asks`: this node asks on it; else the other node does."""
 
-    node: int
+    node: NodeNumber
     asks: bool
 
 
@@ -129,7 +130,7 @@ class StreamOpens:
 class StreamEnds:
     """An open stream has ended."""
 
-    node: int
+    node: NodeNumber
     asks: bool
 
 
@@ -144,7 +145,7 @@ class NodeRefuses:
 class NodeSays:
     """Another node has sent a message."""
 
-    node: int
+    node: NodeNumber
     message: Question | Reply
 
 

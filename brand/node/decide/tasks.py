@@ -14,6 +14,7 @@ from brand.node.decide.epoch import Epoch
 from brand.node.decide.members import Owners
 from brand.node.memory.pages import pages_needed
 from brand.node.wire.drawing import Drawer
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan, choose_kept
@@ -46,8 +47,8 @@ class Draw:
 
     number: int
     """Number of the draw: draws are numbered as they come."""
-    client: int
-    key: tuple[int, int]
+    client: ClientNumber
+    key: tuple[RunNumber, int]
     """Number of the run, and the epoch."""
     positions: NDArray[np.int64]
     since_s: float
@@ -70,7 +71,7 @@ class Draw:
 class MakePlan:
     """Have the planner make the plan of an epoch, then say `PlanMade`."""
 
-    key: tuple[int, int]
+    key: tuple[RunNumber, int]
     """Number of the run, and the epoch."""
     order: Order
 
@@ -118,7 +119,7 @@ class Read:
 class Asking:
     """A request for positions of an epoch that has to be sent to their owner, `node`."""
 
-    node: int
+    node: NodeNumber
     number: int
     """Number that this node gave the epoch."""
     positions: NDArray[np.int64]
@@ -130,7 +131,7 @@ class Asking:
 class Answer:
     """Answer a client's draw: for each position its place, whether its sample is in memory, and the sample's pages."""
 
-    client: int
+    client: ClientNumber
     lease: int
     places: NDArray[np.int64]
     state: NDArray[np.uint8]
@@ -144,7 +145,7 @@ class Answer:
 class Say:
     """Send a message to another node, on the stream that this node opened (`asks`) or on the one that it opened."""
 
-    node: int
+    node: NodeNumber
     asks: bool
     message: Question | Reply
 
@@ -153,15 +154,15 @@ class Say:
 class Number:
     """Tell a client the number of a run that it has registered."""
 
-    client: int
-    run: int
+    client: ClientNumber
+    run: RunNumber
 
 
 @dataclass(frozen=True, slots=True)
 class Divided:
     """Tell a client which positions are a rank's own."""
 
-    client: int
+    client: ClientNumber
     positions: NDArray[np.int64]
 
 
@@ -169,7 +170,7 @@ class Divided:
 class Deliver:
     """Give a client the samples that it fetched. `data` is the result of `pack_samples`."""
 
-    client: int
+    client: ClientNumber
     data: bytes
 
 
@@ -177,7 +178,7 @@ class Deliver:
 class Refuse:
     """Tell a client why it cannot go on, and end its connection."""
 
-    client: int
+    client: ClientNumber
     error: BrandError
 
 

@@ -14,21 +14,22 @@ from brand.node.decide.disagreements import Disagreements, disagreement
 from brand.node.decide.lives import Key
 from brand.node.decide.runs import Run
 from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Forgotten, Refused, Told
 
 
 class Telling:
     """What this node tells other nodes about its draws, and what they tell this node."""
 
-    def __init__(self, core: Core, node: int) -> None:
+    def __init__(self, core: Core, node: NodeNumber) -> None:
         self._core, self._node = core, node
         self._drawings: dict[Key, Drawing] = {}
         self._seen_changes = -1
-        self._told: dict[int, dict[Key, tuple[Drawing, bool]]] = {peer.node: {} for peer in core.peers}
+        self._told: dict[NodeNumber, dict[Key, tuple[Drawing, bool]]] = {peer.node: {} for peer in core.peers}
         """What each node knows of the draws of this node."""
-        self._theirs: dict[tuple[int, int], Key] = {}
+        self._theirs: dict[tuple[NodeNumber, int], Key] = {}
         """Epochs that other nodes draw, by node and the node's number of the epoch."""
-        self._numbers: dict[tuple[int, Key], int] = {}
+        self._numbers: dict[tuple[NodeNumber, Key], int] = {}
         """Numbers of epochs that other nodes draw, by node and epoch; 0: the node cannot take samples yet."""
         self.disagreements = Disagreements(core.epochs.runs)
 
@@ -42,7 +43,7 @@ class Telling:
 
     # -- this node tells ---------------------------------------------------------------------------------------------
 
-    def news(self) -> Iterator[tuple[int, Told | Forgotten]]:
+    def news(self) -> Iterator[tuple[NodeNumber, Told | Forgotten]]:
         """What is new since the last call, for each node that can be reached."""
         if self._core.epochs.changes == self._seen_changes:
             return
@@ -53,13 +54,13 @@ class Telling:
                 yield peer.node, message
         self.disagreements.look(self._node)
 
-    def begin_anew(self, node: int) -> Iterator[Told | Forgotten]:
+    def begin_anew(self, node: NodeNumber) -> Iterator[Told | Forgotten]:
         """This node can ask a node, for the first time or again, and the node knows nothing. Returns all to tell it."""
         self.disagreements.solve()
         self._told[node].clear()
         return self._tell(node)
 
-    def _tell(self, node: int) -> Iterator[Told | Forgotten]:
+    def _tell(self, node: NodeNumber) -> Iterator[Told | Forgotten]:
         """What a node does not know yet of the draws of this node."""
         if not self._core.peers.reachable(node):
             return
@@ -112,15 +113,15 @@ class Telling:
 
     # -- other nodes tell --------------------------------------------------------------------------------------------
 
-    def key_of(self, node: int, number: int) -> Key | None:
+    def key_of(self, node: NodeNumber, number: int) -> Key | None:
         """The epoch to which a node gave a number; None: there is none."""
         return self._theirs.get((node, number))
 
-    def number_of(self, node: int, key: Key) -> int:
+    def number_of(self, node: NodeNumber, key: Key) -> int:
         """The number that a node gave an epoch; 0: the node cannot take its samples."""
         return self._numbers.get((node, key), 0)
 
-    def take_drawing(self, node: int, told: Told) -> Refused | None:
+    def take_drawing(self, node: NodeNumber, told: Told) -> Refused | None:
         """A node tells what it draws. Returns the refusal where this node disagrees. Raises `UsageError`."""
         drawing, epochs = told.drawing, self._core.epochs
         wrong = disagreement(self._node, self._drawings.values(), node, drawing)
@@ -141,7 +142,7 @@ class Telling:
             epochs.lives[key].take(node, drawing.begin.front, asks=told.asks)
         return None
 
-    def take_forget(self, node: int, forgotten: Forgotten) -> None:
+    def take_forget(self, node: NodeNumber, forgotten: Forgotten) -> None:
         """A node has no use any more for an epoch, or for a run."""
         epochs = self._core.epochs
         run = epochs.runs.number_of(forgotten.name, forgotten.order)
@@ -151,18 +152,18 @@ class Telling:
         if forgotten.epoch is None and run is not None:
             epochs.left(as_client(node), run)
 
-    def gone(self, node: int) -> None:
+    def gone(self, node: NodeNumber) -> None:
         """A node asks no more: forget all that it draws."""
         for other, key in list(self._numbers):
             if other == node:
                 self._forget(node, key)
         self._core.left(as_client(node))
 
-    def _forget(self, node: int, key: Key) -> None:
+    def _forget(self, node: NodeNumber, key: Key) -> None:
         self._theirs.pop((node, self._numbers.pop((node, key))), None)
         self._core.epochs.forget(as_client(node), key, node)
 
 
-def as_client(node: int) -> int:
+def as_client(node: NodeNumber) -> ClientNumber:
     """The number of another node among the clients: negative, unlike the numbers of this node's own clients."""
-    return -1 - node
+    return ClientNumber(-1 - node)

@@ -41,6 +41,7 @@ from brand.node.decide.stimuli import (
 from brand.node.decide.tasks import Instruction, MakePlan, Number, Read, Refuse, Rows, Say
 from brand.node.decide.telling import Telling
 from brand.node.memory.residents import Residents
+from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched, Forgotten, Push, Question, Refused, Reply, Request, Room, Told
 from brand.protocol.mapping import Mapping as Places
 
@@ -131,7 +132,7 @@ class Turn:
                 instructions += self._heard(node, message, now_s)
         return instructions + list(core.draws.answers())
 
-    def _opened(self, node: int, now_s: float, *, asks: bool) -> Iterator[Say]:
+    def _opened(self, node: NodeNumber, now_s: float, *, asks: bool) -> Iterator[Say]:
         if asks:
             self.core.receiving.opened(node, now_s)
             for message in self.telling.begin_anew(node):
@@ -141,7 +142,7 @@ class Turn:
             peer.greets()
             self.answering.opened(node, peer.opening)
 
-    def _ended(self, node: int, *, asks: bool) -> None:
+    def _ended(self, node: NodeNumber, *, asks: bool) -> None:
         if asks:
             self.core.receiving.lost(node)
             self.fetches.lost(node)
@@ -151,7 +152,7 @@ class Turn:
             self.answering.opened(node, peer.opening + 1)  # reads that are under way now belong to no stream
             self.telling.gone(node)
 
-    def _heard(self, node: int, message: Question | Reply, now_s: float) -> Iterator[Say]:
+    def _heard(self, node: NodeNumber, message: Question | Reply, now_s: float) -> Iterator[Say]:
         """Raises `ProtocolError`, `UsageError`."""
         core, peer = self.core, self.core.peers[node]
         match message:
@@ -182,7 +183,7 @@ class Turn:
 
     # -- time goes on ------------------------------------------------------------------------------------------------
 
-    def step(self, now_s: float, unsent: Mapping[int, int]) -> list[Instruction]:
+    def step(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> list[Instruction]:
         """All that the node can do now. `unsent`: bytes that each asking node has not taken yet, by node."""
         core, instructions = self.core, list[Instruction]()
         instructions += (MakePlan(key, order) for key, order in core.epochs.plans_wanted())
@@ -209,7 +210,7 @@ class Turn:
             elif self.core.idle or not self.core.unblock(now_s):
                 return
 
-    def _say(self, now_s: float, unsent: Mapping[int, int]) -> Iterator[Say]:
+    def _say(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> Iterator[Say]:
         """Messages to other nodes: news, requests, questions, answers and samples."""
         if not len(self.core.peers):
             return

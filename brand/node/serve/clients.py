@@ -18,6 +18,7 @@ from brand.errors import BrandError, ProtocolError, ServerError
 from brand.node.wire import messages
 from brand.node.wire.connection import Channel, listen, peer, same_user, second_address
 from brand.node.wire.messages import Kind
+from brand.node.wire.numbers import ClientNumber
 from brand.storage.files import no_descriptor_left
 
 MAX_CLIENTS: Final = 1024
@@ -39,7 +40,7 @@ class Clients:
     """
 
     def __init__(
-        self, address: str, selector: selectors.BaseSelector, handle: Handle, left: Callable[[int], None]
+        self, address: str, selector: selectors.BaseSelector, handle: Handle, left: Callable[[ClientNumber], None]
     ) -> None:
         self._listeners = [listen(address)]
         second = second_address(address)
@@ -49,7 +50,7 @@ class Clients:
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         """A descriptor that is closed for a moment where no other one is left."""
         self._selector, self._handle, self._left = selector, handle, left
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[ClientNumber, Channel] = {}
         self._numbers = 0
         for listener in self._listeners:
             selector.register(listener.fileno(), selectors.EVENT_READ, lambda _, at=listener: self._accept(at))
@@ -63,11 +64,11 @@ class Clients:
     def __iter__(self) -> Iterator[Channel]:
         return iter(list(self._channels.values()))
 
-    def get(self, number: int) -> Channel | None:
+    def get(self, number: ClientNumber) -> Channel | None:
         """The client of this number; None where it is gone."""
         return self._channels.get(number)
 
-    def process_of(self, number: int) -> int:
+    def process_of(self, number: ClientNumber) -> int:
         """The process id of a client; 0 where the client is gone."""
         channel = self._channels.get(number)
         return 0 if channel is None else peer(channel.socket)[0]
@@ -125,7 +126,7 @@ class Clients:
             self._turn_away(connection, f"{MAX_CLIENTS:,} clients are connected, and that is the most")
             return
         self._numbers += 1
-        channel = Channel(self._numbers, connection)
+        channel = Channel(ClientNumber(self._numbers), connection)
         self._channels[channel.number] = channel
         self._selector.register(connection.fileno(), selectors.EVENT_READ, lambda events: self._serve(channel, events))
 

@@ -14,6 +14,7 @@ from brand.node.decide.tasks import Say
 from brand.node.decide.turn import Turn
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.network import Closed, Network, Opened, Received, Stream
+from brand.node.wire.numbers import NodeNumber
 
 log = logging.getLogger("brand.node")
 
@@ -63,7 +64,7 @@ class Exchange:
                 self._watch(event)
             match event:
                 case Opened(stream):
-                    self._tell(StreamOpens(stream.node, stream.asks))
+                    self._tell(StreamOpens(NodeNumber(stream.node), stream.asks))
                 case Closed(stream, reason, refused):
                     self._closed(stream, reason, refused=refused)
                 case Received(stream, message):
@@ -73,7 +74,7 @@ class Exchange:
                         log.warning("node %d is disconnected: %s", stream.node, error)
                         self._network.hang_up(stream, str(error))
 
-    def unsent(self) -> dict[int, int]:
+    def unsent(self) -> dict[NodeNumber, int]:
         """Bytes that each asking node has not taken yet, by node."""
         return {peer.node: self._network.unsent(Stream(peer.node, asks=False)) for peer in self._turn.core.peers}
 
@@ -93,13 +94,14 @@ class Exchange:
 
     def _take(self, stream: Stream, message: bytes) -> None:
         """Raises `ProtocolError`, `UsageError`."""
+        node = NodeNumber(stream.node)
         if stream.asks:
-            self._tell(NodeSays(stream.node, wire.unpack_reply(message, self._page)))
+            self._tell(NodeSays(node, wire.unpack_reply(message, self._page)))
         else:
-            self._tell(NodeSays(stream.node, wire.unpack_question(message, stream.node)))
+            self._tell(NodeSays(node, wire.unpack_question(message, node)))
 
     def _closed(self, stream: Stream, reason: str, *, refused: bool) -> None:
-        node, telling = stream.node, self._turn.telling
+        node, telling = NodeNumber(stream.node), self._turn.telling
         if refused:
             if not telling.disagreements.all_refused:
                 log.warning("%s", reason)

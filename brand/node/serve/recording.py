@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, UsageError
 from brand.node.decide import stimuli
 from brand.node.decide.answering import ReadFor
+from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
 from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus
 from brand.node.decide.tasks import Choice, Instruction, MakePlan, Read, Rows
@@ -38,6 +39,7 @@ from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.wire import peer_messages
 from brand.node.wire.drawing import Begin, Drawer, Drawing
+from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.protocol.order import Order
 from brand.protocol.plan import read_of_sample
 
@@ -80,7 +82,7 @@ class Recorder:
         """Write a stimulus and what followed."""
         self._entry(now_s, _pack_stimulus(stimulus), then, error)
 
-    def stepped(self, now_s: float, unsent: Mapping[int, int], then: Sequence[Instruction]) -> None:
+    def stepped(self, now_s: float, unsent: Mapping[NodeNumber, int], then: Sequence[Instruction]) -> None:
         """Write a step and what followed."""
         self._entry(now_s, {"is": _STEP, "unsent": [[node, size] for node, size in unsent.items()]}, then, None)
 
@@ -143,20 +145,20 @@ class _Player:
     def __init__(self, head: dict[str, Any], index: Rows, pages_of: NDArray[np.uint32]) -> None:
         self._page = int(head["page"])
         allocator = Allocator(int(head["pages"]) * self._page, self._page)
-        members = Members(head["node"], head["nodes"], head["share_chunks"])
+        members = Members(NodeNumber(head["node"]), head["nodes"], head["share_chunks"])
         residents = Residents(Pool(allocator, NoMemory(self._page), pages_of), members.nodes)
         self._turn = Turn(index, residents, head["chunk_size"], members, head["depth"], head["remote_pages"])
         self._pages_of = pages_of
-        self._orders: dict[tuple[int, int], Order] = {}
+        self._orders: dict[Key, Order] = {}
         self._choice: Choice | None = None
         self._reads: dict[int, Read] = {}
-        self._reads_for: dict[tuple[int, int, int], ReadFor] = {}
+        self._reads_for: dict[tuple[NodeNumber, int, int], ReadFor] = {}
 
     def play(self, entry: dict[str, Any]) -> tuple[list[Instruction], str | None]:
         """What follows from an entry: instructions, and the name of the error or None."""
         try:
             if entry["is"] == _STEP:
-                then = self._turn.step(entry["at"], dict(entry["unsent"]))
+                then = self._turn.step(entry["at"], {NodeNumber(node): size for node, size in entry["unsent"]})
             else:
                 then = self._turn.handle(self._unpack_stimulus(entry), entry["at"])
         except BrandError as error:
@@ -176,8 +178,9 @@ class _Player:
     def _unpack_stimulus(self, entry: dict[str, Any]) -> Stimulus:
         match entry["is"]:
             case "PlanMade":
-                key = tuple(entry["key"])
-                plan = self._orders[key].plan(key[1])
+                run, epoch = entry["key"]
+                key = RunNumber(run), epoch
+                plan = self._orders[key].plan(epoch)
                 return PlanMade(key, plan, read_of_sample(plan))
             case "KeptChosen":
                 assert self._choice is not None
@@ -189,7 +192,7 @@ class _Player:
             case "NodeSays" if entry["message"]["is"] == "Push":
                 sent = {name: _unpack(each) for name, each in entry["message"].items() if name not in ("is", "pages")}
                 data = NoMemory(self._page).take_out(np.zeros(entry["message"]["pages"], np.int32))
-                return NodeSays(entry["node"], peer_messages.Push(**sent, data=data))
+                return NodeSays(NodeNumber(entry["node"]), peer_messages.Push(**sent, data=data))
         stimulus: Stimulus = _unpack({name: value for name, value in entry.items() if name not in _OF_ENTRIES})
         return stimulus
 

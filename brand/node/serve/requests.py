@@ -28,6 +28,7 @@ from brand.node.wire import messages
 from brand.node.wire.connection import Channel
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import Kind
+from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.storage.dataset import StoredDataSet
 
@@ -144,13 +145,14 @@ class Requests:
             raise UsageError(f"the order is of data set {order.data_set}, this is {self._data.id}")
         self._tell(ClientRegisters(channel.number, order, name, tag, turn))
 
-    def _key(self, client: int, run: int, epoch: int) -> Key:
+    def _key(self, client: ClientNumber, run: int, epoch: int) -> Key:
         """The key of an epoch that a client may ask for. Raises `UsageError`."""
-        if not self._turn.core.epochs.runs.knows(client, run):
+        number = RunNumber(run)
+        if not self._turn.core.epochs.runs.knows(client, number):
             raise UsageError(f"run {run} was never registered")
         if epoch > MAX_EPOCH:
             raise UsageError(f"epoch {epoch}; the last is {MAX_EPOCH:,}")
-        return run, epoch
+        return number, epoch
 
     def _facts(self, clients: Clients) -> dict[str, Any]:
         """Statistics of the server, as plain values."""

@@ -38,6 +38,7 @@ from brand.node.setup.memory import Memory
 from brand.node.wire import messages
 from brand.node.wire.messages import Kind
 from brand.node.wire.network import Network
+from brand.node.wire.numbers import ClientNumber
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where
 
@@ -99,7 +100,7 @@ class NodeServer:
         self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages)
         self._recorder = None if record is None else Recorder(record, self._turn)
         self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
-        self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, node)
+        self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
         self._work = Work(data, layout.pages_of, executor, self._turn.wants_plan, self._tell, self._troubles)
         self._lifetime = Lifetime(self._selector, owners)
         self._requests = Requests(
@@ -217,12 +218,12 @@ class NodeServer:
             case Refuse(client, error):
                 self._refuse(client, error)
 
-    def _reply(self, client: int, message: bytes) -> None:
+    def _reply(self, client: ClientNumber, message: bytes) -> None:
         channel = self._clients.get(client)
         if channel is not None and not channel.closing:
             self._clients.send(channel, message)
 
-    def _refuse(self, client: int, error: BrandError) -> None:
+    def _refuse(self, client: ClientNumber, error: BrandError) -> None:
         channel = self._clients.get(client)
         if channel is not None and not channel.closing:
             self._clients.refuse(channel, error, time.monotonic())

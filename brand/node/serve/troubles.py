@@ -13,6 +13,7 @@ from typing import Final
 from brand.node.decide.core import Core
 from brand.node.decide.late import LATE_S, Late, late_draws
 from brand.node.serve.repeats import Repeats
+from brand.node.wire.numbers import FIRST_NODE, ClientNumber, NodeNumber
 from brand.printable import printable
 
 EVERY_S: Final = 30.0
@@ -29,14 +30,18 @@ class Troubles:
     """
 
     def __init__(
-        self, file_of: Callable[[int], str], process_of: Callable[[int], int], chunk_size: int, node: int = 0
+        self,
+        file_of: Callable[[int], str],
+        process_of: Callable[[ClientNumber], int],
+        chunk_size: int,
+        node: NodeNumber = FIRST_NODE,
     ) -> None:
         self._file_of, self._process_of = file_of, process_of
         self._chunk_size, self._node = chunk_size, node
         self._repeats = Repeats[str](EVERY_S)
         self._latest: dict[str, str] = {}
         """The last text of each kind, written or counted."""
-        self._told: dict[int, float] = {}
+        self._told: dict[ClientNumber, float] = {}
         """Late draws that were written or counted: since when they wait, by client."""
         self._look_s = 0.0
 

@@ -13,6 +13,7 @@ from brand.node.decide.members import Members
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.pages import arena_bytes, page_bytes, pages_needed
 from brand.node.setup.memory import Memory, memory_bytes, remote_bytes
+from brand.node.wire.numbers import NodeNumber
 from brand.protocol.mapping import Mapping
 from brand.storage.dataset import StoredDataSet
 
@@ -66,13 +67,13 @@ def members_of(data: StoredDataSet, node: int, nodes: int) -> Members:
 
     Raises `UsageError` where `data` is the share of another node.
     """
-    share = data.share
+    share, here = data.share, NodeNumber(node)
     if share is None:
-        return Members(node, nodes)
+        return Members(here, nodes)
     if (share.node, share.nodes) != (node, nodes):
         has = f"is the share of node {share.node} of {share.nodes}"
         raise UsageError(f"{data.path} {has}, and this is node {node} of {nodes}")
-    members = Members(node, nodes, share.group_chunks)
+    members = Members(here, nodes, share.group_chunks)
     owners = members.owners(Mapping(len(data), data.header.chunk_size, 1)).of_chunk
     if owners is not None and not np.array_equal(owners, share.owners(np.arange(len(owners)))):
         raise UsageError(f"{data.path} was divided in another way than this version knows; divide the data set again")

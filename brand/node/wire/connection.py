@@ -18,6 +18,7 @@ from typing import Final
 from brand.errors import ProtocolError, UsageError
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import HEAD, MAX_REQUEST, Kind, parse_head
+from brand.node.wire.numbers import ClientNumber
 
 PREFIX: Final = "unix:@"
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -82,7 +83,7 @@ def same_user(connection: socket.socket) -> bool:
 class Channel:
     """The server's end of one connection: bytes in, messages out; messages in, bytes out. Never waits."""
 
-    def __init__(self, number: int, connection: socket.socket) -> None:
+    def __init__(self, number: ClientNumber, connection: socket.socket) -> None:
         self.number, self.socket = number, connection
         self.greeted = False
         self.drawer: Drawer | None = None

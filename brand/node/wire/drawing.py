@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brand.errors import ProtocolError
+from brand.node.wire.numbers import FIRST_NODE, NO_CLIENT, ClientNumber, NodeNumber
 from brand.protocol.order import Order
 
 
@@ -18,11 +19,11 @@ class Drawer:
     """Number of its worker that draws; 0 where the training process draws itself."""
     workers: int = 1
     """How many workers it has; 1 where the training process draws itself."""
-    connection: int = 0
+    connection: ClientNumber = NO_CLIENT
     """Number of the connection: each thread that draws has its own."""
 
     @staticmethod
-    def named(training: object, worker: object, connection: int) -> Drawer | None:
+    def named(training: object, worker: object, connection: ClientNumber) -> Drawer | None:
         """The drawing process as a client names it in its HELLO; None: it names none. Raises `ProtocolError`."""
         if worker is None or training is None:
             return None
@@ -41,7 +42,7 @@ class Begin:
     ranks: tuple[int, ...]
     batch: int = 0
     """Samples of a batch of each rank, with `locality`; 0: the ranks draw in turn."""
-    node: int = 0
+    node: NodeNumber = FIRST_NODE
     """The node of the ranks."""
     times: int = 1
     """How often in a row the ranks have begun this epoch; 0: not yet, it is their next one."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from brand.errors import ProtocolError
 from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REPLICAS, unpack_json
+from brand.node.wire.numbers import NodeNumber
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.tickets import MAX_POSITIONS
 
@@ -167,7 +168,7 @@ def pack(message: Question | Reply) -> bytes:
             return _json(PeerKind.REFUSED, {**names, "reason": reason[:MAX_REASON]})
 
 
-def unpack_question(message: bytes, node: int) -> Question:
+def unpack_question(message: bytes, node: NodeNumber) -> Question:
     """What `node` has said on a stream that it has opened. Raises `ProtocolError`."""
     kind, body = _kind_of(message)
     match kind:
@@ -241,7 +242,7 @@ def _pack_drawing(told: Told) -> bytes:
     return _json(PeerKind.DRAWING, facts)
 
 
-def _unpack_drawing(body: memoryview, node: int) -> Told:
+def _unpack_drawing(body: memoryview, node: NodeNumber) -> Told:
     value = unpack_json(body)
     name, order, epoch = _run(value)
     if epoch is None:
