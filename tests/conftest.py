@@ -24,6 +24,7 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # PyTorch asks for
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """`-n auto`: three workers for two cores, because many tests wait for processes."""
     return 3 * len(os.sched_getaffinity(0)) // 2
