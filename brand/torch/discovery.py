@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +33,8 @@ log = logging.getLogger("brand")
 LIMIT_S: Final = 60.0
 """How long nodes wait for each other."""
 _STEP_S: Final = 0.05
+_GRACE_S: Final = 1.0
+"""How much longer than PyTorch to wait for the store, so that its own error comes first."""
 
 
 _inherited: list[Any] = []
@@ -135,15 +138,40 @@ def _store() -> _Store:
         return found
     host, port = master() if store is None else (store.host, store.port)
     try:
-        made: _Store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
-            host, port, is_master=False, timeout=timedelta(seconds=LIMIT_S)
-        )
-        return made
+        return _connected(host, port)
     except (RuntimeError, ValueError) as error:
         raise ServerError(
             f"the job's store at {host}:{port} cannot be reached, so nodes cannot find each other: {error}; call "
             "torch.distributed.init_process_group first, or start servers with `brand launch` and give server="
         ) from None
+
+
+def _connected(host: str, port: int) -> _Store:
+    """A connection of its own to the store. Raises RuntimeError, ValueError.
+
+    PyTorch waits for ever where a socket listens and nobody answers, as after the death of rank 0, whose forked workers
+    still have the store's socket. So a thread connects, and is left behind after the limit.
+    """
+    found: list[_Store | BaseException] = []
+
+    def connect() -> None:
+        try:
+            timeout = timedelta(seconds=LIMIT_S)
+            found.append(
+                torch.distributed.TCPStore(host, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
+            )
+        except (RuntimeError, ValueError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=connect, name="brand-store", daemon=True)
+    thread.start()
+    thread.join(LIMIT_S + _GRACE_S)
+    if not found:
+        raise RuntimeError(f"no answer in {LIMIT_S:.0f} s")
+    (outcome,) = found
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 def _store_of_group() -> Any:

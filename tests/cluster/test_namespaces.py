@@ -118,7 +118,8 @@ def test_a_command_that_fails_is_named_and_undone(tmp_path: Path, monkeypatch: p
     assert f"`ip -n {bridge} link add name port0 type veth peer name eth0 netns brand-{os.getpid()}-0` failed" in str(
         caught.value
     )
-    made = [line for line in log.read_text().splitlines() if line.startswith("netns")]
+    ours = f" brand-{os.getpid()}-"  # it also removes what other processes that were killed have left
+    made = [line for line in log.read_text().splitlines() if line.startswith("netns") and ours in line]
     assert made == [
         f"netns add {bridge}",
         f"netns add brand-{os.getpid()}-0",

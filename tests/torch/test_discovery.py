@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -104,6 +105,17 @@ def test_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "1")
     with pytest.raises(ServerError, match=r"store at 127.0.0.1:1 cannot be reached.*init_process_group"):
         Job("job", 0, 2).member()
+
+
+@pytest.mark.slow
+def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket is there, and rank 0 is not: nobody waits for it without a limit."""
+    monkeypatch.setattr(discovery, "LIMIT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(listener.getsockname()[1]))
+        with pytest.raises(ServerError, match="cannot be reached, so nodes cannot find each other"):
+            Job("job", 0, 2).member()
 
 
 def test_before_the_process_group_each_node_is_alone(caplog: pytest.LogCaptureFixture) -> None:
