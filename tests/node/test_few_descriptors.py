@@ -132,7 +132,7 @@ def test_files_that_are_open_make_room_for_others(tmp_path: Path) -> None:
         "except OSError as error:\n"
         "    print(error.strerror, os.path.basename(error.filename), 'limit', limit)\n"
     )
-    first, second = run(code, tmp_path).splitlines()
+    first, second = run(code, tmp_path).splitlines()[:2]  # where coverage is measured, it says that it cannot write
     assert first == "b"
     limit = second.rpartition(" ")[2]
     assert second.startswith(f"this process may have no more than {limit} open files: raise the limit")
