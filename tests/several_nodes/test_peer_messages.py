@@ -221,7 +221,7 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
 
 @pytest.mark.slow
 @given(data=st.data(), asks=st.booleans())
-@examples(400)
+@examples(1000)
 def test_whatever_a_node_says_the_server_goes_on(
     served: tuple[NodeServer, Wire], texts: Path, data: Any, asks: bool
 ) -> None:
