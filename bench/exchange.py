@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.harness import show, table
-from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order
+from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
 from brand.testing.cluster import RunningCluster, running_cluster
@@ -78,7 +78,7 @@ def main() -> None:
         ("slots", "slots", False),
     ]
     for name, protocol, locality in kinds:
-        order = choose_order(data, 0, protocol, None, options.memory, Nodes(NODES, NODES, 0.1))
+        order = choose_order(facts_of(data), 0, protocol, None, options.memory, Nodes(NODES, NODES, 0.1))
         with running_cluster(options.data, nodes=NODES, memory=options.memory) as cluster:
             counted = draw(cluster, order, options.epochs, locality=locality)
         first, last = counted[-2], counted[-1]

@@ -14,6 +14,8 @@ from brand.version import __version__
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
     from brand.formats.media import Waveform as Waveform
+    from brand.node.setup.choose import MinIO as MinIO
+    from brand.node.setup.choose import Pool as Pool
     from brand.node.setup.choose import Slots as Slots
     from brand.node.setup.choose import Stripes as Stripes
     from brand.node.setup.tls import Tls as Tls
@@ -26,6 +28,8 @@ __all__ = [
     "BrandError",
     "BrandLoader",
     "BrandSampler",
+    "MinIO",
+    "Pool",
     "Slots",
     "Stripes",
     "Tls",
@@ -38,6 +42,8 @@ _HOMES: Final = {
     "BrandDataset": "brand.torch",
     "BrandLoader": "brand.torch",
     "BrandSampler": "brand.torch",
+    "MinIO": "brand.node.setup.choose",
+    "Pool": "brand.node.setup.choose",
     "Slots": "brand.node.setup.choose",
     "Stripes": "brand.node.setup.choose",
     "Tls": "brand.node.setup.tls",

@@ -5,6 +5,8 @@ mapping     samples, chunks, groups, abstract memory (paper, section 3.2)
 plan        the tables that every protocol makes, and what follows from them: memory over time, kept samples
 stripes     the default protocol
 slots       the paper's protocol (section 3.3)
+pool        chunk-wise shuffle, a baseline
+minio       single samples and a static choice of kept ones, a baseline
 prefetch    the paper's protocol across nodes: what nodes ask for, and what is sent ahead (section 3.4)
 owners      which node owns which chunk
 split       which rank draws which position, so that ranks first take what their own node owns

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from brand.protocol.minio import MinioPolicy
 from brand.protocol.policy import Policy, check_type
+from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 
@@ -13,6 +15,8 @@ POLICIES: Final[dict[str, type[Policy]]] = {
     for policy in (
         StripePolicy,
         SlotPolicy,
+        PoolPolicy,
+        MinioPolicy,
     )
 }
 """To register a policy, add its class. States and messages name only policies that are here."""

@@ -54,6 +54,10 @@ class Policy(ABC):
         if self.group_chunks > mapping.chunks:
             raise ValueError(f"group_chunks={self.group_chunks} of an order of {mapping.chunks} chunks")
 
+    def held(self, mapping: Mapping) -> int:
+        """About how many samples an epoch holds in memory at a time: a chunk of each group."""
+        return mapping.groups * mapping.chunk_size
+
     @property
     def kept_unit(self) -> int | None:
         """Consecutive samples of a chunk of which the server keeps all or none in memory; None: it keeps no sample."""

@@ -31,6 +31,8 @@ class Stream(IntEnum):
     """`slots`: ties between chunks, or the chunk itself."""
     KEPT = 5
     """Which stripes are kept."""
+    POOL = 6
+    """`pool`: the order of the chunks."""
 
 
 def bits(count: int, seed: int, stream: Stream, epoch: int = 0, step: int = 0, *, first: int = 0) -> NDArray[np.uint64]:

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.node.client.client import Client
-from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order
+from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
 from brand.node.setup.memory import Memory
 from brand.node.setup.tls import Tls
 from brand.protocol.order import Order
@@ -59,7 +59,8 @@ class BrandDataset(Dataset[Any]):
             bytes.
         memory: How much of the data the node server may hold: `"2GB"`, a number of bytes, or a fraction of the data
             as a float; None: a quarter of what this process may still use.
-        protocol: `"stripes"`, `"slots"` (the paper's), or `Stripes(...)`, `Slots(...)` with their options.
+        protocol: `"stripes"`, `"slots"` (the paper's), or `Stripes(...)`, `Slots(...)` with their options; to compare,
+            the baselines `Pool(chunks=...)` and `MinIO()`.
         server: Address of a running server (`brand serve` prints it), instead of one that starts by itself.
         on_error: What a draw of a damaged sample does: `"raise"` an error, or `"skip"`: another sample of its group
             takes its place, and `stats()["replaced"]` lists both.
@@ -184,10 +185,10 @@ class BrandDataset(Dataset[Any]):
         if self.server is not None:
             facts = self._node.server()
             nodes = Nodes(facts.nodes, find_rank(None, None)[1], facts.remote_share)
-            return choose_order(self._stored, seed, self.protocol, facts.share, self.memory, nodes)
+            return choose_order(facts_of(self._stored), seed, self.protocol, facts.share, self.memory, nodes)
         job = self._way.job
         nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], self.remote_memory)
-        return choose_order(self._stored, seed, self.protocol, None, self.memory, nodes)
+        return choose_order(facts_of(self._stored), seed, self.protocol, None, self.memory, nodes)
 
     def announce(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -38,3 +40,26 @@ def test_every_seed_keeps_others(members: Members) -> None:
     """So that it is not the same samples which every run keeps, and the same which every run reads."""
     found = [kept_with(seed, members) for seed in SEEDS]
     assert len({frozenset(kept) for kept in found}) == len(SEEDS)
+
+
+@pytest.mark.parametrize(
+    ("other", "samples"),
+    [
+        ({"protocol": "stripes", "group_chunks": 5}, 10 * 8),
+        ({"protocol": "pool", "pool": 3}, 3 * 8),
+        ({"protocol": "minio"}, 1),
+    ],
+    ids=["stripes", "pool", "minio"],
+)
+def test_room_is_left_for_what_another_run_holds(other: dict[str, Any], samples: int) -> None:
+    """Of 400 samples of a page each in 50 chunks: a chunk of each group, a pool, or one sample."""
+    world = World([96] * 400, 8, pages=201, members=ALONE)
+    rooms = []
+    for client, order in ((1, {"group_chunks": 25, "stripe": 4}), (2, other)):
+        world.begin(client, world.register(client, f"run {client}", **order), 0)
+        world.step()
+        while world.jobs:
+            rooms += [job.room for job in world.jobs if isinstance(job, Choice)]
+            world.finish_job()
+            world.step()
+    assert rooms[0] - rooms[-1] == samples

@@ -11,7 +11,7 @@ import pytest
 
 import brand
 from brand.errors import FormatError, MissingFileError
-from brand.node.setup.measure import measure_pages
+from brand.node.setup.measure import measure_pages, stored_sizes
 from brand.node.wire.messages import pack_draw
 from brand.protocol.policy import Policy
 from brand.protocol.stripe_policy import StripePolicy
@@ -46,7 +46,7 @@ def planned(sampler: BrandSampler, path: Path, epoch: int) -> list[int]:
 
 def pages(path: Path, count: int) -> int:
     """Memory of so many pages."""
-    return count * measure_pages(StoredDataSet(path))[0]
+    return count * measure_pages(stored_sizes(StoredDataSet(path)))[0]
 
 
 STRIPES_OF_8 = StripePolicy(4, stripe=8)

@@ -186,11 +186,12 @@ class World:
     ) -> RunNumber:
         """Make a run known; its number."""
         chunks = -(-len(self.sizes) // self.chunk_size)
-        facts: dict[str, Any] = {"group_chunks": 1, "stripe": 1} | order
+        facts: dict[str, Any] = {"group_chunks": 1, "protocol": "stripes", "seed": 0} | order
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
-        facts["stripe"] = min(facts["stripe"], self.chunk_size)
+        if facts["protocol"] in ("stripes", "slots"):
+            facts = {"refill": "fill_rate"} | facts | {"stripe": min(facts.get("stripe", 1), self.chunk_size)}
         sizes = {"data_set": DATA_SET, "samples": len(self.sizes), "chunk_size": self.chunk_size}
-        wanted = Order.from_json(sizes | {"seed": 0, "protocol": "stripes", "refill": "fill_rate"} | facts)
+        wanted = Order.from_json(sizes | facts)
         (numbered,) = self.tell(ClientRegisters(ClientNumber(client), wanted, name, tag, turn))
         assert isinstance(numbered, Number)
         number = numbered.run

@@ -1,4 +1,4 @@
-"""Slow, obvious models of both protocols, written from the paper and the design; and sizes to try them on.
+"""Slow, obvious models of stripes and slots, written from the paper and the design; and sizes to try them on.
 
 Nothing here is fast, vectorised or clever. What is random (the access sequence, ties, words) is handed in.
 """
@@ -12,8 +12,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from brand.protocol.mapping import Mapping
+from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import Plan
+from brand.protocol.policy import Policy
+from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.slots import REFILLS
 from brand.protocol.stripe_policy import StripePolicy
@@ -246,17 +249,22 @@ def many_nodes(draw: st.DrawFn, fewest: int = 2) -> Nodes:
 
 
 @st.composite
-def policies(draw: st.DrawFn, mapping: Mapping) -> StripePolicy | SlotPolicy:
-    """Policies of both protocols for a mapping, the paper's also across nodes."""
-    if draw(st.booleans()):
+def policies(draw: st.DrawFn, mapping: Mapping) -> Policy:
+    """Policies of all protocols for a mapping, the paper's also across nodes."""
+    name = draw(st.sampled_from(["stripes", "slots", "pool", "minio"]))
+    if name == "stripes":
         return StripePolicy(mapping.group_chunks, draw(st.integers(1, mapping.chunk_size)))
+    if name == "pool":
+        return PoolPolicy(mapping.group_chunks, draw(st.integers(1, mapping.chunks)))
+    if name == "minio":
+        return MinioPolicy(mapping.group_chunks)
     nodes = draw(st.one_of(st.just(ONE), many_nodes()))
     return SlotPolicy(mapping.group_chunks, draw(refills), nodes.nodes, nodes.ranks, nodes.window, nodes.remote)
 
 
 @st.composite
 def orders(draw: st.DrawFn, most: int = 150) -> Order:
-    """Orders of both protocols."""
+    """Orders of all protocols."""
     mapping = draw(mappings(most))
     mapping = replace(mapping, group_chunks=min(mapping.group_chunks, mapping.chunks))
     return Order("any", mapping.samples, mapping.chunk_size, draw(seeds), draw(policies(mapping)))

@@ -1,4 +1,4 @@
-"""Both protocols, any sizes: an epoch delivers every sample once, and each was read before."""
+"""All protocols, any sizes: an epoch delivers every sample once, and each was read before."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 from brand.protocol.policy import Policy
+from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.random import Stream, permutation
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
@@ -90,7 +92,7 @@ def test_reads_are_inside_their_chunks_and_sorted(order: Order, epoch: int) -> N
 def test_corner_cases_are_exactly_once_too(name: str) -> None:
     """The sizes where counting goes wrong, three epochs of each."""
     samples, size, n, stripe = CORNERS[name]
-    for policy in (StripePolicy(n, stripe), SlotPolicy(n), SlotPolicy(n, "random")):
+    for policy in (StripePolicy(n, stripe), SlotPolicy(n), SlotPolicy(n, "random"), PoolPolicy(n, n), MinioPolicy(n)):
         for epoch in range(3):
             plan = Order("corner", samples, size, 3, policy).plan(epoch)
             assert sorted(plan.sample_of.tolist()) == list(range(samples))
@@ -100,7 +102,8 @@ def test_corner_cases_are_exactly_once_too(name: str) -> None:
 @pytest.mark.slow
 @given(orders(), epochs)
 def test_a_draw_is_answered_from_the_group_that_it_names(order: Order, epoch: int) -> None:
-    """The access sequence decides the group of every position, with slots also the slot."""
+    """The access sequence decides the group of every position, with slots also the slot; pools have no groups."""
+    assume(not isinstance(order.policy, PoolPolicy))
     plan, mapping = order.plan(epoch), order.mapping
     access = permutation(order.samples, order.seed, Stream.ACCESS, epoch)
     for asked, drawn in zip(access.tolist(), plan.sample_of.tolist(), strict=True):
@@ -124,7 +127,7 @@ def test_a_plan_is_made_the_same_every_time(order: Order, epoch: int) -> None:
     assert str(before) == str(after)
 
 
-@pytest.mark.parametrize("policy", [StripePolicy(5, 4), SlotPolicy(5)], ids=["stripes", "slots"])
+@pytest.mark.parametrize("policy", [StripePolicy(5, 4), SlotPolicy(5), PoolPolicy(1, 5), MinioPolicy(1)], ids=repr)
 def test_seeds_and_epochs_differ(policy: Policy) -> None:
     """Every seed and every epoch has an order of its own, and reads at times of its own."""
     order = Order("any", 200, 8, 0, policy)

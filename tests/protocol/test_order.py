@@ -13,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.protocol.mapping import Mapping
+from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.owners import MAX_NODES
 from brand.protocol.plan import Plan
+from brand.protocol.pool import plan_pool
+from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.prefetch import plan_slots_across_nodes
 from brand.protocol.slot_policy import MAX_RANKS, SlotPolicy
 from brand.protocol.slots import plan_slots
@@ -55,6 +58,10 @@ def expected_plan(order: Order, epoch: int) -> Plan:
     mapping, policy = order.mapping, order.policy
     if isinstance(policy, StripePolicy):
         return plan_stripes(mapping, policy.stripe, order.seed, epoch)
+    if isinstance(policy, PoolPolicy):
+        return plan_pool(mapping, policy.pool, order.seed, epoch)
+    if isinstance(policy, MinioPolicy):
+        return policy.plan(mapping, order.seed, epoch)
     assert isinstance(policy, SlotPolicy)
     if policy.nodes == 1:
         return plan_slots(mapping, policy.refill, order.seed, epoch)
@@ -82,12 +89,24 @@ BYTES = {
 }
 """What version 1 of a state has, to the byte: one flat record, which other versions read."""
 
+OF_BASELINES = {
+    dataclasses.replace(GOOD, policy=PoolPolicy(5, 8)): (
+        '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, '
+        '"protocol": "pool", "pool": 8}'
+    ),
+    dataclasses.replace(GOOD, policy=MinioPolicy(5)): (
+        '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, "protocol": "minio"}'
+    ),
+}
+"""A later policy writes its own fields."""
 
-@pytest.mark.parametrize("order", BYTES)
+
+@pytest.mark.parametrize("order", [*BYTES, *OF_BASELINES])
 def test_json_is_that_of_version_1(order: Order) -> None:
     """To the byte, and back."""
-    assert json.dumps(order.to_json()) == BYTES[order]
-    assert Order.from_json(json.loads(BYTES[order])) == order
+    text = (BYTES | OF_BASELINES)[order]
+    assert json.dumps(order.to_json()) == text
+    assert Order.from_json(json.loads(text)) == order
 
 
 @pytest.mark.parametrize("policy", [StripePolicy(5, 4), SlotPolicy(5)], ids=["stripes", "slots"])
@@ -101,6 +120,7 @@ def test_a_state_that_knows_of_no_nodes_is_one_of_one_node(policy: StripePolicy 
 
 # -- which records are orders ------------------------------------------------------------------------------------------
 
+POOLED, SINGLE = (order.to_json() for order in OF_BASELINES)
 STRIPED, SLOTTED, SPREAD = GOOD.to_json(), GOOD.to_json() | {"protocol": "slots", "stripe": 1}, ACROSS.to_json()
 
 ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -116,6 +136,9 @@ ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (SLOTTED, {"window": MAX_POSITIONS, "remote": MAX_POSITIONS}),
     (SLOTTED, {"ranks": 5}),
     (SPREAD, {"nodes": MAX_NODES, "ranks": MAX_RANKS}),
+    (POOLED, {"pool": 1}),
+    (POOLED, {"pool": 63}),
+    (SINGLE, {"group_chunks": 63}),
 ]
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (STRIPED, {"samples": 0}, "samples=0"),
@@ -138,6 +161,12 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (STRIPED, {"ranks": 2}, "ranks=2 of an order of stripes, which do not depend on it"),
     (STRIPED, {"window": 1}, "window=1 of an order of stripes"),
     (STRIPED, {"remote": 1}, "remote=1 of an order of stripes"),
+    (POOLED, {"pool": 0}, "pool=0"),
+    (POOLED, {"pool": 64}, "pool=64 of an order of 63 chunks"),
+    (POOLED, {"pool": 8.0}, "pool"),
+    (POOLED, {"stripe": 1}, "an order has the fields group_chunks, pool"),
+    (SINGLE, {"pool": 8}, "an order has the fields group_chunks"),
+    (SINGLE, {"group_chunks": 64}, "group_chunks=64 of an order of 63 chunks"),
     (SLOTTED, {"group_chunks": 64}, "group_chunks=64 of an order of 63 chunks"),
     (SLOTTED, {"stripe": 0}, "stripe=0"),
     (SLOTTED, {"refill": "best"}, "refill 'best'"),
@@ -166,7 +195,7 @@ def test_records_that_are_orders(value: dict[str, Any], change: dict[str, Any]) 
     """An order has what its record says, but for what its protocol does not use."""
     found = Order.from_json(value | change)
     assert Order.from_json(found.to_json()) == found
-    unused = {"slots": {"stripe"}, "stripes": {"refill"}}[value["protocol"]]
+    unused = {"slots": {"stripe"}, "stripes": {"refill"}}.get(value["protocol"], set())
     for name, each in found.to_json().items():
         assert name in unused or each == (value | change)[name]
 

@@ -30,6 +30,7 @@ def test_the_numbers_of_the_streams_are_fixed() -> None:
         "STRIPE_MATES": 3,
         "REFILL": 4,
         "KEPT": 5,
+        "POOL": 6,
     }
 
 

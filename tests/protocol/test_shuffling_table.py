@@ -10,8 +10,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
 from brand.protocol.policy import Policy
+from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.testing.shuffling import Shuffling, measure, uniformity
@@ -69,7 +71,9 @@ def test_each_figure_is_that_of_the_table(row: tuple[str, int, int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [StripePolicy(16, 1), StripePolicy(16, 8), SlotPolicy(16)], ids=repr)
+@pytest.mark.parametrize(
+    "policy", [StripePolicy(16, 1), StripePolicy(16, 8), SlotPolicy(16), PoolPolicy(1, 40), MinioPolicy(1)], ids=repr
+)
 def test_an_epoch_tells_nothing_about_the_next(policy: Policy) -> None:
     """A sample, and a block of samples, comes in the same part of several epochs as often as by chance."""
     pytest.importorskip("scipy")
@@ -81,7 +85,16 @@ def test_an_epoch_tells_nothing_about_the_next(policy: Policy) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("size", "policy"), [(4, StripePolicy(5, 1)), (4, StripePolicy(5, 2)), (5, StripePolicy(4, 5)), (4, SlotPolicy(5))]
+    ("size", "policy"),
+    [
+        (4, StripePolicy(5, 1)),
+        (4, StripePolicy(5, 2)),
+        (5, StripePolicy(4, 5)),
+        (4, SlotPolicy(5)),
+        (4, PoolPolicy(1, 5)),
+        (4, PoolPolicy(1, 4)),
+        (4, MinioPolicy(1)),
+    ],
 )
 def test_every_sample_comes_at_any_time_equally_often(size: int, policy: Policy) -> None:
     """Over 1,000 epochs the positions of each sample of a set of whole groups are uniform, by chi-square."""

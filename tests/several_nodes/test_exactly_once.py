@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from brand.protocol.minio import MinioPolicy
 from brand.protocol.policy import Policy
+from brand.protocol.pool_policy import PoolPolicy
 from brand.testing.cluster import running_cluster
 from tests.orders import STRIPES, order_of, slots_across
 from tests.several_nodes.support import Rank, all_open, all_reachable, check_epoch, draw_in_step, node_of, servers
@@ -49,7 +51,11 @@ def test_uneven_ranks(texts: Path) -> None:
         assert cluster.facts(2)["sent"] > 0
 
 
-@pytest.mark.parametrize("policy", [STRIPES, slots_across(3, 3)], ids=["stripes", "slots"])
+@pytest.mark.parametrize(
+    "policy",
+    [STRIPES, slots_across(3, 3), PoolPolicy(2, 8), MinioPolicy(2)],
+    ids=["stripes", "slots", "pool", "minio"],
+)
 def test_the_order_does_not_depend_on_nodes_and_goes_on_with_others(texts: Path, policy: Policy) -> None:
     """An epoch that three nodes begin, two go on with from the middle, and then one: the plan's order throughout."""
     order = order_of(texts, policy)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from brand.node.memory.pages import arena_bytes
 from brand.node.setup.choose import ProtocolChoice, Slots, Stripes
-from brand.node.setup.measure import measure_pages
+from brand.node.setup.measure import measure_pages, stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
 from brand.storage.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
@@ -47,7 +47,7 @@ def each_once(batches: Any, samples: list[Record]) -> bool:
 
 def enough(path: Path, memory: Memory) -> Memory:
     """This memory, or the least that a server of this data set takes, where that is more."""
-    page, pages_of = measure_pages(StoredDataSet(path))
+    page, pages_of = measure_pages(stored_sizes(StoredDataSet(path)))
     return max(2 * page, memory_bytes(memory, arena_bytes(pages_of, page)))
 
 

@@ -62,7 +62,7 @@ class Core:
         self.sending = Sending(residents, self.epochs, passed)
         self.reads = Reads(index, residents, self.epochs, self.receiving, chunk_size, remote_pages, self.counters.reads)
         self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, self.counters.draws)
-        self.keeping = Keeping(residents, self.epochs, members, chunk_size, remote_pages)
+        self.keeping = Keeping(residents, self.epochs, members, remote_pages)
 
     def __repr__(self) -> str:
         return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r}, {self.peers!r})"

@@ -20,11 +20,9 @@ AHEAD_MOST: Final = 256 << 20
 class Keeping:
     """Choices of kept samples. Other nodes may fill `remote_pages` of the arena."""
 
-    def __init__(
-        self, residents: Residents, epochs: Epochs, members: Members, chunk_size: int, remote_pages: int
-    ) -> None:
+    def __init__(self, residents: Residents, epochs: Epochs, members: Members, remote_pages: int) -> None:
         self._residents, self._epochs, self._members = residents, epochs, members
-        self._chunk_size, self._remote_pages = chunk_size, remote_pages
+        self._remote_pages = remote_pages
         self._runs: set[RunNumber] = set()
         """Runs that were under way at the last choice."""
 
@@ -52,4 +50,4 @@ class Keeping:
         pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._residents.pool.allocator.page)
         mean = float(self._residents.pages_of.mean())
         others = {self._epochs.runs[run].order for (run, _), _ in self._epochs.lives.live()} - {order}
-        return pages - round(sum(other.mapping.groups * self._chunk_size * mean for other in others))
+        return pages - round(sum(other.policy.held(other.mapping) for other in others) * mean)

@@ -33,7 +33,7 @@ from brand.node.serve.requests import Requests
 from brand.node.serve.troubles import Troubles
 from brand.node.serve.work import Work
 from brand.node.setup.choose import choose_depth, choose_vector_reader
-from brand.node.setup.measure import lay_out
+from brand.node.setup.measure import lay_out, members_of, stored_sizes
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages
 from brand.node.wire.messages import Kind
@@ -87,7 +87,7 @@ class NodeServer:
         )
         try:
             node, nodes, remote_memory = (among.node, among.nodes, among.remote_memory) if among else (0, 1, None)
-            layout = lay_out(data, memory, remote_memory, node, nodes)
+            layout = lay_out(stored_sizes(data), memory, remote_memory, members_of(data, node, nodes))
             page = layout.allocator.page
             self._arena = Arena(layout.allocator.count, page)
             joined = None if among is None else among.network(data, page)

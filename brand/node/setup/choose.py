@@ -15,8 +15,10 @@ from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.pages import page_bytes
 from brand.node.setup.memory import Memory, available_bytes, memory_bytes, remote_bytes
 from brand.protocol.mapping import chunks_per_group
+from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
 from brand.protocol.policy import Policy
+from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
@@ -26,6 +28,9 @@ from brand.storage.vectored import VectorReader
 
 MIXING_SHARE: Final = 16
 """`1 / MIXING_SHARE` of the samples is in memory for mixing; memory beyond that keeps samples instead."""
+
+OWNED_GROUPS: Final = 256
+"""The most groups where groups only have owners: enough for even shares of nodes."""
 
 AHEAD: Final = 0.8
 """Part of the room for samples of other nodes that a plan of `slots` fills; the rest is slack for larger samples."""
@@ -55,7 +60,30 @@ class Slots:
     refill: Literal["fill_rate", "random"] = "fill_rate"
 
 
-ProtocolChoice = Literal["stripes", "slots"] | Stripes | Slots
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A baseline, to compare with: the chunk-wise shuffle of DIESEL (Wang et al., ICPP 2020; DIESEL+, TPDS 2021).
+
+    An epoch puts the chunks in random order, takes `chunks` of them at a time, and shuffles the samples within these.
+    Samples of one chunk meet in a batch far more often than by chance. The order depends on the seed and on `chunks`.
+
+    Args:
+        chunks: Chunks of a pool. The memory of a node holds all of them, and keeps further chunks in what is left.
+    """
+
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class MinIO:
+    """A baseline, to compare with: a uniform shuffle and the static cache of CoorDL (Mohan et al., PVLDB 14(5), 2021).
+
+    Each sample is a read of its own. Memory keeps samples for good, chosen by the seed, as many as it holds; all others
+    are read in every epoch. The order depends on the seed alone.
+    """
+
+
+ProtocolChoice = Literal["stripes", "slots"] | Stripes | Slots | Pool | MinIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +97,37 @@ class Nodes:
     """How much of a node's memory other nodes may fill, as a share of it or in bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts about a data set that its order depends on."""
+
+    id: str
+    samples: int
+    chunk_size: int
+    """Samples of a chunk."""
+    mean_bytes: float
+    """Mean size of a stored sample."""
+    read_bytes: int
+    """Size of a read that is large enough for the storage (`stripe_bytes`)."""
+    share_chunks: int | None = None
+    """Chunks that stay together where the data set is partitioned; None: each node has all chunks."""
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks."""
+        return -(-self.samples // self.chunk_size)
+
+
+def facts_of(data: StoredDataSet) -> Facts:
+    """The facts about a data set, with the stored profile of its storage."""
+    header, share = data.header, data.share
+    chunks = None if share is None else share.group_chunks
+    read_bytes = stripe_bytes(load_profile(data.path))
+    return Facts(data.id, header.samples, header.chunk_size, data.mean_bytes, read_bytes, chunks)
+
+
 def choose_order(
-    data: StoredDataSet,
+    facts: Facts,
     seed: int,
     protocol: ProtocolChoice,
     share: float | None,
@@ -80,56 +137,79 @@ def choose_order(
     """The order of a run. `share`: which part of the data fits into a running server's memory; None: `memory` counts.
 
     `stripes` have the same order on any number of nodes: the order for the memory of one node. `slots` use the memory
-    of all nodes. Raises `UsageError`.
+    of all nodes. The orders of `Pool` and `MinIO` depend neither on nodes nor on memory. Raises `UsageError`.
     """
     chosen = {"stripes": Stripes(), "slots": Slots()}.get(protocol) if isinstance(protocol, str) else protocol
-    if not isinstance(chosen, Stripes | Slots):
-        raise UsageError(f"protocol={protocol!r}: give 'stripes', 'slots', Stripes(...) or Slots(...)")
-    header = data.header
-    stored = data.mean_bytes
+    if not isinstance(chosen, Stripes | Slots | Pool | MinIO):
+        allowed = "'stripes', 'slots', Stripes(...), Slots(...), Pool(...) or MinIO()"
+        raise UsageError(f"protocol={protocol!r}: give {allowed}")
+    stored = facts.mean_bytes
     sample = stored + ROW_BYTES + page_bytes(stored) / 2  # a sample ends in the middle of a page, on average
-    every = int(header.samples * sample)
-    samples = memory_bytes(memory, every) / sample if share is None else min(share, 1.0) * header.samples
+    every = int(facts.samples * sample)
+    samples = memory_bytes(memory, every) / sample if share is None else min(share, 1.0) * facts.samples
     policy: Policy
     if isinstance(chosen, Slots):
-        policy = _choose_slots(data, chosen, samples, nodes)
+        policy = _choose_slots(facts, chosen, samples, nodes)
+    elif isinstance(chosen, Pool):
+        policy = _choose_pool(facts, chosen, samples)
+    elif isinstance(chosen, MinIO):
+        policy = MinioPolicy(_owned_chunks(facts))
     else:
-        mixing = min(samples, header.samples / MIXING_SHARE)
+        mixing = min(samples, facts.samples / MIXING_SHARE)
         if chosen.mixing is not None:
             mixing = min(samples, memory_bytes(chosen.mixing, every) / sample)
-        elif memory is None and share is None and mixing < header.samples / MIXING_SHARE:
+        elif memory is None and share is None and mixing < facts.samples / MIXING_SHARE:
             # The available memory differs a little from run to run; the order should not.
-            mixing = header.samples / 2.0 ** np.ceil(np.log2(header.samples / mixing))
-        policy = _choose_stripes(data, chosen, samples, mixing)
-    return Order(data.id, header.samples, header.chunk_size, seed, policy)
+            mixing = facts.samples / 2.0 ** np.ceil(np.log2(facts.samples / mixing))
+        policy = _choose_stripes(facts, chosen, samples, mixing)
+    return Order(facts.id, facts.samples, facts.chunk_size, seed, policy)
 
 
-def _choose_stripes(data: StoredDataSet, chosen: Stripes, samples: float, mixing: float) -> StripePolicy:
+def _choose_stripes(facts: Facts, chosen: Stripes, samples: float, mixing: float) -> StripePolicy:
     """The numbers of `stripes`, with memory for `samples` samples. `mixing` of these are for mixing."""
-    header, length = data.header, chosen.length
+    length = chosen.length
     if length is None:
-        length = stripe_length(stripe_bytes(load_profile(data.path)), data.mean_bytes, header.chunk_size)
-    elif not 1 <= length <= header.chunk_size:
-        raise UsageError(f"Stripes(length={length}): a stripe has 1 to {header.chunk_size} samples, a chunk's size")
-    n = max(_group_chunks(data, samples), chunks_per_group(header.samples, header.chunk_size, mixing))
+        length = stripe_length(facts.read_bytes, facts.mean_bytes, facts.chunk_size)
+    elif not 1 <= length <= facts.chunk_size:
+        raise UsageError(f"Stripes(length={length}): a stripe has 1 to {facts.chunk_size} samples, a chunk's size")
+    n = max(_group_chunks(facts, samples), chunks_per_group(facts.samples, facts.chunk_size, mixing))
     return StripePolicy(n, length)
 
 
-def _choose_slots(data: StoredDataSet, chosen: Slots, samples: float, nodes: Nodes) -> SlotPolicy:
+def _choose_slots(facts: Facts, chosen: Slots, samples: float, nodes: Nodes) -> SlotPolicy:
     """The numbers of `slots`: the nodes share their memories, and plans foresee what nodes send ahead."""
     if nodes.nodes == 1 or nodes.ranks % nodes.nodes:
-        return SlotPolicy(_group_chunks(data, samples), chosen.refill)
-    remote = remote_bytes(nodes.remote, int(samples * data.mean_bytes)) / data.mean_bytes
-    n = _group_chunks(data, (samples - remote) * nodes.nodes)
-    share = data.share
-    if share is not None:
-        if share.group_chunks < n:
+        return SlotPolicy(_group_chunks(facts, samples), chosen.refill)
+    remote = remote_bytes(nodes.remote, int(samples * facts.mean_bytes)) / facts.mean_bytes
+    n = _group_chunks(facts, (samples - remote) * nodes.nodes)
+    if facts.share_chunks is not None:
+        if facts.share_chunks < n:
             how = f"`brand partition --group-chunks {n}` (or more) keeps enough chunks together"
             raise UsageError(f"protocol 'slots' needs {n} chunks on one node for each abstract chunk: {how}")
-        n = share.group_chunks
+        n = facts.share_chunks
     ahead = int(remote * AHEAD)
     # Some draws of the window are of the node's own samples and take no room, so the room is hardly ever short.
     return SlotPolicy(n, chosen.refill, nodes.nodes, nodes.ranks, window=ahead, remote=ahead)
+
+
+def _choose_pool(facts: Facts, chosen: Pool, samples: float) -> PoolPolicy:
+    """The numbers of `pool`, with memory for `samples` samples: the pool fits, and some memory is left to read ahead.
+
+    Where memory is smaller than a pool, draws would be read sample by sample. That would measure the lack of memory.
+    """
+    given, most = chosen.chunks, facts.chunks
+    if not isinstance(given, int) or not 1 <= given <= most:
+        raise UsageError(f"Pool(chunks={given!r}): a pool has 1 to {most:,} chunks, as the data set has")
+    fit = most if samples >= facts.samples else int(samples * (1 - 1 / AHEAD_SHARE) / facts.chunk_size)
+    if given > fit:
+        smaller = f"a pool of {fit:,} or fewer, or " if fit else ""
+        raise UsageError(f"Pool(chunks={given}): memory holds {fit:,} chunks of a pool: give {smaller}more memory=")
+    return PoolPolicy(_owned_chunks(facts), given)
+
+
+def _owned_chunks(facts: Facts) -> int:
+    """Chunks of a group where groups only have owners: two or more, as a damaged chunk is replaced by its group."""
+    return min(facts.chunks, max(2, -(-facts.chunks // OWNED_GROUPS)))
 
 
 def choose_depth(data: StoredDataSet) -> int:
@@ -151,13 +231,12 @@ def choose_vector_reader(
     return partial(vector_reader, data.location, page_cache=page_cache)
 
 
-def _group_chunks(data: StoredDataSet, memory: float) -> int:
+def _group_chunks(facts: Facts, memory: float) -> int:
     """The smallest `n` whose abstract memory fits into memory for `memory` samples.
 
     As in the paper, but one part in eight of the memory stays free for reading ahead. Where groups are few, each gets
     more room, because their peaks do not even out.
     """
-    header = data.header
-    room = memory * (1 - 1 / AHEAD_SHARE) / header.chunk_size
+    room = memory * (1 - 1 / AHEAD_SHARE) / facts.chunk_size
     groups = max(1.0, room - 0.3 * np.sqrt(room) if room < 64 else room)
-    return chunks_per_group(header.samples, header.chunk_size, groups * header.chunk_size)
+    return chunks_per_group(facts.samples, facts.chunk_size, groups * facts.chunk_size)

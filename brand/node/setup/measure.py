@@ -35,19 +35,25 @@ class Layout:
     """Pages that other nodes may fill."""
 
 
-def lay_out(data: StoredDataSet, memory: Memory, remote_memory: Memory, node: int, nodes: int) -> Layout:
-    """The layout of the server that is `node` of `nodes`. Raises `UsageError`, `FormatError`."""
-    page, pages_of = measure_pages(data)
+def lay_out(sizes: NDArray[np.uint32], memory: Memory, remote_memory: Memory, members: Members) -> Layout:
+    """The layout of a server for samples of these stored sizes. Raises `UsageError`."""
+    page, pages_of = measure_pages(sizes)
     every = arena_bytes(pages_of, page)
     limit = memory_bytes(memory, every)
     # A number of bytes is a hard limit. A share of very little data still leaves room for a page.
     allocator = Allocator(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
-    remote_pages = remote_bytes(remote_memory, allocator.bytes) // page if nodes > 1 else 0
-    return Layout(allocator, pages_of, every // page, members_of(data, node, nodes), remote_pages)
+    remote_pages = remote_bytes(remote_memory, allocator.bytes) // page if members.nodes > 1 else 0
+    return Layout(allocator, pages_of, every // page, members, remote_pages)
 
 
-def measure_pages(data: StoredDataSet) -> tuple[int, NDArray[np.uint32]]:
-    """The page size in bytes, and the pages of each place, shape (samples,). Raises `FormatError`.
+def measure_pages(sizes: NDArray[np.uint32]) -> tuple[int, NDArray[np.uint32]]:
+    """The page size in bytes, and the pages of each sample, shape (samples,)."""
+    page = page_bytes(float(sizes.mean()))
+    return page, pages_needed(sizes, page)
+
+
+def stored_sizes(data: StoredDataSet) -> NDArray[np.uint32]:
+    """The stored size of each place's sample, shape (samples,). Raises `FormatError`.
 
     Reads the whole index once, so it is in the page cache from now on. A row with impossible sizes counts as an empty
     sample: the server takes no memory for it and does not read it.
@@ -58,8 +64,7 @@ def measure_pages(data: StoredDataSet) -> tuple[int, NDArray[np.uint32]]:
         rows = data.rows(first, min(first + _STEP, samples))
         possible = (rows["size"] <= rows["raw_size"]) & (rows["raw_size"] <= data.manifest.largest_sample)
         sizes[first : first + len(rows)] = np.where(possible, rows["size"], 0)
-    page = page_bytes(float(sizes.mean()))
-    return page, pages_needed(sizes, page)
+    return sizes
 
 
 def members_of(data: StoredDataSet, node: int, nodes: int) -> Members:
