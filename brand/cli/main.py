@@ -20,6 +20,7 @@ from brand.cli.partition import partition
 from brand.cli.profile import profile
 from brand.cli.reindex import reindex
 from brand.cli.serve import serve
+from brand.cli.simulate import simulate
 from brand.cli.top import top
 from brand.cli.unpack import unpack
 from brand.cli.verify import verify
@@ -36,7 +37,7 @@ def cli() -> None:
     """
 
 
-for _verb in (convert, info, verify, unpack, cat, reindex, partition, profile, serve, launch, top):
+for _verb in (convert, info, verify, unpack, cat, reindex, partition, profile, simulate, serve, launch, top):
     cli.add_command(_verb)
 
 

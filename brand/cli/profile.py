@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.output import Meter, echo, meter, print_json, size
-from brand.errors import MissingExtraError, UsageError, counted
+from brand.errors import counted
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest
-from brand.formats.publish import storage_errors
 from brand.storage.probe import SECONDS, Measurement, Report, take_measurement
 from brand.storage.profile import ENOUGH, Profile, best_depth, save_profile, stripe_bytes, stripe_length
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
 
 _BAR: Final = 48
-_PLOTS: Final = (".png", ".svg", ".pdf")
 
 
 @click.command()
@@ -36,7 +34,7 @@ def profile(path: Path, seconds: float, plot: Path | None, dry_run: bool, as_jso
     PATH is a data set, a folder or a large file. Its files are dropped from the page cache and read
     in random pieces. The result gives the length of a stripe, and is stored for this storage.
     """
-    figure = _figure(plot) if plot else None
+    figure = empty_figure(plot) if plot else None
     samples = _samples(path)
     with meter(quiet=as_json) as show:
         measured = take_measurement(path, seconds=seconds, report=_seconds(show))
@@ -48,8 +46,7 @@ def profile(path: Path, seconds: float, plot: Path | None, dry_run: bool, as_jso
         echo(f"Stored for {measured.profile.device} in {stored}" if stored else "Nothing was stored (--dry-run)")
     if plot and figure:
         _draw(measured.profile, figure)
-        with storage_errors(plot, "cannot write"):
-            figure.savefig(plot)
+        save_figure(figure, plot)
         if not as_json:
             echo(f"The curves are drawn in {plot}")
 
@@ -168,18 +165,6 @@ def _sentences(path: Path, measured: Measurement, samples: _Samples | None) -> l
     if measured.cached_bytes:
         told.append(f"{size(measured.cached_bytes)} were left out: the page cache did not let go of them")
     return told
-
-
-def _figure(plot: Path) -> Any:
-    """An empty figure, made before the measurement, so that a missing package or folder is an error at once."""
-    if plot.suffix.lower() not in _PLOTS:
-        raise UsageError(f"{plot}: the name of a drawing ends in {', '.join(_PLOTS)}")
-    if not plot.absolute().parent.is_dir():
-        raise UsageError(f"{plot}: there is no folder {plot.parent}")
-    try:
-        return importlib.import_module("matplotlib.figure").Figure(figsize=(8, 5), layout="constrained")
-    except ImportError as error:
-        raise MissingExtraError("--plot needs the package matplotlib: pip install 'brand-data[tools]'") from error
 
 
 def _draw(found: Profile, figure: Any) -> None:

@@ -52,7 +52,7 @@ def memory_options(command: _F) -> _F:
 def _check_memory(_: click.Context, option: click.Parameter, memory: str | None) -> str | None:
     """The text, checked to be an amount of memory. Raises `UsageError`."""
     try:
-        memory_bytes(_share(memory), 1 << 62)
+        memory_bytes(as_memory(memory), 1 << 62)
     except UsageError as error:
         raise UsageError(f"{option.opts[0]}: {error}") from None
     return memory
@@ -102,7 +102,7 @@ def serve(
     where = address or own_address(facts.encode())
     tune_server_process()
     try:
-        server = _server(member, dst, where, _share(memory), record)
+        server = _server(member, dst, where, as_memory(memory), record)
     except OSError as error:
         if why := no_descriptor_left(error):
             raise UsageError(why) from None
@@ -168,7 +168,7 @@ def _member(  # one option each
     secret = token if token_file is None else token_file.readline(_MAX_TOKEN).strip()
     if not secret:
         raise UsageError(_NO_TOKEN)
-    return Member(node, len(listed), secret, bind or listed[node], _share(remote_memory), tls), listed
+    return Member(node, len(listed), secret, bind or listed[node], as_memory(remote_memory), tls), listed
 
 
 def check_tls(*files: str | None) -> None:
@@ -177,7 +177,7 @@ def check_tls(*files: str | None) -> None:
         raise UsageError("--tls-cert, --tls-key and --tls-ca go together: give all three, or none")
 
 
-def _share(memory: str | None) -> str | float | None:
+def as_memory(memory: str | None) -> str | float | None:
     """A share of the data for a number without a unit that is at most 1; else the text itself."""
     try:
         share = float(memory or "")

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.errors import BrandError, StorageError
 from brand.formats.publish import publish_bytes, storage_errors
@@ -117,6 +118,16 @@ def best_depth(profile: Profile) -> int:
     region = min(reached, default=float(profile.sizes[-1]))
     speeds = {depth: curve.at(region) for depth, curve in curves.items()}
     return min(depth for depth, speed in speeds.items() if speed >= ABOUT_AS_FAST * max(speeds.values()))
+
+
+def bandwidth(profile: Profile, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Bytes/s of reads of these sizes (bytes), same shape, with `best_depth` reads in flight.
+
+    Between two measured sizes the bandwidth rises evenly with the logarithm of the size. Outside the measured sizes, it
+    is that of the nearest one.
+    """
+    curve = _curves(profile)[best_depth(profile)]
+    return np.interp(np.log(np.maximum(sizes, 1.0)), np.log(curve.sizes), curve.speeds)
 
 
 def stripe_bytes(profile: Profile | None) -> int:

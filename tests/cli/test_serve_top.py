@@ -16,7 +16,7 @@ import pytest
 
 from brand import BrandDataset, BrandLoader
 from brand.cli import top
-from brand.cli.serve import _share
+from brand.cli.serve import as_memory
 from brand.node.client.client import look_at
 from brand.node.wire.connection import listen, own_address, own_addresses, second_address
 from brand.testing.cluster import running_cluster
@@ -112,7 +112,7 @@ def test_its_memory_is_the_limit(own_photos_set: Path) -> None:
 )
 def test_a_number_up_to_1_is_a_share(memory: str | None, meant: object) -> None:
     """Other numbers are bytes, and texts sizes."""
-    assert _share(memory) == meant
+    assert as_memory(memory) == meant
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,311 @@
+"""`brand simulate DST`; `--scene` leads to `scenes`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from brand.chunker.plan import Layout, chunk_samples
+from brand.cli.drawing import empty_figure, save_figure
+from brand.cli.output import duration, echo, print_json, size
+from brand.cli.scenes import show_scene
+from brand.cli.serve import as_memory
+from brand.errors import UsageError, counted
+from brand.node.setup.choose import MinIO, Pool, ProtocolChoice, Slots, Stripes
+from brand.node.setup.memory import parse_size
+from brand.simulate.pace import Machine
+from brand.simulate.storages import BUILT_IN, DEFAULT, Storage, storage_below, storage_named
+from brand.simulate.whatif import Answer, Case, Data, Price, answer, data_of, imagine
+from brand.storage.dataset import StoredDataSet
+
+if TYPE_CHECKING:
+    from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
+
+_T = TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., Any])
+_MOST_ROWS: Final = 100
+_WIDTH: Final = 240
+"""Room for all columns: a narrow terminal wraps lines, which is better than a table that wraps cells."""
+_ASSUMED: Final = f"{DEFAULT} (assumed)"
+_OF_SCENES: Final = {"scene", "policies", "plot", "as_json"}
+"""Options that go with `--scene`."""
+_NEAR: Final = 1.05
+"""Epochs that take this many times as long as training alone are as good as these."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One case, what the user calls each of its choices, and the answer."""
+
+    case: Case
+    named: dict[str, str]
+    answer: Answer
+
+
+def _several(name: str, meaning: str) -> Callable[[_F], _F]:
+    return click.option(f"--{name}", metavar="A,B,...", help=meaning)
+
+
+@click.command()
+@click.argument("dst", type=click.Path(path_type=Path), required=False)
+@_several("memory", "Memory of a node: 16GB, or a share of the data such as 0.25. Default: 0.25.")
+@_several("storage", f"{', '.join(BUILT_IN)}, MB/s, MB/s:operations/s, or a stored profile. Default: as measured.")
+@_several("protocol", "stripes, slots, or a baseline: pool:8 (chunks of a pool), minio. Default: stripes.")
+@_several("stripe", "Samples of a stripe. Default: as Brand chooses for the storage.")
+@_several("nodes", "Nodes that train together. Default: 1.")
+@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks of each node.")
+@click.option("--batch", type=click.IntRange(1), default=256, show_default=True, help="Samples of a rank's batch.")
+@click.option("--epochs", type=click.IntRange(2), default=3, show_default=True, help="Epochs to simulate.")
+@click.option("--train", type=click.FloatRange(0, min_open=True), help="Samples that one rank trains in a second.")
+@click.option("--decode", type=click.FloatRange(0), default=0.0, help="Milliseconds that one thread decodes a sample.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of a node that decode.")
+@click.option(
+    "--network",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Gbit/s of each node's link.",
+)
+@click.option("--price-reads", type=click.FloatRange(0), default=0.0, help="Price of 1,000 reads.")
+@click.option("--price-gb", type=click.FloatRange(0), default=0.0, help="Price of reading 1 GB.")
+@click.option("--price-hour", type=click.FloatRange(0), default=0.0, help="Price of an hour of one node.")
+@click.option("--samples", type=click.IntRange(1), help="Without DST: samples of a data set that is not there yet.")
+@click.option("--mean-bytes", metavar="SIZE", help="Without DST: mean stored size of a sample, such as 110kB.")
+@click.option("--sigma", metavar="SIZE", help="Without DST: standard deviation of the sizes. Default: all are equal.")
+@click.option("--scene", metavar="NAME", help="Simulate a paper's scene instead: hdmlp-t1, or a TOML file.")
+@click.option("--policies", metavar="A,B,...", help="Policies of the scene, or all. Default: all.")
+@click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, .svg or .pdf.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def simulate(
+    dst: Path | None,
+    scene: str | None,
+    policies: str | None,
+    plot: Path | None,
+    as_json: bool,  # noqa: FBT001 - click passes options by name
+    **given: Any,
+) -> None:
+    """Say what an epoch of the data set DST would cost, before it is run: time, reads and bytes.
+
+    The decisions are those of a node server, over the real plan and the real sizes; only the time is a model. Several
+    values of an option, with commas between them, make a row each.
+
+    With --scene, simulate policies of papers, each beside the seconds that the paper printed.
+    """
+    if scene is not None:
+        _check_alone()
+        show_scene(scene, "all" if policies is None else policies, plot, as_json=as_json)
+        return
+    if policies is not None:
+        raise UsageError("--policies are those of a scene: give --scene, too")
+    figure = empty_figure(plot) if plot else None
+    data = _data(dst, given["samples"], given["mean_bytes"], given["sigma"])
+    price = Price(given["price_reads"], given["price_gb"], given["price_hour"])
+    cases = _cases(dst, given)
+    rows = [_Row(case, named, answer(data, case)) for case, named in cases]
+    if as_json:
+        print_json(
+            {"samples": data.samples, "stored_bytes": data.stored_bytes, "rows": [_facts(r, price) for r in rows]}
+        )
+    else:
+        _show(data, rows, price)
+    if plot and figure:
+        _draw(rows, figure)
+        save_figure(figure, plot)
+        if not as_json:
+            echo(f"The epochs are drawn in {plot}")
+
+
+def _check_alone() -> None:
+    """A scene has numbers of its own. Raises `UsageError` where the user gave others."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in _OF_SCENES and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            what = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            raise UsageError(f"--scene has its own numbers: leave out {what}")
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+
+def _data(dst: Path | None, samples: int | None, mean_bytes: str | None, sigma: str | None) -> Data:
+    if dst is not None:
+        if samples or mean_bytes or sigma:
+            raise UsageError("--samples, --mean-bytes and --sigma describe a data set that is not there: leave out DST")
+        return data_of(StoredDataSet(dst))
+    if not samples or not mean_bytes:
+        raise UsageError("give a data set, or describe one that is not there yet: --samples 1000000 --mean-bytes 110kB")
+    mean, spread = _size("--mean-bytes", mean_bytes), 0 if sigma is None else _size("--sigma", sigma)
+    return imagine(samples, mean, spread, chunk_samples(samples, samples * mean, Layout()))
+
+
+def _size(option: str, text: str) -> int:
+    try:
+        return max(1, parse_size(text))
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _cases(dst: Path | None, given: dict[str, Any]) -> list[tuple[Case, dict[str, str]]]:
+    """All combinations of the values that the user gave, and what each value is called."""
+    memories = _values("memory", given, "0.25", _memory)
+    storages = _values("storage", given, None, storage_named) or [_default_storage(dst)]
+    protocols = _values("protocol", given, "stripes", _protocol)
+    stripes: list[tuple[str, int | None]] = [*_values("stripe", given, None, _whole("stripe"))] or [("chosen", None)]
+    nodes = _values("nodes", given, "1", _whole("nodes"))
+    if len(memories) * len(storages) * len(protocols) * len(stripes) * len(nodes) > _MOST_ROWS:
+        raise UsageError(f"that makes more than {_MOST_ROWS} rows: give fewer values")
+    cases = []
+    for memory, storage, protocol, stripe, count in itertools.product(memories, storages, protocols, stripes, nodes):
+        chosen: ProtocolChoice = protocol[1]
+        if stripe[1] is not None:
+            if not isinstance(chosen, Stripes):
+                raise UsageError(f"--stripe belongs to protocol stripes: leave it out, or leave out {protocol[0]}")
+            chosen = Stripes(length=stripe[1])
+        machine = Machine(
+            storage[1],
+            given["network"] * 1e9 / 8,
+            given["train"] or math.inf,
+            given["decode"] / 1000,
+            given["threads"],
+        )
+        case = Case(
+            machine,
+            memory[1],
+            protocol=chosen,
+            nodes=count[1],
+            ranks=given["ranks"],
+            batch=given["batch"],
+            epochs=given["epochs"],
+        )
+        named = {"memory": memory, "storage": storage, "protocol": protocol, "stripe": stripe, "nodes": count}
+        cases.append((case, {name: each[0] for name, each in named.items()}))
+    return cases
+
+
+def _values(name: str, given: dict[str, Any], default: str | None, parse: Callable[[str], _T]) -> list[tuple[str, _T]]:
+    text = given[name] or default
+    return [] if text is None else [(each.strip(), parse(each.strip())) for each in text.split(",")]
+
+
+def _default_storage(dst: Path | None) -> tuple[str, Storage]:
+    found = None if dst is None else storage_below(dst)
+    return (_ASSUMED, BUILT_IN[DEFAULT]) if found is None else (found.name, found)
+
+
+def _memory(text: str) -> str | float:
+    memory = as_memory(text)
+    if isinstance(memory, str):
+        _size("--memory", memory)
+    elif memory is None or not 0 < memory <= 1:
+        raise UsageError(f"--memory {text}: give a size such as 16GB, or a share of the data above 0 and at most 1")
+    return memory
+
+
+def _protocol(text: str) -> Stripes | Slots | Pool | MinIO:
+    name, colon, chunks = text.partition(":")
+    if name == "pool" and chunks.isdecimal() and int(chunks):
+        return Pool(int(chunks))
+    known: dict[str, Stripes | Slots | MinIO] = {"stripes": Stripes(), "slots": Slots(), "minio": MinIO()}
+    if name not in known or colon:
+        raise UsageError(f"--protocol {text}: give stripes, slots, minio, or pool:8 for pools of 8 chunks")
+    return known[name]
+
+
+def _whole(name: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not int(text):
+            raise UsageError(f"--{name} {text}: give a whole number, 1 or more")
+        return int(text)
+
+    return parse
+
+
+# -- what is answered --------------------------------------------------------------------------------------------------
+
+
+def _facts(row: _Row, price: Price) -> dict[str, Any]:
+    found = row.answer
+    return {
+        **row.named,
+        "order": found.order.to_json(),
+        "memory_bytes": found.memory_bytes,
+        "kept_bytes": found.kept_bytes,
+        "epochs": [
+            asdict(counts) | asdict(pace) | {"waits": pace.waits, "sets_the_pace": pace.sets_the_pace}
+            for counts, pace in zip(found.counts, found.paces, strict=True)
+        ],
+        "later_epoch_s": found.later.seconds,
+        "price": found.cost(price, row.case.nodes) if price.known else None,
+    }
+
+
+def _show(data: Data, rows: list[_Row], price: Price) -> None:
+    from rich.console import Console
+
+    first = rows[0]
+    varying = [name for name in first.named if len({row.named[name] for row in rows}) > 1]
+    fixed = [f"{name} {value}" for name, value in first.named.items() if name not in varying and value != "chosen"]
+    echo(f"{counted(data.samples, 'sample')}, {size(data.stored_bytes)}; {', '.join(fixed)}")
+    if first.case.machine.train_per_s < math.inf:
+        echo(f"Training alone takes {duration(first.answer.later.training)} an epoch")
+    Console(highlight=False, width=_WIDTH).print(_table(rows, varying, price))
+    for sentence in _sentences(rows, varying):
+        echo(sentence)
+
+
+def _table(rows: list[_Row], varying: list[str], price: Price) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    waits = rows[0].case.machine.train_per_s < math.inf
+    several = any(row.case.nodes > 1 for row in rows)
+    names = [*varying, "epoch 1", "later", *(["waits"] if waits else []), "kept", "read", "reads", "exact"]
+    names += [*(["between nodes"] if several else []), *(["price"] if price.known else []), "sets the pace"]
+    for name in names:
+        table.add_column(name, justify="left" if name == "sets the pace" else "right")
+    for row in rows:
+        found, counts = row.answer, row.answer.counts[-1]
+        cells = [row.named[name] for name in varying]
+        cells += [duration(found.paces[0].seconds), duration(found.later.seconds)]
+        cells += [f"{found.later.waits:.0%}"] if waits else []
+        cells += [size(found.kept_bytes), size(counts.read_bytes), f"{counts.reads:,}", f"{counts.exact:,}"]
+        cells += [size(counts.sent_bytes)] if several else []
+        cells += [f"{found.cost(price, row.case.nodes):,.2f}"] if price.known else []
+        table.add_row(*cells, found.later.sets_the_pace)
+    return table
+
+
+def _sentences(rows: list[_Row], varying: list[str]) -> list[str]:
+    """What the table says, and what it rests on."""
+    first, said = rows[0], []
+    good = [row for row in rows if row.answer.later.seconds <= _NEAR * row.answer.later.training]
+    if 0 < len(good) < len(rows):
+        which = ", ".join(f"{name} {good[0].named[name]}" for name in varying)
+        over = max(0.0, good[0].answer.later.seconds / good[0].answer.later.training - 1)
+        said.append(f"With {which} later epochs come within {over:.0%} of training alone")
+    if first.named["storage"] == _ASSUMED:
+        said.append("The storage was not measured (`brand profile`): --storage says which it is")
+    return said
+
+
+def _draw(rows: list[_Row], figure: Any) -> None:
+    varying = [name for name in rows[0].named if len({row.named[name] for row in rows}) > 1]
+    names = ["\n".join(row.named[name] for name in varying) or "later epochs" for row in rows]
+    axes, at = figure.subplots(), range(len(rows))
+    for part in ("training", "storage", "network", "decoding"):
+        minutes = [getattr(row.answer.later, part) / 60 for row in rows]
+        if any(minutes):
+            axes.plot(at, minutes, marker="o", label=f"{part} alone")
+    axes.bar(at, [row.answer.later.seconds / 60 for row in rows], color="lightgray", label="later epochs")
+    axes.plot(at, [row.answer.paces[0].seconds / 60 for row in rows], "k_", markersize=18, label="first epoch")
+    axes.set_xticks(at, names)
+    axes.set(xlabel=", ".join(varying), ylabel="minutes an epoch", ylim=(0, None))
+    axes.legend()

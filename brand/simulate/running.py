@@ -1,0 +1,279 @@
+"""What does each node of a run read, keep and send, epoch by epoch? The server's own decisions say it, without a byte.
+
+Each node is a `Turn`, as in a server. Its ranks begin the epoch, the plan is made, the kept samples are chosen; no read
+may start (`depth` 0). What the epoch then has in its queue of reads is what a server would read. So the counts are
+those of `ds.stats()` after a run without failures. Two things depend on time, and are left out:
+
+- At the end of an epoch a server reads ahead for the next one. A read whose samples all still lie in memory is left
+  out there, so with stripes of one or two samples a run may read a little less.
+- A draw that waits long for another node asks for its samples again (`hurried`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.formats.constants import ROW
+from brand.node.decide.epoch import Epoch
+from brand.node.decide.lives import Key
+from brand.node.decide.members import Members
+from brand.node.decide.stimuli import (
+    ClientBegins,
+    ClientRegisters,
+    KeptChosen,
+    NodeSays,
+    PlanMade,
+    StreamOpens,
+)
+from brand.node.decide.tasks import Choice, Instruction, MakePlan, Number
+from brand.node.decide.turn import Turn
+from brand.node.memory.page_memory import NoMemory
+from brand.node.memory.pool import Pool
+from brand.node.memory.residents import Residents
+from brand.node.setup.measure import lay_out
+from brand.node.setup.memory import Memory
+from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
+from brand.node.wire.peer_messages import Told
+from brand.protocol.order import Order
+from brand.protocol.owners import drawer_of
+from brand.protocol.plan import Plan, read_of_sample
+from brand.protocol.random import blocks
+
+_NAME = "simulated"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run to simulate."""
+
+    sizes: NDArray[np.uint32]
+    """Stored size of each place's sample in bytes, shape (samples,)."""
+    order: Order
+    memory: Memory
+    """Memory of each node, as `memory=` of a data set."""
+    remote_memory: Memory = None
+    """How much of it other nodes may fill."""
+    nodes: int = 1
+    ranks: int = 1
+    """On all nodes together, equally many on each."""
+    batch: int = 256
+    """Samples of a batch of each rank."""
+
+    @property
+    def iterations(self) -> int:
+        """Batches of an epoch."""
+        return -(-len(self.sizes) // (self.batch * self.ranks))
+
+    def ranks_of(self, node: int) -> tuple[int, ...]:
+        """The ranks of a node."""
+        return tuple(np.flatnonzero(drawer_of(np.arange(self.ranks), self.nodes, self.ranks) == node).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one node does for one epoch. Arrays by read are in the order in which the reads start."""
+
+    read_bytes: NDArray[np.int64]
+    """Size of each read, shape (reads,)."""
+    read_pages: NDArray[np.int64]
+    """Pages that each read takes, shape (reads,)."""
+    due: NDArray[np.int64]
+    """The iteration that first needs each read, shape (reads,)."""
+    freed_pages: NDArray[np.int64]
+    """Pages of samples of this epoch that the draws of each iteration free, shape (iterations,)."""
+    received_bytes: NDArray[np.int64]
+    """Bytes that other nodes send for each iteration, shape (iterations,)."""
+    exact_bytes: NDArray[np.int64]
+    """Bytes that clients read exactly for each iteration, shape (iterations,)."""
+    exact_reads: NDArray[np.int64]
+    """Samples that clients read one by one for each iteration, shape (iterations,)."""
+    room_pages: int
+    """Pages for the samples that the node reads, kept samples included."""
+    memory_bytes: int
+    """Memory of the node."""
+    kept_bytes: int
+    """Memory of the samples that the node has kept before the epoch."""
+    read_samples: int
+    held_samples: int
+    """Samples that the reads bring into memory."""
+    sent: int
+    """Samples that the node sends to others."""
+    sent_bytes: int
+    received: int
+    """Samples that other nodes send."""
+    requests: int
+    """Samples for which the node asks their owners, as the plan of `slots` foresees."""
+
+    @property
+    def reads(self) -> int:
+        """Large reads."""
+        return len(self.read_bytes)
+
+    @property
+    def exact(self) -> int:
+        """Samples that clients read one by one."""
+        return int(self.exact_reads.sum())
+
+
+def work_of(run: Run, epochs: Iterable[int]) -> Iterator[list[Work]]:
+    """The work of each node, for epochs that follow each other. Raises `UsageError` where the memory is too small."""
+    nodes = [_Node(run, NodeNumber(node)) for node in range(run.nodes)]
+    for epoch in epochs:
+        for node in nodes:
+            node.begin(epoch, nodes)
+        yield _work(run, nodes, epoch)
+
+
+def _work(run: Run, nodes: list[_Node], epoch: int) -> list[Work]:
+    """The work of each node for an epoch that has begun. Nothing of a plan is left when the next one is made."""
+    plan = run.order.plan(epoch)
+    read_of = read_of_sample(plan)
+    return [node.work(plan, read_of, epoch) for node in nodes]
+
+
+class _Node:
+    """The decisions of one node."""
+
+    def __init__(self, run: Run, node: NodeNumber) -> None:
+        members = Members(node, run.nodes)
+        layout = lay_out(run.sizes, run.memory, run.remote_memory, members)
+        self._run, self._members, self._page = run, members, layout.allocator.page
+        self._residents = Residents(Pool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of), run.nodes)
+        self._turn = Turn(_NoIndex(), self._residents, run.order.chunk_size, members, 0, layout.remote_pages)
+        self._largest_sent = self._turn.core.epochs.limits.largest_sent(node)
+        for other in members.others:
+            self._turn.handle(StreamOpens(other, asks=True), 0.0)
+        self._number = RunNumber(0)
+        for rank in run.ranks_of(node):
+            (said,) = self._turn.handle(ClientRegisters(ClientNumber(rank + 1), run.order, _NAME, turn=0), 0.0)
+            assert isinstance(said, Number)
+            self._number = said.run
+
+    def begin(self, epoch: int, nodes: list[_Node]) -> None:
+        """All ranks begin an epoch."""
+        run, here = self._run, self._members.node
+        for rank in run.ranks_of(here):
+            self._turn.handle(ClientBegins(ClientNumber(rank + 1), self._key(epoch), 0, rank, run.ranks), 0.0)
+        for node in nodes:
+            other = node._members.node
+            if other != here:
+                begin = Begin(0, run.ranks, run.ranks_of(other), node=other, largest=node._largest_sent)
+                asks = run.order.policy.foreseen is not None
+                told = Told(Drawing(_NAME, 0, run.order, epoch, begin, epoch + 1), asks)
+                self._turn.handle(NodeSays(other, told), 0.0)
+
+    def work(self, plan: Plan, read_of: NDArray[Any], epoch: int) -> Work:
+        """The plan of the epoch is made: what the node does for it. Afterwards its kept samples are in memory."""
+        kept_pages = self._residents.kept_pages
+        for _ in range(2):  # the plan is made; then the kept samples are chosen
+            self._execute(self._turn.step(0.0, {}), plan, read_of)
+        live = self._turn.core.epochs.get(self._key(epoch))
+        assert live is not None, "all ranks have begun the epoch, and its plan is made"
+        work = self._count(live.epoch, plan, read_of, kept_pages)
+        self._fill(live.epoch)
+        return work
+
+    def _key(self, epoch: int) -> Key:
+        return self._number, epoch
+
+    def _execute(self, instructions: list[Instruction], plan: Plan, read_of: NDArray[Any]) -> None:
+        """Do what the planner of a server does. There is nothing to read and no node to tell."""
+        for instruction in instructions:
+            match instruction:
+                case MakePlan(key):
+                    self._turn.handle(PlanMade(key, plan, read_of), 0.0)
+                case Choice():
+                    self._turn.handle(KeptChosen(instruction.kept(self._residents.pages_of)), 0.0)
+                case _:
+                    pass
+
+    def _fill(self, epoch: Epoch) -> None:
+        """The epoch is over: those samples are in memory that it has read and was to keep."""
+        residents, limits = self._residents, self._turn.core.epochs.limits
+        never_held = limits.need_no_read() & ~residents.kept()
+        for part in blocks(len(self._run.sizes)):
+            places = np.arange(part.start, part.stop)
+            wanted = residents.to_keep(places) & ~residents.present(places) & epoch.states.due(part)
+            new = places[wanted & ~never_held[part]]
+            if len(new):
+                heads, _ = residents.pool.take(new, np.empty(0, ROW))
+                residents.put(new, heads)
+                residents.let_go(new)
+
+    def _count(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any], kept_pages: int) -> Work:
+        run, here = self._run, self._members.node
+        samples, pages_of, limits = len(run.sizes), self._residents.pages_of, self._turn.core.epochs.limits
+        pages, held = np.zeros(len(plan.reads), np.int64), np.zeros(len(plan.reads), np.int64)
+        for part in blocks(samples):
+            places = np.arange(part.start, part.stop)
+            due = epoch.states.due(part) & (epoch.owner_of(places) == here)
+            np.add.at(pages, read_of[part][due], pages_of[part][due].astype(np.int64))
+            np.add.at(held, read_of[part][due], 1)
+        numbers = epoch.reads.rest()
+        reads = plan.reads[numbers]
+        first = reads["chunk"].astype(np.int64) * run.order.chunk_size + reads["first"]
+        ends = np.concatenate(([0], np.cumsum(run.sizes, dtype=np.int64)))
+        sent, sent_pages, received = 0, 0, 0
+        freed, came, read, exact = (np.zeros(run.iterations, np.int64) for _ in range(4))
+        too_large = {node: limits.too_large(node) for node in [*self._members.others, here]} if run.nodes > 1 else {}
+        never_held = limits.need_no_read() & ~self._residents.kept()
+        for part in blocks(samples):
+            positions = np.arange(part.start, part.stop)
+            places = plan.sample_of[part]
+            iteration = positions // (run.batch * run.ranks)
+            size, never = pages_of[places].astype(np.int64), never_held[places]
+            mine, drawer = epoch.owner_of(places) == here, drawer_of(positions, run.nodes, run.ranks)
+            leaves = mine & epoch.states.due(places) & ~self._residents.to_keep(places)
+            np.add.at(freed, iteration, np.where(leaves, size, 0))
+            for node in self._members.others:
+                goes = mine & (drawer == node) & ~never & ~too_large[node][places]
+                sent, sent_pages = sent + int(goes.sum()), sent_pages + int(size[goes].sum())
+            drawn = drawer == here
+            comes = drawn & ~mine & ~never
+            if comes.any():
+                comes &= ~too_large[here][places]
+                np.add.at(came, iteration, np.where(comes, size, 0))
+            alone = drawn & ~comes & (~mine | never)
+            np.add.at(read, iteration, np.where(alone, run.sizes[places], 0))
+            np.add.at(exact, iteration, alone)
+            received += int(comes.sum())
+        allocator = self._residents.pool.allocator
+        return Work(
+            read_bytes=ends[first + reads["count"]] - ends[first],
+            read_pages=pages[numbers],
+            due=np.minimum(reads["deadline"] // (run.batch * run.ranks), run.iterations - 1),
+            freed_pages=freed,
+            received_bytes=came * self._page,
+            exact_bytes=read,
+            exact_reads=exact,
+            room_pages=allocator.count - 1 - self._turn.core.remote_pages,
+            memory_bytes=allocator.bytes,
+            kept_bytes=kept_pages * self._page,
+            read_samples=int(reads["count"].sum()),
+            held_samples=int(held[numbers].sum()),
+            sent=sent,
+            sent_bytes=sent_pages * self._page,
+            received=received,
+            requests=self._requests(epoch),
+        )
+
+    def _requests(self, epoch: Epoch) -> int:
+        if epoch.requests is None:
+            return 0
+        return int((drawer_of(epoch.requests.positions, self._run.nodes, self._run.ranks) == self._members.node).sum())
+
+
+class _NoIndex:
+    """No read starts, so no row of the index is asked for."""
+
+    def rows(self, first: int, end: int) -> NDArray[np.void]:
+        raise AssertionError(f"rows {first} to {end}")
+
+    def rows_at(self, places: NDArray[np.int64]) -> NDArray[np.void]:
+        raise AssertionError(f"rows {places}")

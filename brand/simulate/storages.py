@@ -1,0 +1,128 @@
+"""How long does a storage take to read so many bytes in so many operations?
+
+Built-in storages have two numbers: bytes and operations a second, for all nodes together. A measured profile (`brand
+profile`) has a curve over the size of a read. Small reads of a few built-in storages cost as much as large ones, which
+is what makes plain random reading slow.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.formats.publish import storage_errors
+from brand.storage.profile import DEFAULT_STRIPE_BYTES, Profile, bandwidth, load_profile, stripe_bytes
+
+
+class Storage(Protocol):
+    """A storage that all nodes share."""
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        ...
+
+    @property
+    def stripe_bytes(self) -> int:
+        """The size of a read that Brand chooses for it."""
+        ...
+
+    def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds for `size` bytes in so many operations, many in flight, same shape."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A storage with two limits. Brand knows nothing of it, so it reads stripes of the default length."""
+
+    name: str
+    bytes_per_s: float
+    operations_per_s: float = math.inf
+
+    @property
+    def stripe_bytes(self) -> int:
+        """The default."""
+        return DEFAULT_STRIPE_BYTES
+
+    def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The longer of the times for the bytes and for the operations."""
+        return np.maximum(size / self.bytes_per_s, operations / self.operations_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A storage that `brand profile` has measured."""
+
+    name: str
+    profile: Profile
+
+    @property
+    def stripe_bytes(self) -> int:
+        """The smallest read that reaches 90 % of the sequential bandwidth."""
+        return stripe_bytes(self.profile)
+
+    def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The time for reads of the mean size."""
+        return size / bandwidth(self.profile, size / np.maximum(operations, 1.0))
+
+
+BUILT_IN: Final[dict[str, Storage]] = {
+    each.name: each
+    for each in (
+        Limits("nvme", 2.2e9, 60_000),
+        Limits("nas", 120e6, 400),
+        Limits("hdd", 160e6, 150),
+        Limits("s3", 1.2e9, 5_500),
+    )
+}
+"""Bytes and operations a second: a good local SSD, a NAS behind 1 Gbit/s, a disk, one prefix of an object store."""
+DEFAULT: Final = "nas"
+
+
+def storage_named(text: str) -> Storage:
+    """A storage as the user gives it: a built-in name, MB/s, `MB/s:operations/s`, or the file of a profile.
+
+    Raises `UsageError`.
+    """
+    if text in BUILT_IN:
+        return BUILT_IN[text]
+    numbers = text.split(":")
+    if all(_positive(number) for number in numbers) and len(numbers) <= 2:
+        speed = float(numbers[0])
+        return Limits(text, speed * 1e6, float(numbers[1]) if numbers[1:] else math.inf)
+    if Path(text).is_file():
+        return Measured(Path(text).stem, _profile_in(Path(text)))
+    raise UsageError(
+        f"--storage {text}: give {', '.join(BUILT_IN)}, MB/s as in 500, MB/s and operations/s as in 500:2000, or a "
+        "file that `brand profile` has stored"
+    )
+
+
+def storage_below(path: Path) -> Storage | None:
+    """The storage that a data set lies on, where `brand profile` has measured it; else None."""
+    profile = load_profile(path)
+    return None if profile is None else Measured("as measured", profile)
+
+
+def _profile_in(file: Path) -> Profile:
+    with storage_errors(file, "cannot read"):
+        text = file.read_bytes()
+    try:
+        return Profile.from_json(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--storage {file}: {error}") from None
+
+
+def _positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False

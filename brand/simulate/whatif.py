@@ -1,0 +1,195 @@
+"""What will a run cost with another memory, storage, protocol or number of nodes? One answer for each case.
+
+A case becomes the order that Brand would choose for it, the order becomes the work of each node (`running`), and a
+clock turns the work into time (`pace`). A data set of more than `MOST` samples whose sizes are not known is answered by
+a part of it: as many nodes, ranks and samples a chunk, with the same share of memory and of the chunks of a pool. Its
+figures are multiplied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.setup.choose import Facts, Nodes, Pool, ProtocolChoice, choose_order, facts_of
+from brand.node.setup.measure import stored_sizes
+from brand.node.setup.memory import Memory, memory_bytes
+from brand.protocol.order import Order
+from brand.simulate.pace import Machine, Pace, pace
+from brand.simulate.running import Run, Work, work_of
+from brand.storage.dataset import StoredDataSet
+
+MOST: Final = 1 << 25
+"""The most samples that are planned one by one where all count as the mean size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A data set: one that is there, or one that may come."""
+
+    facts: Facts
+    sizes: NDArray[np.uint32]
+    """Stored sizes by place, shape (samples,)."""
+    samples: int
+    """Samples of the data set. Where it has more than `sizes`, these stand for equal parts of it."""
+
+    @property
+    def parts(self) -> float:
+        """How many parts the data set has."""
+        return self.samples / len(self.sizes)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Stored bytes of the data set."""
+        return round(self.parts * int(self.sizes.sum(dtype=np.int64)))
+
+
+def data_of(stored: StoredDataSet) -> Data:
+    """A data set that is there. Raises `FormatError`, and `UsageError` where it is the share of one node."""
+    if stored.share is not None:
+        whole = "simulate the whole data set with as many nodes, or describe it by --samples and --mean-bytes"
+        raise UsageError(f"{stored.path} is the share of node {stored.share.node} of {stored.share.nodes}: {whole}")
+    return Data(facts_of(stored), stored_sizes(stored), len(stored))
+
+
+def imagine(samples: int, mean_bytes: float, sigma: float, chunk_size: int) -> Data:
+    """A data set that is not there: sizes around a mean, with the standard deviation `sigma` (both in bytes).
+
+    Sizes are normal and at least 1. With `sigma` 0 all are equal, and a large data set is one of several equal parts.
+    """
+    parts = -(-samples // MOST) if not sigma else 1
+    here = -(-samples // parts)
+    sizes = np.full(here, round(mean_bytes), np.uint32)
+    if sigma:
+        rng = np.random.default_rng(0)
+        for first in range(0, here, 1 << 20):
+            part = sizes[first : first + (1 << 20)]
+            part[:] = np.clip(rng.normal(mean_bytes, sigma, len(part)), 1, np.iinfo(np.uint32).max)
+    mean = float(sizes.mean(dtype=np.float64))
+    return Data(Facts("0" * 32, here, min(chunk_size, here), mean, 0), sizes, samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One set of choices."""
+
+    machine: Machine
+    memory: Memory = None
+    """Memory of each node."""
+    remote_memory: Memory = None
+    protocol: ProtocolChoice = "stripes"
+    nodes: int = 1
+    ranks: int = 1
+    """Of each node."""
+    batch: int = 256
+    epochs: int = 3
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What all nodes together do for one epoch."""
+
+    reads: int
+    read_bytes: int
+    read_samples: int
+    held_samples: int
+    exact: int
+    """Samples that clients read one by one."""
+    sent: int
+    """Samples that nodes send each other."""
+    sent_bytes: int
+    requests: int
+
+    def times(self, parts: float) -> Counts:
+        """The counts of so many equal parts."""
+        return Counts(*(round(parts * getattr(self, name)) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a case costs, epoch by epoch."""
+
+    order: Order
+    memory_bytes: int
+    """Memory of each node."""
+    kept_bytes: int
+    """What all nodes together keep after the first epoch."""
+    counts: list[Counts]
+    paces: list[Pace]
+
+    @property
+    def later(self) -> Pace:
+        """The mean of all epochs but the first."""
+        rest = self.paces[1:]
+        names = ("seconds", "storage", "network", "decoding", "training")
+        return Pace(**{name: sum(getattr(each, name) for each in rest) / len(rest) for name in names})
+
+    def cost(self, price: Price, nodes: int) -> float:
+        """The price of a later epoch."""
+        counts, hours = self.counts[-1], self.later.seconds / 3600
+        operations = (counts.reads + counts.exact) / 1000
+        return operations * price.thousand_reads + counts.read_bytes / 1e9 * price.gigabyte + hours * nodes * price.hour
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What things cost, in one currency."""
+
+    thousand_reads: float = 0.0
+    gigabyte: float = 0.0
+    """1e9 bytes read."""
+    hour: float = 0.0
+    """Of one node."""
+
+    @property
+    def known(self) -> bool:
+        """Whether anything costs something."""
+        return any((self.thousand_reads, self.gigabyte, self.hour))
+
+
+def answer(data: Data, case: Case) -> Answer:
+    """What a case costs for a data set. Raises `UsageError`."""
+    if case.epochs < 2:
+        raise UsageError("at least two epochs are simulated: the first one and a later one differ")
+    ranks = case.nodes * case.ranks
+    facts = replace(data.facts, read_bytes=case.machine.storage.stripe_bytes)
+    memory = _of_part(case.memory, data)
+    protocol = case.protocol
+    if isinstance(protocol, Pool):
+        protocol = Pool(max(1, round(protocol.chunks / data.parts)))
+    order = choose_order(facts, case.seed, protocol, None, memory, Nodes(case.nodes, ranks, case.remote_memory))
+    run = Run(data.sizes, order, memory, case.remote_memory, case.nodes, ranks, case.batch)
+    works = list(work_of(run, range(case.epochs)))
+    paces = [_times(each, data.parts) for each in pace(run, works, case.machine)]
+    return Answer(
+        order,
+        round(data.parts * works[0][0].memory_bytes),
+        round(data.parts * sum(work.kept_bytes for work in works[-1])),
+        [_sum(epoch).times(data.parts) for epoch in works],
+        paces,
+    )
+
+
+def _of_part(memory: Memory, data: Data) -> Memory:
+    """The memory for one part of the data. A share of the data is the same share of a part."""
+    if data.parts == 1 or isinstance(memory, float):
+        return memory
+    return max(1, round(memory_bytes(memory, data.stored_bytes) / data.parts))
+
+
+def _sum(works: list[Work]) -> Counts:
+    def total(name: str) -> Any:
+        return sum(getattr(work, name) for work in works)
+
+    read_bytes = sum(int(work.read_bytes.sum()) for work in works)
+    names = ("read_samples", "held_samples", "exact", "sent", "sent_bytes", "requests")
+    return Counts(total("reads"), read_bytes, *(total(name) for name in names))
+
+
+def _times(one: Pace, parts: float) -> Pace:
+    return Pace(*(parts * getattr(one, name) for name in one.__slots__))

@@ -1,0 +1,130 @@
+"""`brand simulate`: what it prints, its JSON, and what is wrong use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brand.simulate import whatif
+from tests.support import brand
+
+IMAGINED = "--samples", "20000", "--mean-bytes", "100kB"
+
+
+def test_a_data_set_is_simulated_with_its_sizes(photos_set: Path) -> None:
+    """The first epoch reads all of it."""
+    found = brand("simulate", photos_set, "--memory", "0.5", "--storage", "nas", "--json").json
+    (row,) = found["rows"]
+    first = row["epochs"][0]
+    assert first["read_bytes"] == found["stored_bytes"]
+    assert first["seconds"] >= found["stored_bytes"] / 120e6
+
+
+def test_each_value_makes_a_row() -> None:
+    """All combinations, in the order in which they are given."""
+    rows = brand("simulate", *IMAGINED, "--memory", "0.1,1GB", "--nodes", "1,2", "--json").json["rows"]
+    assert [(row["memory"], row["nodes"]) for row in rows] == [("0.1", "1"), ("0.1", "2"), ("1GB", "1"), ("1GB", "2")]
+
+
+def test_the_table_names_what_sets_the_pace() -> None:
+    """And which row is enough."""
+    out = brand("simulate", *IMAGINED, "--storage", "nas,nvme", "--train", "3000").out
+    assert "Training alone takes 6.7 s an epoch" in out
+    assert [line.split()[-1] for line in out.splitlines() if line.lstrip().startswith("n")] == ["storage", "training"]
+    assert "With storage nvme later epochs come within 0% of training alone" in out
+
+
+def test_a_storage_that_was_not_measured_is_said() -> None:
+    """It is a network drive then."""
+    assert "The storage was not measured" in brand("simulate", *IMAGINED).out
+    assert "The storage was not measured" not in brand("simulate", *IMAGINED, "--storage", "nas").out
+
+
+def test_prices_count_reads_bytes_and_hours() -> None:
+    """Of a later epoch, over all nodes."""
+    prices = "--price-reads", "2", "--price-gb", "3", "--price-hour", "3600"
+    (row,) = brand("simulate", *IMAGINED, "--nodes", "2", *prices, "--json").json["rows"]
+    last = row["epochs"][-1]
+    reads = (last["reads"] + last["exact"]) / 1000
+    assert row["price"] == pytest.approx(2 * reads + 3 * last["read_bytes"] / 1e9 + 2 * row["later_epoch_s"])
+
+
+def test_many_equal_samples_are_answered_by_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures are those of the whole."""
+    asked = "--samples", "200001", "--mean-bytes", "10kB", "--epochs", "2", "--json"
+    (whole,) = brand("simulate", *asked).json["rows"]
+    monkeypatch.setattr(whatif, "MOST", 1 << 16)
+    (parts,) = brand("simulate", *asked).json["rows"]
+    assert parts["order"]["samples"] == 50001
+    for epoch in range(2):
+        assert parts["epochs"][epoch]["reads"] == pytest.approx(whole["epochs"][epoch]["reads"], rel=0.01)
+        assert parts["epochs"][epoch]["seconds"] == pytest.approx(whole["epochs"][epoch]["seconds"], rel=0.01)
+
+
+def test_the_baselines_are_simulated_beside_the_default() -> None:
+    """Each reads what memory does not keep: pools by whole chunks, `minio` by single samples."""
+    asked = "--memory", "0.5", "--protocol", "stripes,pool:8,minio", "--epochs", "2", "--json"
+    stripes, pool, minio = (row["epochs"][1] for row in brand("simulate", *IMAGINED, *asked).json["rows"])
+    assert minio["reads"] == minio["read_samples"]
+    assert pool["reads"] < stripes["reads"] < minio["reads"]
+    for row in (stripes, pool, minio):
+        assert row["exact"] == 0
+        assert 0.45 * 20000 <= row["read_samples"] <= 0.75 * 20000
+
+
+@pytest.mark.slow
+def test_a_part_has_its_part_of_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four parts have a quarter of its chunks each."""
+    asked = "--samples", "200001", "--mean-bytes", "10kB", "--protocol", "pool:8", "--epochs", "2", "--json"
+    assert brand("simulate", *asked).json["rows"][0]["order"]["pool"] == 8
+    monkeypatch.setattr(whatif, "MOST", 1 << 16)
+    assert brand("simulate", *asked).json["rows"][0]["order"]["pool"] == 2
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    """With matplotlib."""
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "rows.svg"
+    assert brand("simulate", *IMAGINED, "--memory", "0.1,0.5", "--plot", plot).code == 0
+    assert "<svg" in plot.read_text()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cure"),
+    [
+        ((), "--samples 1000000 --mean-bytes 110kB"),
+        (("--samples", "10"), "--mean-bytes"),
+        ((*IMAGINED, "--memory", "0"), "share of the data"),
+        ((*IMAGINED, "--memory", "2XB"), "--memory"),
+        ((*IMAGINED, "--mean-bytes", "much"), "--mean-bytes"),
+        ((*IMAGINED, "--storage", "tape"), "nvme, nas, hdd, s3"),
+        ((*IMAGINED, "--storage", "-1"), "MB/s"),
+        ((*IMAGINED, "--protocol", "fifo"), "stripes, slots, minio, or pool:8"),
+        ((*IMAGINED, "--protocol", "pool:0"), "pool:8 for pools of 8 chunks"),
+        ((*IMAGINED, "--protocol", "pool"), "pool:8 for pools of 8 chunks"),
+        ((*IMAGINED, "--protocol", "minio:8"), "pool:8 for pools of 8 chunks"),
+        ((*IMAGINED, "--protocol", "pool:1000000"), "a pool has 1 to"),
+        ((*IMAGINED, "--stripe", "0"), "1 or more"),
+        ((*IMAGINED, "--stripe", "4", "--protocol", "slots"), "belongs to protocol stripes"),
+        ((*IMAGINED, "--stripe", "4", "--protocol", "pool:8"), "belongs to protocol stripes"),
+        ((*IMAGINED, "--nodes", "two"), "1 or more"),
+        ((*IMAGINED, "--nodes", ",".join(["1"] * 101)), "fewer values"),
+        ((*IMAGINED, "--plot", "rows.txt"), ".png, .svg, .pdf"),
+        (("photos.brand", *IMAGINED), "leave out DST"),
+    ],
+)
+def test_wrong_use_says_what_to_give(wrong: tuple[str, ...], cure: str) -> None:
+    """With exit code 2."""
+    found = brand("simulate", *wrong)
+    assert found.code == 2
+    assert cure in found.err
+
+
+def test_the_share_of_a_node_is_refused(photos_set: Path, tmp_path: Path) -> None:
+    """Its sizes say nothing of what the other nodes read."""
+    shares = tmp_path / "0", tmp_path / "1"
+    assert brand("partition", photos_set, *shares, "--nodes", "2").code == 0
+    found = brand("simulate", shares[0])
+    assert found.code == 2
+    assert "is the share of node 0 of 2: simulate the whole data set" in found.err

@@ -1,0 +1,106 @@
+"""How long simulated epochs take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brand.protocol.order import Order
+from brand.protocol.stripe_policy import StripePolicy
+from brand.simulate.pace import Machine, pace
+from brand.simulate.running import Run, work_of
+from brand.simulate.storages import Limits
+from tests.rounds import examples
+
+SIZES = np.random.default_rng(0).integers(500, 3000, 1000).astype(np.uint32)
+ORDER = Order("0" * 32, 1000, 16, 0, StripePolicy(4, stripe=4))
+
+
+def seconds(machine: Machine, memory: float = 0.5, nodes: int = 1, batch: int = 16, epochs: int = 2) -> list[float]:
+    run = Run(SIZES, ORDER, memory, None, nodes, nodes, batch)
+    return [each.seconds for each in pace(run, list(work_of(run, range(epochs))), machine)]
+
+
+def test_a_storage_that_is_slower_than_all_else_sets_the_pace() -> None:
+    """An epoch takes as long as its bytes."""
+    (found, _) = seconds(Machine(Limits("slow", 1e6), train_per_s=1e9), memory=1.0)
+    assert found == pytest.approx(SIZES.sum() / 1e6, rel=1e-3)
+
+
+def test_a_storage_of_few_operations_takes_as_long_as_the_reads() -> None:
+    """The same with operations."""
+    (found, _) = seconds(Machine(Limits("few", math.inf, 100)), memory=1.0)
+    assert found == pytest.approx(np.ceil(1000 / 4) / 100, rel=0.01)
+
+
+def test_training_that_is_slower_than_all_else_sets_the_pace() -> None:
+    """It waits for the first batch only."""
+    run = Run(SIZES, ORDER, 0.5, batch=16)
+    (first, later) = pace(run, list(work_of(run, range(2))), Machine(Limits("fast", 1e12), train_per_s=100))
+    assert first.seconds == pytest.approx(1000 / 100, rel=1e-3)
+    assert later.waits == pytest.approx(0, abs=1e-3)
+    assert later.sets_the_pace == "training"
+
+
+def test_what_lies_in_memory_takes_no_time() -> None:
+    """Later epochs of data that fit."""
+    assert seconds(Machine(Limits("slow", 1e6)), memory=1.0)[1] == 0
+
+
+def test_each_exact_read_is_an_operation() -> None:
+    """A storage of 100 operations a second takes a second for 100 exact reads, however small they are."""
+    run = Run(SIZES, ORDER, 1.0, batch=16)
+    ((work,),) = work_of(run, range(1))
+    exact = np.zeros(run.iterations, np.int64)
+    exact[-1] = 100
+    machine = Machine(Limits("few", math.inf, 100))
+    (before,), (after,) = (pace(run, [[each]], machine) for each in (work, replace(work, exact_reads=exact)))
+    assert after.seconds - before.seconds == pytest.approx(1)
+
+
+def test_nodes_share_the_storage() -> None:
+    """Three nodes read a data set from a slow storage no faster than one, where nothing is kept."""
+    machine = Machine(Limits("slow", 1e6))
+    assert seconds(machine, nodes=3)[0] == pytest.approx(seconds(machine)[0], rel=0.01)
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    """Machines on which any part may set the pace."""
+    rate = st.floats(1e4, 1e8)
+    return Machine(
+        Limits("any", draw(rate), draw(st.floats(10, 1e5))),
+        draw(rate),
+        draw(st.floats(10, 1e5)),
+        draw(st.floats(0, 0.1)),
+        draw(st.integers(1, 16)),
+    )
+
+
+@examples(60)
+@given(machines(), st.floats(1, 10), st.sampled_from(["bytes", "operations", "network", "train", "decode", "threads"]))
+def test_a_better_machine_never_costs_time(machine: Machine, times: float, part: str) -> None:
+    """Whatever of it is better, over two nodes and two epochs."""
+    storage = machine.storage
+    assert isinstance(storage, Limits)
+    better = {
+        "bytes": replace(machine, storage=replace(storage, bytes_per_s=times * storage.bytes_per_s)),
+        "operations": replace(machine, storage=replace(storage, operations_per_s=times * storage.operations_per_s)),
+        "network": replace(machine, network_bytes_per_s=times * machine.network_bytes_per_s),
+        "train": replace(machine, train_per_s=times * machine.train_per_s),
+        "decode": replace(machine, decode_s=machine.decode_s / times),
+        "threads": replace(machine, threads=machine.threads + round(times)),
+    }[part]
+    assert sum(seconds(better, nodes=2)) <= sum(seconds(machine, nodes=2)) * (1 + 1e-9)
+
+
+@examples(30)
+@given(machines(), st.floats(0.3, 0.9), st.floats(0.01, 0.5))
+def test_more_memory_never_costs_time(machine: Machine, memory: float, more: float) -> None:
+    """In the same order."""
+    assert sum(seconds(machine, min(1.0, memory + more))) <= sum(seconds(machine, memory)) * (1 + 1e-9)

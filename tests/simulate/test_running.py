@@ -1,0 +1,196 @@
+"""The simulated work of nodes is what node servers do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from brand.formats.constants import ROW
+from brand.node.decide.counters import Counters
+from brand.node.decide.members import ALONE
+from brand.node.decide.stimuli import (
+    ClientBegins,
+    ClientDraws,
+    ClientRegisters,
+    ClientReleases,
+    KeptChosen,
+    PlanMade,
+    ReadEnded,
+    Stimulus,
+)
+from brand.node.decide.tasks import Answer, Choice, Instruction, MakePlan, Number, Read
+from brand.node.decide.turn import Turn
+from brand.node.memory.page_memory import NoMemory
+from brand.node.memory.pool import Pool
+from brand.node.memory.residents import Residents
+from brand.node.setup.measure import lay_out, stored_sizes
+from brand.node.wire.numbers import ClientNumber
+from brand.protocol.minio import MinioPolicy
+from brand.protocol.order import MAX_EPOCH, Order
+from brand.protocol.plan import read_of_sample
+from brand.protocol.policy import Policy
+from brand.protocol.pool_policy import PoolPolicy
+from brand.protocol.slot_policy import SlotPolicy
+from brand.protocol.stripe_policy import StripePolicy
+from brand.simulate.running import Run, Work, work_of
+from brand.storage.dataset import StoredDataSet
+from brand.testing.cluster import running_cluster
+from brand.testing.node import running_server
+from tests.orders import STRIPES, order_of, slots_across
+from tests.rounds import examples
+from tests.several_nodes.support import Rank, all_open, draw_in_step, node_of
+from tests.support import wait_until
+
+CLIENT = ClientNumber(1)
+
+
+class _Index:
+    """Rows of samples of these sizes."""
+
+    def __init__(self, sizes: NDArray[np.uint32]) -> None:
+        self._rows = np.zeros(len(sizes), ROW)
+        self._rows["size"] = sizes
+
+    def rows(self, first: int, end: int) -> NDArray[np.void]:
+        return self._rows[first:end]
+
+    def rows_at(self, places: NDArray[np.int64]) -> NDArray[np.void]:
+        return self._rows[places]
+
+
+class _Server:
+    """One node that plays a run: plans, choices and reads are done at once, one batch is drawn after the other."""
+
+    def __init__(self, run: Run) -> None:
+        layout = lay_out(run.sizes, run.memory, None, ALONE)
+        residents = Residents(Pool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
+        self.run = run
+        self.turn = Turn(_Index(run.sizes), residents, run.order.chunk_size, ALONE, 4)
+        self.now_s = 0.0
+        self.answers: list[Answer] = []
+        (said,) = self.turn.handle(ClientRegisters(CLIENT, run.order, "played"), 0.0)
+        assert isinstance(said, Number)
+        self.number = said.run
+        self.plans: list[MakePlan] = []
+        """Plans to make when their epoch begins, and not before."""
+
+    def play(self, epochs: Iterable[int]) -> Counters:
+        for epoch in epochs:
+            self._tell(ClientBegins(CLIENT, (self.number, epoch), 0, 0, 1))
+            self._step()
+            for wanted in self.plans:
+                plan = wanted.order.plan(epoch)
+                self._tell(PlanMade(wanted.key, plan, read_of_sample(plan)))
+            self.plans.clear()
+            for first in range(0, len(self.run.sizes), self.run.batch):
+                positions = np.arange(first, min(first + self.run.batch, len(self.run.sizes)))
+                self._tell(ClientDraws(CLIENT, (self.number, epoch), positions))
+                while not self.answers:
+                    self._step()
+                self._tell(ClientReleases(CLIENT, self.answers.pop().lease, checked=True))
+        return self.turn.core.counters
+
+    def _step(self) -> None:
+        self.now_s += 0.01
+        assert self.now_s < 1000, "a draw is never answered"
+        self._do(self.turn.step(self.now_s, {}))
+
+    def _tell(self, stimulus: Stimulus) -> None:
+        self._do(self.turn.handle(stimulus, self.now_s))
+
+    def _do(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case MakePlan():
+                    self.plans.append(instruction)
+                case Choice():
+                    self._tell(KeptChosen(instruction.kept(self.turn.core.residents.pages_of)))
+                case Read():
+                    self._tell(ReadEnded(instruction, failed=False))
+                case Answer():
+                    self.answers.append(instruction)
+                case _:
+                    pass
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    """Runs of one node over small data sets."""
+    samples, chunk_size = draw(st.integers(40, 400)), draw(st.integers(4, 32))
+    sizes = np.random.default_rng(draw(st.integers(0, 99))).integers(50, 3000, samples).astype(np.uint32)
+    chunks = -(-samples // chunk_size)
+    group = draw(st.integers(1, min(4, chunks)))
+    policy: Policy = StripePolicy(group, stripe=draw(st.integers(1, min(chunk_size, 8))))
+    other = draw(st.sampled_from(["stripes", "slots", "pool"]))
+    if other == "slots":
+        policy = SlotPolicy(group, draw(st.sampled_from(["fill_rate", "random"])))
+    elif other == "pool":
+        policy = PoolPolicy(group, group)
+    order = Order("0" * 32, samples, chunk_size, draw(st.integers(0, 9)), policy)
+    return Run(sizes, order, draw(st.sampled_from([0.5, 0.7, 0.9, 1.0])), batch=draw(st.integers(4, 32)))
+
+
+@examples(60)
+@given(runs())
+def test_one_node_reads_what_it_is_said_to_read(run: Run) -> None:
+    """Over three epochs, where no later epoch is planned before the end of one."""
+    works = [work for (work,) in work_of(run, range(3))]
+    played = _Server(run).play(range(3))
+    # Where memory is too small for the plan, the server answers draws as they stand, and clients read exactly.
+    assume(played.draws.exact <= _sum(works, "exact"))
+    assert (played.reads.reads, played.reads.read_bytes) == (_sum(works, "reads"), _bytes(works))
+    assert played.reads.read_samples == _sum(works, "read_samples")
+    assert played.reads.held_samples == _sum(works, "held_samples")
+    assert played.draws.exact == _sum(works, "exact")
+
+
+def _sum(works: list[Work], name: str) -> int:
+    return sum(getattr(work, name) for work in works)
+
+
+def _bytes(works: list[Work]) -> int:
+    return sum(int(work.read_bytes.sum()) for work in works)
+
+
+def _epochs(
+    path: Path, policy: Policy, epochs: range, *, memory: float, nodes: int = 1
+) -> tuple[Run, list[list[Work]]]:
+    run = Run(stored_sizes(StoredDataSet(path)), order_of(path, policy), memory, None, nodes, nodes, 16)
+    return run, list(work_of(run, epochs))
+
+
+@pytest.mark.parametrize("memory", [0.4, 1.0])
+@pytest.mark.parametrize("policy", [STRIPES, PoolPolicy(2, 8), MinioPolicy(2)], ids=["stripes", "pool", "minio"])
+def test_a_real_server_counts_the_same(texts: Path, memory: float, policy: Policy) -> None:
+    """In the last epoch that there is, so that the server reads nothing ahead for a next one."""
+    run, [[work]] = _epochs(texts, policy, range(MAX_EPOCH, MAX_EPOCH + 1), memory=memory)
+    with running_server(texts, memory=memory) as server, closing(node_of(texts, server.address)) as client:
+        draw_in_step([Rank(client, run.order, 0, 1)], [MAX_EPOCH])
+        facts = server.facts()
+    assert (facts["reads"], facts["read_bytes"]) == (work.reads, int(work.read_bytes.sum()))
+    assert (facts["read_samples"], facts["held_samples"]) == (work.read_samples, work.held_samples)
+    assert facts["exact"] == work.exact
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("policy", [STRIPES, slots_across(3, 3)], ids=["stripes", "slots"])
+def test_three_real_nodes_count_the_same(texts: Path, policy: Policy) -> None:
+    """What each of them reads, sends, gets and asks for in the last epoch that there is."""
+    run, [works] = _epochs(texts, policy, range(MAX_EPOCH, MAX_EPOCH + 1), memory=0.6, nodes=3)
+    with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.6) as cluster:
+        wait_until(lambda: all_open(cluster), "all nodes can be reached")
+        clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
+        draw_in_step([Rank(client, run.order, rank, 3) for rank, client in enumerate(clients)], [MAX_EPOCH])
+        facts = [cluster.facts(node) for node in range(3)]
+    for fact, work in zip(facts, works, strict=True):
+        assert (fact["reads"], fact["read_bytes"]) == (work.reads, int(work.read_bytes.sum()))
+        assert (fact["sent"], fact["sent_bytes"], fact["received"]) == (work.sent, work.sent_bytes, work.received)
+        assert (fact["exact"], fact["requests"]) == (work.exact, work.requests)
