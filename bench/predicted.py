@@ -98,7 +98,7 @@ def predicted(folder: Path, memory: float, order: Order, decode_s: float) -> tup
     ahead = _ahead(works[-1][0], measure_pages(data.sizes)[0])
     done = [work for (work,) in works[:-1]]
     reads = sum(work.reads for work in done) + ahead
-    size = sum(int(work.read_bytes.sum()) for work in done) + int(works[-1][0].read_bytes[:ahead].sum())
+    size = sum(work.read_bytes for work in done) + int(works[-1][0].read_sizes[:ahead].sum())
     return [each.seconds for each in pace(one, works[:-1], machine)], reads, size
 
 

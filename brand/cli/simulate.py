@@ -36,6 +36,8 @@ _WIDTH: Final = 240
 _ASSUMED: Final = f"{DEFAULT} (assumed)"
 _OF_SCENES: Final = {"scene", "policies", "plot", "as_json"}
 """Options that go with `--scene`."""
+_UNSAID: Final = {"chosen", "0"}
+"""Values of options that are not used."""
 _NEAR: Final = 1.05
 """Epochs that take this many times as long as training alone are as good as these."""
 
@@ -56,10 +58,12 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @click.command()
 @click.argument("dst", type=click.Path(path_type=Path), required=False)
 @_several("memory", "Memory of a node: 16GB, or a share of the data such as 0.25. Default: 0.25.")
+@_several("cache", "Room of a cache folder in each node: 100GB, a share of the data, or 0. Default: 0.")
 @_several("storage", f"{', '.join(BUILT_IN)}, MB/s, MB/s:operations/s, or a stored profile. Default: as measured.")
 @_several("protocol", "stripes, slots, or a baseline: pool:8 (chunks of a pool), minio. Default: stripes.")
 @_several("stripe", "Samples of a stripe. Default: as Brand chooses for the storage.")
 @_several("nodes", "Nodes that train together. Default: 1.")
+@click.option("--cache-storage", default="nvme", show_default=True, help="What the cache folder lies on, as --storage.")
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks of each node.")
 @click.option("--batch", type=click.IntRange(1), default=256, show_default=True, help="Samples of a rank's batch.")
 @click.option("--epochs", type=click.IntRange(2), default=3, show_default=True, help="Epochs to simulate.")
@@ -156,14 +160,18 @@ def _size(option: str, text: str) -> int:
 def _cases(dst: Path | None, given: dict[str, Any]) -> list[tuple[Case, dict[str, str]]]:
     """All combinations of the values that the user gave, and what each value is called."""
     memories = _values("memory", given, "0.25", _memory)
-    storages = _values("storage", given, None, storage_named) or [_default_storage(dst)]
+    caches = _values("cache", given, "0", _cache)
+    storages = _values("storage", given, None, _storage) or [_default_storage(dst)]
+    cache_storage = storage_named(given["cache_storage"], "--cache-storage")
     protocols = _values("protocol", given, "stripes", _protocol)
     stripes: list[tuple[str, int | None]] = [*_values("stripe", given, None, _whole("stripe"))] or [("chosen", None)]
     nodes = _values("nodes", given, "1", _whole("nodes"))
-    if len(memories) * len(storages) * len(protocols) * len(stripes) * len(nodes) > _MOST_ROWS:
+    if math.prod(len(each) for each in (memories, caches, storages, protocols, stripes, nodes)) > _MOST_ROWS:
         raise UsageError(f"that makes more than {_MOST_ROWS} rows: give fewer values")
     cases = []
-    for memory, storage, protocol, stripe, count in itertools.product(memories, storages, protocols, stripes, nodes):
+    for memory, cache, storage, protocol, stripe, count in itertools.product(
+        memories, caches, storages, protocols, stripes, nodes
+    ):
         chosen: ProtocolChoice = protocol[1]
         if stripe[1] is not None:
             if not isinstance(chosen, Stripes):
@@ -171,6 +179,7 @@ def _cases(dst: Path | None, given: dict[str, Any]) -> list[tuple[Case, dict[str
             chosen = Stripes(length=stripe[1])
         machine = Machine(
             storage[1],
+            cache_storage,
             given["network"] * 1e9 / 8,
             given["train"] or math.inf,
             given["decode"] / 1000,
@@ -179,13 +188,15 @@ def _cases(dst: Path | None, given: dict[str, Any]) -> list[tuple[Case, dict[str
         case = Case(
             machine,
             memory[1],
+            cache=cache[1],
             protocol=chosen,
             nodes=count[1],
             ranks=given["ranks"],
             batch=given["batch"],
             epochs=given["epochs"],
         )
-        named = {"memory": memory, "storage": storage, "protocol": protocol, "stripe": stripe, "nodes": count}
+        named = {"memory": memory, "cache": cache, "storage": storage, "protocol": protocol}
+        named |= {"stripe": stripe, "nodes": count}
         cases.append((case, {name: each[0] for name, each in named.items()}))
     return cases
 
@@ -201,12 +212,24 @@ def _default_storage(dst: Path | None) -> tuple[str, Storage]:
 
 
 def _memory(text: str) -> str | float:
-    memory = as_memory(text)
-    if isinstance(memory, str):
-        _size("--memory", memory)
-    elif memory is None or not 0 < memory <= 1:
-        raise UsageError(f"--memory {text}: give a size such as 16GB, or a share of the data above 0 and at most 1")
-    return memory
+    return _size_or_share("--memory", text)
+
+
+def _cache(text: str) -> str | float | None:
+    return None if text == "0" else _size_or_share("--cache", text)
+
+
+def _size_or_share(option: str, text: str) -> str | float:
+    found = as_memory(text)
+    if isinstance(found, str):
+        _size(option, found)
+    elif found is None or not 0 < found <= 1:
+        raise UsageError(f"{option} {text}: give a size such as 16GB, or a share of the data above 0 and at most 1")
+    return found
+
+
+def _storage(text: str) -> Storage:
+    return storage_named(text, "--storage")
 
 
 def _protocol(text: str) -> Stripes | Slots | Pool | MinIO:
@@ -238,6 +261,7 @@ def _facts(row: _Row, price: Price) -> dict[str, Any]:
         "order": found.order.to_json(),
         "memory_bytes": found.memory_bytes,
         "kept_bytes": found.kept_bytes,
+        "cached_bytes": found.cached_bytes,
         "epochs": [
             asdict(counts) | asdict(pace) | {"waits": pace.waits, "sets_the_pace": pace.sets_the_pace}
             for counts, pace in zip(found.counts, found.paces, strict=True)
@@ -252,7 +276,7 @@ def _show(data: Data, rows: list[_Row], price: Price) -> None:
 
     first = rows[0]
     varying = [name for name in first.named if len({row.named[name] for row in rows}) > 1]
-    fixed = [f"{name} {value}" for name, value in first.named.items() if name not in varying and value != "chosen"]
+    fixed = [f"{name} {value}" for name, value in first.named.items() if name not in varying and value not in _UNSAID]
     echo(f"{counted(data.samples, 'sample')}, {size(data.stored_bytes)}; {', '.join(fixed)}")
     if first.case.machine.train_per_s < math.inf:
         echo(f"Training alone takes {duration(first.answer.later.training)} an epoch")
@@ -266,8 +290,9 @@ def _table(rows: list[_Row], varying: list[str], price: Price) -> Table:
 
     table = Table(box=None, padding=(0, 3, 0, 0))
     waits = rows[0].case.machine.train_per_s < math.inf
-    several = any(row.case.nodes > 1 for row in rows)
+    several, caches = any(row.case.nodes > 1 for row in rows), any(row.case.cache for row in rows)
     names = [*varying, "epoch 1", "later", *(["waits"] if waits else []), "kept", "read", "reads", "exact"]
+    names += ["from cache"] if caches else []
     names += [*(["between nodes"] if several else []), *(["price"] if price.known else []), "sets the pace"]
     for name in names:
         table.add_column(name, justify="left" if name == "sets the pace" else "right")
@@ -277,6 +302,7 @@ def _table(rows: list[_Row], varying: list[str], price: Price) -> Table:
         cells += [duration(found.paces[0].seconds), duration(found.later.seconds)]
         cells += [f"{found.later.waits:.0%}"] if waits else []
         cells += [size(found.kept_bytes), size(counts.read_bytes), f"{counts.reads:,}", f"{counts.exact:,}"]
+        cells += [size(counts.cache_bytes)] if caches else []
         cells += [size(counts.sent_bytes)] if several else []
         cells += [f"{found.cost(price, row.case.nodes):,.2f}"] if price.known else []
         table.add_row(*cells, found.later.sets_the_pace)
@@ -291,6 +317,8 @@ def _sentences(rows: list[_Row], varying: list[str]) -> list[str]:
         which = ", ".join(f"{name} {good[0].named[name]}" for name in varying)
         over = max(0.0, good[0].answer.later.seconds / good[0].answer.later.training - 1)
         said.append(f"With {which} later epochs come within {over:.0%} of training alone")
+    if any(row.case.cache and not row.answer.cached_bytes for row in rows):
+        said.append("A cache folder that is no faster than the storage, or has no room for a stripe, is not used")
     if first.named["storage"] == _ASSUMED:
         said.append("The storage was not measured (`brand profile`): --storage says which it is")
     return said
@@ -300,7 +328,7 @@ def _draw(rows: list[_Row], figure: Any) -> None:
     varying = [name for name in rows[0].named if len({row.named[name] for row in rows}) > 1]
     names = ["\n".join(row.named[name] for name in varying) or "later epochs" for row in rows]
     axes, at = figure.subplots(), range(len(rows))
-    for part in ("training", "storage", "network", "decoding"):
+    for part in ("training", "storage", "cache", "network", "decoding"):
         minutes = [getattr(row.answer.later, part) / 60 for row in rows]
         if any(minutes):
             axes.plot(at, minutes, marker="o", label=f"{part} alone")

@@ -2,7 +2,8 @@
 
 random      bits and permutations that are the same everywhere
 mapping     samples, chunks, groups, abstract memory (paper, section 3.2)
-plan        the tables that every protocol makes, and what follows from them: memory over time, kept samples
+plan        the tables that every protocol makes, and what follows from them: memory over time
+placement   which samples stay in memory or in a cache folder
 stripes     the default protocol
 slots       the paper's protocol (section 3.3)
 pool        chunk-wise shuffle, a baseline

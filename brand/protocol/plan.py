@@ -2,7 +2,7 @@
 
 A plan is two tables: which sample is drawn at each position, and which reads must be finished before which position.
 The executor knows no protocol; it does the reads in the plan's order. Memory over time follows from the tables, so it
-is known before anything is read. `peak` is its maximum, and `choose_kept` chooses samples that stay in memory for good.
+is known before anything is read; `peak` is its maximum.
 
 Where nodes ask each other, the protocol adds a third table: at which positions a node asks, and what the owner sends
 ahead with its answer. Each node computes the same table, so a request says no more than its position.
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.protocol.mapping import Mapping
-from brand.protocol.random import Stream, blocks, index_dtype, permutation
+from brand.protocol.random import blocks
 
 READ = np.dtype([("deadline", "<i8"), ("chunk", "<i4"), ("first", "<i4"), ("count", "<i4")])
 """A read: it is finished before position `deadline` is drawn; samples `first` to `first + count - 1` of `chunk`."""
@@ -107,38 +107,3 @@ def memory_over_time(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | 
 def peak(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> int:
     """The largest size held in memory at any position (see `memory_over_time`)."""
     return int(memory_over_time(plan, size_of, read_of).max())
-
-
-def choose_kept(
-    plan: Plan, size_of: NDArray[Any], room: int, unit: int, seed: int, read_of: NDArray[Any] | None = None
-) -> NDArray[np.bool_]:
-    """Which places are never released, so that they and the rest of the epoch fit into `room`. Shape (samples,).
-
-    Keeps whole units of `unit` samples of a chunk, in a random order that the seed alone decides, as many as fit. The
-    more is kept, the less comes and goes: with a share `k` kept, `k * all + (1 - k) * peak` is needed.
-    """
-    mapping, total = plan.mapping, int(size_of.sum(dtype=np.int64))
-    if total <= room:
-        return np.ones(mapping.samples, np.bool_)
-    read_of = read_of_sample(plan) if read_of is None else read_of
-    per_chunk = -(-mapping.chunk_size // unit)
-    unit_of = np.empty(mapping.samples, index_dtype(mapping.samples))
-    sizes = np.zeros(mapping.chunks * per_chunk, np.int64)
-    for part in blocks(mapping.samples):
-        place = np.arange(part.start, part.stop)
-        unit_of[part] = place // mapping.chunk_size * per_chunk + place % mapping.chunk_size // unit
-        np.add.at(sizes, unit_of[part], size_of[part].astype(np.int64))
-    order = permutation(len(sizes), seed, Stream.KEPT)
-    filled = np.cumsum(sizes[order])
-    largest = peak(plan, size_of, read_of)
-    share = max(0.0, (room - largest) / max(1, total - largest))
-    for _ in range(8):  # the peak of a part is not exactly its share of the peak
-        chosen = np.zeros(len(sizes), np.bool_)
-        chosen[order[: int(np.searchsorted(filled, share * total, side="right"))]] = True
-        kept: NDArray[np.bool_] = chosen[unit_of]
-        keeping = int(size_of[kept].sum(dtype=np.int64))
-        over = keeping + peak(plan, np.where(kept, 0, size_of), read_of) - room
-        if over <= 0:
-            return kept
-        share = max(0.0, (keeping - 1.1 * over) / max(1, total))
-    return np.zeros(mapping.samples, np.bool_)

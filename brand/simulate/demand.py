@@ -87,16 +87,3 @@ def by_source(
     mb = np.bincount(cells, scene.sizes()[draws].ravel(), math.prod(shape)).reshape(shape)
     ops = np.bincount(cells, minlength=math.prod(shape)).reshape(shape)
     return mb.astype(np.float64, copy=False), ops.astype(np.float64)
-
-
-def place(key: NDArray[Any], size: NDArray[Any], rooms: NDArray[Any]) -> NDArray[np.int8]:
-    """The tier of each sample, from 1 on; 0 where there is no room. Shape (samples,).
-
-    Tiers are filled in the order of `key`, smallest first; equal keys keep their order. `size` are the MB of samples,
-    `rooms` those of tiers.
-    """
-    order = np.argsort(key, kind="stable")
-    tier = np.searchsorted(np.cumsum(rooms), np.cumsum(size[order]), side="left") + 1
-    placed = np.empty(len(key), np.int8)
-    placed[order] = np.where(tier > len(rooms), 0, tier)
-    return placed

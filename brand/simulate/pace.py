@@ -1,15 +1,17 @@
 """How long does each epoch of a run take? A clock over the work of its nodes.
 
-Storage, network, decoding and training go on side by side, each in the order of iterations (a batch of each rank):
+Storage, cache folders, network, decoding and training go on side by side, each in the order of iterations (a batch of
+each rank):
 
-    read[h]  = read[h-1] + seconds(reads due at h), each as soon as draws have freed its pages
-    sent[h]  = max(sent[h-1] + seconds(bytes from other nodes at h), read[h])
+    read[h]  = read[h-1] + seconds(reads due at h), each as soon as draws have freed its pages; so for either source
+    sent[h]  = max(sent[h-1] + seconds(bytes from other nodes at h), read[h] of both sources)
     drawn[h] = max(sent[h], decoded[h-1], trained[h-1-AHEAD]) + seconds(exact reads at h)
     decoded[h] = drawn[h] + seconds(decoding a batch of each rank of a node)
     trained[h] = max(trained[h-1], decoded[h]) + seconds(training a batch)
 
-All nodes share the storage, and no rank begins an iteration before all ranks have ended the one before (as in
-distributed training). When pages are free is exact: it follows from the pages of the reads and of the draws.
+All nodes share the storage; each has a disk of its own for its cache folder. No rank begins an iteration before all
+ranks have ended the one before (as in distributed training). When pages are free is exact: it follows from the pages of
+the reads and of the draws.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.simulate.running import Run, Work
-from brand.simulate.storages import Storage
+from brand.simulate.storages import BUILT_IN, Storage
 
 AHEAD: Final = 4
 """Batches that a loader holds ready: two workers with two batches each, or a `BrandLoader`."""
@@ -34,6 +36,8 @@ class Machine:
     """What the nodes run on."""
 
     storage: Storage
+    cache: Storage = BUILT_IN["nvme"]
+    """What the cache folder of a node lies on."""
     network_bytes_per_s: float = 1.25e9
     """Of each node."""
     train_per_s: float = math.inf
@@ -52,6 +56,8 @@ class Pace:
     """From the end of the epoch before to the end of this one."""
     storage: float
     """Time that the storage needs for the epoch's reads."""
+    cache: float
+    """Time that the cache folders need."""
     network: float
     """Time that the slowest link needs."""
     decoding: float
@@ -66,7 +72,7 @@ class Pace:
     def sets_the_pace(self) -> str:
         """What takes the longest."""
         parts = {"training": self.training, "storage": self.storage}
-        parts |= {"network": self.network, "decoding": self.decoding}
+        parts |= {"cache": self.cache, "network": self.network, "decoding": self.decoding}
         return max(parts, key=lambda part: parts[part])
 
 
@@ -77,26 +83,49 @@ def pace(run: Run, epochs: Sequence[Sequence[Work]], machine: Machine) -> list[P
     came = np.zeros(iterations)
     for node in range(nodes):
         came = np.maximum(came, np.concatenate([epoch[node].received_bytes for epoch in epochs]))
-    due, after, size, operations = _together([[epoch[node] for epoch in epochs] for node in range(nodes)], per_epoch)
+    from_storage, from_cache = _together([[epoch[node] for epoch in epochs] for node in range(nodes)], per_epoch)
+    storage_s = machine.storage.seconds(from_storage.size, from_storage.operations)
+    cache_s = machine.cache.seconds(from_cache.size / nodes, from_cache.operations / nodes)
     exact = np.concatenate([sum(work.exact_bytes for work in epoch) for epoch in epochs]).astype(np.float64)
     exact_reads = np.concatenate([sum(work.exact_reads for work in epoch) for epoch in epochs]).astype(np.float64)
-    reading_s = machine.storage.seconds(size, operations)
     exact_s = machine.storage.seconds(exact, exact_reads)
     network_s = came / machine.network_bytes_per_s
     first = np.arange(per_epoch) * run.batch * run.ranks
     batch = np.minimum(len(run.sizes) - first, run.batch * run.ranks) / run.ranks  # the last batch may be short
     decode_s = np.tile(batch * run.ranks / nodes * machine.decode_s / machine.threads, len(epochs))
     train_s = np.tile(batch / machine.train_per_s, len(epochs))
-    reads = list(zip(due.tolist(), after.tolist(), reading_s.tolist(), strict=True))
+    reads = [each.in_turn(seconds) for each, seconds in ((from_storage, storage_s), (from_cache, cache_s))]
     ends = _clock(reads, exact_s, network_s, decode_s, train_s)[per_epoch - 1 :: per_epoch]
-    storage_s = exact_s.copy()
-    np.add.at(storage_s, due, reading_s)
-    parts = [_by_epoch(seconds, per_epoch) for seconds in (storage_s, network_s, decode_s, train_s)]
+    busy_s = exact_s.copy()
+    np.add.at(busy_s, from_storage.due, storage_s)
+    copying_s = np.zeros(iterations)
+    np.add.at(copying_s, from_cache.due, cache_s)
+    parts = [_by_epoch(seconds, per_epoch) for seconds in (busy_s, copying_s, network_s, decode_s, train_s)]
     return [Pace(*each) for each in zip(np.diff(ends, prepend=0.0).tolist(), *parts, strict=True)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """Reads from one source by all nodes, in the order of the source. Arrays have the shape (reads,).
+
+    Reads that are due at one iteration and wait for the same draws count as one.
+    """
+
+    due: NDArray[np.int64]
+    """The iteration that needs them."""
+    after: NDArray[np.int64]
+    """The iteration whose draws free their pages; -1: they are free."""
+    size: NDArray[np.float64]
+    """Bytes."""
+    operations: NDArray[np.float64]
+
+    def in_turn(self, seconds: NDArray[np.float64]) -> list[tuple[int, int, float]]:
+        """Of each read `due`, `after` and its seconds."""
+        return list(zip(self.due.tolist(), self.after.tolist(), seconds.tolist(), strict=True))
+
+
 def _clock(
-    reads: list[tuple[int, int, float]],
+    sources: list[list[tuple[int, int, float]]],
     exact_s: NDArray[np.float64],
     network_s: NDArray[np.float64],
     decode_s: NDArray[np.float64],
@@ -104,33 +133,29 @@ def _clock(
 ) -> NDArray[np.float64]:
     """When each iteration has been trained, shape (iterations,).
 
-    `reads` in their order: the iteration that needs them, the one whose draws free their pages (-1: they are free), and
-    seconds.
+    `sources`: the reads of each source in their order: the iteration that needs them, the one whose draws free their
+    pages (-1: they are free), and seconds.
     """
     drawn, trained = [0.0] * (len(exact_s) + 1), [0.0] * (len(exact_s) + AHEAD + 1)  # entry 0: before the first
-    read = sent = decoded = 0.0
-    coming = iter([*reads, (len(exact_s), -1, 0.0)])
-    due, after, reading = next(coming)
+    sent = decoded = 0.0
+    done, coming = [0.0] * len(sources), [iter([*reads, (len(exact_s), -1, 0.0)]) for reads in sources]
+    following = [next(reads) for reads in coming]
     columns = (exact_s, network_s, decode_s, train_s)
     for at, (exact, sending, decoding, training) in enumerate(zip(*(each.tolist() for each in columns), strict=True)):
-        while due == at:
-            read = max(read, drawn[after + 1]) + reading
-            due, after, reading = next(coming)
-        sent = max(sent + sending, read)
+        for source, reads in enumerate(coming):
+            due, after, reading = following[source]
+            while due == at:
+                done[source] = max(done[source], drawn[after + 1]) + reading
+                due, after, reading = following[source] = next(reads)
+        sent = max(sent + sending, *done)
         drawn[at + 1] = max(sent, decoded, trained[at]) + exact
         decoded = drawn[at + 1] + decoding
         trained[at + AHEAD + 1] = max(trained[at + AHEAD], decoded) + training
     return np.array(trained[AHEAD + 1 :])
 
 
-def _together(
-    nodes: Sequence[Sequence[Work]], per_epoch: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """The reads of all nodes. Reads that are due at one iteration and wait for the same draws count as one.
-
-    Returns, in the order of the storage: the iteration that needs them, the iteration whose draws free their pages (-1:
-    they are free), bytes, operations.
-    """
+def _together(nodes: Sequence[Sequence[Work]], per_epoch: int) -> tuple[_Reads, _Reads]:
+    """The reads of all nodes from the storage, and from the cache folders."""
     dues, afters = [], []
     for works in nodes:
         due = np.concatenate([work.due + number * per_epoch for number, work in enumerate(works)])
@@ -142,14 +167,19 @@ def _together(
         # A server never waits for draws that wait for it: it makes room, or leaves samples to exact reads.
         afters.append(np.minimum(after, due - 1))
     due, after = np.concatenate(dues), np.concatenate(afters)
-    size = np.concatenate([work.read_bytes for works in nodes for work in works])
+    size = np.concatenate([work.read_sizes for works in nodes for work in works])
+    cached = np.concatenate([work.from_cache for works in nodes for work in works])
+    return _merged(due[~cached], after[~cached], size[~cached]), _merged(due[cached], after[cached], size[cached])
+
+
+def _merged(due: NDArray[np.int64], after: NDArray[np.int64], size: NDArray[np.int64]) -> _Reads:
     order = np.lexsort((after, due))
     due, after, size = due[order], after[order], size[order]
     first = np.flatnonzero(np.diff(due, prepend=-1) | np.diff(after, prepend=-2))
     if not len(first):
-        return due, after, size.astype(np.float64), np.zeros(0)
+        return _Reads(due, after, size.astype(np.float64), np.zeros(0))
     counts = np.diff(first, append=len(due)).astype(np.float64)
-    return due[first], after[first], np.add.reduceat(size, first).astype(np.float64), counts
+    return _Reads(due[first], after[first], np.add.reduceat(size, first).astype(np.float64), counts)
 
 
 def _by_epoch(seconds: NDArray[np.float64], per_epoch: int) -> list[float]:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.setup.choose import Facts, Nodes, choose_order
 from brand.protocol.owners import owner_of_group
-from brand.simulate.demand import PEERS, READY, STORAGE, Demand, Fills, Preload, by_source, place
+from brand.protocol.placement import place
+from brand.simulate.demand import PEERS, READY, STORAGE, Demand, Fills, Preload, by_source
 from brand.simulate.running import Run, work_of
 from brand.simulate.scene import Scene
 
@@ -217,7 +218,7 @@ def brand(scene: Scene, draws: NDArray[Any]) -> Demand:
         trained[epoch] = drawn / _MB
         for node, work in enumerate(works[epoch]):
             due = work.due[in_time := work.due < iterations]
-            mb[STORAGE, epoch, :, node] += np.bincount(due, work.read_bytes[in_time] / _MB, iterations)
+            mb[STORAGE, epoch, :, node] += np.bincount(due, work.read_sizes[in_time] / _MB, iterations)
             share = work.exact_bytes[:iterations] / max(1, work.exact_bytes.sum())
             ops[STORAGE, epoch, :, node] = np.bincount(due, minlength=iterations) + work.exact * share
     flat = (scene.tiers + 3, epochs * iterations, nodes)

@@ -2,7 +2,8 @@
 
 Each node is a `Turn`, as in a server. Its ranks begin the epoch, the plan is made, the kept samples are chosen; no read
 may start (`depth` 0). What the epoch then has in its queue of reads is what a server would read. So the counts are
-those of `ds.stats()` after a run without failures. Two things depend on time, and are left out:
+those of `ds.stats()` after a run without failures. From the second epoch on, a read whose samples all lie in the cache
+folder does not go to the storage. Two things depend on time, and are left out:
 
 - At the end of an epoch a server reads ahead for the next one. A read whose samples all still lie in memory is left
   out there, so with stripes of one or two samples a run may read a little less.
@@ -42,6 +43,7 @@ from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Told
 from brand.protocol.order import Order
 from brand.protocol.owners import drawer_of
+from brand.protocol.placement import choose_cached
 from brand.protocol.plan import Plan, read_of_sample
 from brand.protocol.random import blocks
 
@@ -64,6 +66,8 @@ class Run:
     """On all nodes together, equally many on each."""
     batch: int = 256
     """Samples of a batch of each rank."""
+    cache_bytes: int = 0
+    """Room of each node's cache folder. The first epoch fills it."""
 
     @property
     def iterations(self) -> int:
@@ -79,10 +83,12 @@ class Run:
 class Work:
     """What one node does for one epoch. Arrays by read are in the order in which the reads start."""
 
-    read_bytes: NDArray[np.int64]
-    """Size of each read, shape (reads,)."""
+    read_sizes: NDArray[np.int64]
+    """Bytes of each read, shape (reads,)."""
     read_pages: NDArray[np.int64]
     """Pages that each read takes, shape (reads,)."""
+    from_cache: NDArray[np.bool_]
+    """Whether each read comes from the cache folder, shape (reads,)."""
     due: NDArray[np.int64]
     """The iteration that first needs each read, shape (reads,)."""
     freed_pages: NDArray[np.int64]
@@ -99,9 +105,12 @@ class Work:
     """Memory of the node."""
     kept_bytes: int
     """Memory of the samples that the node has kept before the epoch."""
+    cached_bytes: int
+    """What the cache folder has held before the epoch."""
     read_samples: int
+    """Samples that large reads read from the storage."""
     held_samples: int
-    """Samples that the reads bring into memory."""
+    """Those of them that come into memory."""
     sent: int
     """Samples that the node sends to others."""
     sent_bytes: int
@@ -112,8 +121,23 @@ class Work:
 
     @property
     def reads(self) -> int:
-        """Large reads."""
-        return len(self.read_bytes)
+        """Large reads from the storage."""
+        return len(self.read_sizes) - self.cache_reads
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of large reads from the storage."""
+        return int(self.read_sizes.sum()) - self.cache_bytes
+
+    @property
+    def cache_reads(self) -> int:
+        """Large reads from the cache folder."""
+        return int(self.from_cache.sum())
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of large reads from the cache folder."""
+        return int(self.read_sizes[self.from_cache].sum())
 
     @property
     def exact(self) -> int:
@@ -150,6 +174,8 @@ class _Node:
         for other in members.others:
             self._turn.handle(StreamOpens(other, asks=True), 0.0)
         self._number = RunNumber(0)
+        self._cached: NDArray[np.bool_] | None = None
+        """Whether the cache folder holds each place, shape (samples,); None: there is none, or it is empty yet."""
         for rank in run.ranks_of(node):
             (said,) = self._turn.handle(ClientRegisters(ClientNumber(rank + 1), run.order, _NAME, turn=0), 0.0)
             assert isinstance(said, Number)
@@ -177,6 +203,8 @@ class _Node:
         assert live is not None, "all ranks have begun the epoch, and its plan is made"
         work = self._count(live.epoch, plan, read_of, kept_pages)
         self._fill(live.epoch)
+        if self._cached is None and self._run.cache_bytes:
+            self._cached = self._choose_cached(live.epoch)
         return work
 
     def _key(self, epoch: int) -> Key:
@@ -206,67 +234,115 @@ class _Node:
                 residents.put(new, heads)
                 residents.let_go(new)
 
+    def _choose_cached(self, epoch: Epoch) -> NDArray[np.bool_]:
+        """Places that the cache folder holds after the first epoch: of those that the node reads and does not keep."""
+        run, order = self._run, self._run.order
+        never_held = self._turn.core.epochs.limits.need_no_read()
+        mine = epoch.owner_of(np.arange(len(run.sizes))) == self._members.node
+        size_of = np.where(mine & ~never_held & ~self._residents.kept(), run.sizes, 0)
+        unit = order.policy.kept_unit or order.chunk_size
+        return choose_cached(order.mapping, size_of, run.cache_bytes, unit, order.seed)
+
     def _count(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any], kept_pages: int) -> Work:
-        run, here = self._run, self._members.node
-        samples, pages_of, limits = len(run.sizes), self._residents.pages_of, self._turn.core.epochs.limits
-        pages, held = np.zeros(len(plan.reads), np.int64), np.zeros(len(plan.reads), np.int64)
-        for part in blocks(samples):
-            places = np.arange(part.start, part.stop)
-            due = epoch.states.due(part) & (epoch.owner_of(places) == here)
-            np.add.at(pages, read_of[part][due], pages_of[part][due].astype(np.int64))
-            np.add.at(held, read_of[part][due], 1)
+        run, residents = self._run, self._residents
         numbers = epoch.reads.rest()
         reads = plan.reads[numbers]
         first = reads["chunk"].astype(np.int64) * run.order.chunk_size + reads["first"]
         ends = np.concatenate(([0], np.cumsum(run.sizes, dtype=np.int64)))
-        sent, sent_pages, received = 0, 0, 0
-        freed, came, read, exact = (np.zeros(run.iterations, np.int64) for _ in range(4))
+        held = self._held(epoch, plan, read_of)
+        from_cache = (held.cached == held.samples)[numbers]
+        draws = self._draws(epoch, plan)
+        allocator = residents.pool.allocator
+        return Work(
+            read_sizes=ends[first + reads["count"]] - ends[first],
+            read_pages=held.pages[numbers],
+            from_cache=from_cache,
+            due=np.minimum(reads["deadline"] // (run.batch * run.ranks), run.iterations - 1),
+            freed_pages=draws.freed_pages,
+            received_bytes=draws.received_pages * self._page,
+            exact_bytes=draws.exact_bytes,
+            exact_reads=draws.exact_reads,
+            room_pages=allocator.count - 1 - self._turn.core.remote_pages,
+            memory_bytes=allocator.bytes,
+            kept_bytes=kept_pages * self._page,
+            cached_bytes=0 if self._cached is None else int(run.sizes[self._cached].sum(dtype=np.int64)),
+            read_samples=int(reads["count"][~from_cache].sum()),
+            held_samples=int(held.samples[numbers][~from_cache].sum()),
+            sent=draws.sent,
+            sent_bytes=draws.sent_pages * self._page,
+            received=draws.received,
+            requests=self._requests(epoch),
+        )
+
+    def _held(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any]) -> _Held:
+        """What each read of the plan brings into memory."""
+        pages, held, cached = np.zeros((3, len(plan.reads)), np.int64)
+        for part in blocks(len(self._run.sizes)):
+            places = np.arange(part.start, part.stop)
+            due = epoch.states.due(part) & (epoch.owner_of(places) == self._members.node)
+            read = read_of[part][due]
+            np.add.at(pages, read, self._residents.pages_of[part][due].astype(np.int64))
+            np.add.at(held, read, 1)
+            if self._cached is not None:
+                np.add.at(cached, read, self._cached[part][due])
+        return _Held(pages, held, cached)
+
+    def _draws(self, epoch: Epoch, plan: Plan) -> _Draws:
+        """What the draws of the plan free, send, receive and read exactly."""
+        run, here, limits = self._run, self._members.node, self._turn.core.epochs.limits
+        found = _Draws(*np.zeros((4, run.iterations), np.int64))
         too_large = {node: limits.too_large(node) for node in [*self._members.others, here]} if run.nodes > 1 else {}
         never_held = limits.need_no_read() & ~self._residents.kept()
-        for part in blocks(samples):
+        for part in blocks(len(run.sizes)):
             positions = np.arange(part.start, part.stop)
             places = plan.sample_of[part]
             iteration = positions // (run.batch * run.ranks)
-            size, never = pages_of[places].astype(np.int64), never_held[places]
+            pages, never = self._residents.pages_of[places].astype(np.int64), never_held[places]
             mine, drawer = epoch.owner_of(places) == here, drawer_of(positions, run.nodes, run.ranks)
             leaves = mine & epoch.states.due(places) & ~self._residents.to_keep(places)
-            np.add.at(freed, iteration, np.where(leaves, size, 0))
+            np.add.at(found.freed_pages, iteration, np.where(leaves, pages, 0))
             for node in self._members.others:
                 goes = mine & (drawer == node) & ~never & ~too_large[node][places]
-                sent, sent_pages = sent + int(goes.sum()), sent_pages + int(size[goes].sum())
+                found.sent += int(goes.sum())
+                found.sent_pages += int(pages[goes].sum())
             drawn = drawer == here
             comes = drawn & ~mine & ~never
             if comes.any():
                 comes &= ~too_large[here][places]
-                np.add.at(came, iteration, np.where(comes, size, 0))
+                np.add.at(found.received_pages, iteration, np.where(comes, pages, 0))
+                found.received += int(comes.sum())
             alone = drawn & ~comes & (~mine | never)
-            np.add.at(read, iteration, np.where(alone, run.sizes[places], 0))
-            np.add.at(exact, iteration, alone)
-            received += int(comes.sum())
-        allocator = self._residents.pool.allocator
-        return Work(
-            read_bytes=ends[first + reads["count"]] - ends[first],
-            read_pages=pages[numbers],
-            due=np.minimum(reads["deadline"] // (run.batch * run.ranks), run.iterations - 1),
-            freed_pages=freed,
-            received_bytes=came * self._page,
-            exact_bytes=read,
-            exact_reads=exact,
-            room_pages=allocator.count - 1 - self._turn.core.remote_pages,
-            memory_bytes=allocator.bytes,
-            kept_bytes=kept_pages * self._page,
-            read_samples=int(reads["count"].sum()),
-            held_samples=int(held[numbers].sum()),
-            sent=sent,
-            sent_bytes=sent_pages * self._page,
-            received=received,
-            requests=self._requests(epoch),
-        )
+            np.add.at(found.exact_bytes, iteration, np.where(alone, run.sizes[places], 0))
+            np.add.at(found.exact_reads, iteration, alone)
+        return found
 
     def _requests(self, epoch: Epoch) -> int:
         if epoch.requests is None:
             return 0
         return int((drawer_of(epoch.requests.positions, self._run.nodes, self._run.ranks) == self._members.node).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What reads bring into memory. Arrays have the shape (reads of the plan,)."""
+
+    pages: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    cached: NDArray[np.int64]
+    """Those of the samples that the cache folder holds."""
+
+
+@dataclass(slots=True)
+class _Draws:
+    """What draws cost. Arrays have the shape (iterations,)."""
+
+    freed_pages: NDArray[np.int64]
+    received_pages: NDArray[np.int64]
+    exact_bytes: NDArray[np.int64]
+    exact_reads: NDArray[np.int64]
+    sent: int = 0
+    sent_pages: int = 0
+    received: int = 0
 
 
 class _NoIndex:

@@ -87,8 +87,8 @@ BUILT_IN: Final[dict[str, Storage]] = {
 DEFAULT: Final = "nas"
 
 
-def storage_named(text: str) -> Storage:
-    """A storage as the user gives it: a built-in name, MB/s, `MB/s:operations/s`, or the file of a profile.
+def storage_named(text: str, option: str) -> Storage:
+    """A storage as the user gives it to an option: a built-in name, MB/s, `MB/s:operations/s`, or a profile's file.
 
     Raises `UsageError`.
     """
@@ -99,9 +99,9 @@ def storage_named(text: str) -> Storage:
         speed = float(numbers[0])
         return Limits(text, speed * 1e6, float(numbers[1]) if numbers[1:] else math.inf)
     if Path(text).is_file():
-        return Measured(Path(text).stem, _profile_in(Path(text)))
+        return Measured(Path(text).stem, _profile_in(Path(text), option))
     raise UsageError(
-        f"--storage {text}: give {', '.join(BUILT_IN)}, MB/s as in 500, MB/s and operations/s as in 500:2000, or a "
+        f"{option} {text}: give {', '.join(BUILT_IN)}, MB/s as in 500, MB/s and operations/s as in 500:2000, or a "
         "file that `brand profile` has stored"
     )
 
@@ -112,13 +112,13 @@ def storage_below(path: Path) -> Storage | None:
     return None if profile is None else Measured("as measured", profile)
 
 
-def _profile_in(file: Path) -> Profile:
+def _profile_in(file: Path, option: str) -> Profile:
     with storage_errors(file, "cannot read"):
         text = file.read_bytes()
     try:
         return Profile.from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--storage {file}: {error}") from None
+        raise UsageError(f"{option} {file}: {error}") from None
 
 
 def _positive(text: str) -> bool:

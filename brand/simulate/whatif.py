@@ -9,7 +9,7 @@ figures are multiplied.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,8 @@ class Case:
     memory: Memory = None
     """Memory of each node."""
     remote_memory: Memory = None
+    cache: Memory = None
+    """Room of each node's cache folder, in stored bytes or as a share of the data; None: there is no folder."""
     protocol: ProtocolChoice = "stripes"
     nodes: int = 1
     ranks: int = 1
@@ -95,7 +97,11 @@ class Counts:
     """What all nodes together do for one epoch."""
 
     reads: int
+    """Large reads from the storage."""
     read_bytes: int
+    cache_reads: int
+    """Large reads from the cache folders."""
+    cache_bytes: int
     read_samples: int
     held_samples: int
     exact: int
@@ -118,7 +124,9 @@ class Answer:
     memory_bytes: int
     """Memory of each node."""
     kept_bytes: int
-    """What all nodes together keep after the first epoch."""
+    """What all nodes together keep in memory after the first epoch."""
+    cached_bytes: int
+    """What their cache folders hold then."""
     counts: list[Counts]
     paces: list[Pace]
 
@@ -126,7 +134,7 @@ class Answer:
     def later(self) -> Pace:
         """The mean of all epochs but the first."""
         rest = self.paces[1:]
-        names = ("seconds", "storage", "network", "decoding", "training")
+        names = ("seconds", "storage", "cache", "network", "decoding", "training")
         return Pace(**{name: sum(getattr(each, name) for each in rest) / len(rest) for name in names})
 
     def cost(self, price: Price, nodes: int) -> float:
@@ -163,16 +171,31 @@ def answer(data: Data, case: Case) -> Answer:
     if isinstance(protocol, Pool):
         protocol = Pool(max(1, round(protocol.chunks / data.parts)))
     order = choose_order(facts, case.seed, protocol, None, memory, Nodes(case.nodes, ranks, case.remote_memory))
-    run = Run(data.sizes, order, memory, case.remote_memory, case.nodes, ranks, case.batch)
+    run = Run(
+        data.sizes, order, memory, case.remote_memory, case.nodes, ranks, case.batch, _cache_bytes(data, case, order)
+    )
     works = list(work_of(run, range(case.epochs)))
     paces = [_times(each, data.parts) for each in pace(run, works, case.machine)]
     return Answer(
         order,
         round(data.parts * works[0][0].memory_bytes),
         round(data.parts * sum(work.kept_bytes for work in works[-1])),
+        round(data.parts * sum(work.cached_bytes for work in works[-1])),
         [_sum(epoch).times(data.parts) for epoch in works],
         paces,
     )
+
+
+def _cache_bytes(data: Data, case: Case, order: Order) -> int:
+    """Room of a node's cache folder for one part of the data; 0 where the folder is no faster than the storage."""
+    if case.cache is None:
+        return 0
+    unit = order.policy.kept_unit or order.chunk_size
+    size, operations = np.array([unit * data.facts.mean_bytes]), np.ones(1)
+    from_cache = case.machine.cache.seconds(size / case.nodes, operations / case.nodes)
+    if from_cache >= case.machine.storage.seconds(size, operations):
+        return 0
+    return memory_bytes(_of_part(case.cache, data), int(data.sizes.sum(dtype=np.int64)))
 
 
 def _of_part(memory: Memory, data: Data) -> Memory:
@@ -183,12 +206,7 @@ def _of_part(memory: Memory, data: Data) -> Memory:
 
 
 def _sum(works: list[Work]) -> Counts:
-    def total(name: str) -> Any:
-        return sum(getattr(work, name) for work in works)
-
-    read_bytes = sum(int(work.read_bytes.sum()) for work in works)
-    names = ("read_samples", "held_samples", "exact", "sent", "sent_bytes", "requests")
-    return Counts(total("reads"), read_bytes, *(total(name) for name in names))
+    return Counts(*(sum(getattr(work, name) for work in works) for name in Counts.__slots__))
 
 
 def _times(one: Pace, parts: float) -> Pace:

@@ -41,6 +41,25 @@ def test_a_storage_that_was_not_measured_is_said() -> None:
     assert "The storage was not measured" not in brand("simulate", *IMAGINED, "--storage", "nas").out
 
 
+def test_a_cache_folder_spares_the_storage() -> None:
+    """Later epochs read from the folder what it holds; the first one fills it."""
+    asked = "--storage", "nas", "--memory", "0.1", "--cache", "0,500MB,1.0", "--json"
+    none, some, all_ = brand("simulate", *IMAGINED, *asked).json["rows"]
+    assert none["epochs"][0] == some["epochs"][0] == all_["epochs"][0]
+    assert [row["epochs"][1]["cache_bytes"] for row in (none, some)] == [0, pytest.approx(500e6, rel=0.01)]
+    assert all_["epochs"][1]["reads"] == 0
+    assert none["later_epoch_s"] > some["later_epoch_s"] > all_["later_epoch_s"]
+    assert "from cache" in brand("simulate", *IMAGINED, *asked[:-1]).out
+    assert "from cache" not in brand("simulate", *IMAGINED).out
+
+
+def test_a_cache_folder_on_a_slow_disk_is_not_used() -> None:
+    """The table says so."""
+    asked = "--storage", "nvme", "--cache", "1.0", "--cache-storage", "hdd"
+    assert "no faster than the storage" in brand("simulate", *IMAGINED, *asked).out
+    assert brand("simulate", *IMAGINED, *asked, "--json").json["rows"][0]["epochs"][1]["cache_reads"] == 0
+
+
 def test_prices_count_reads_bytes_and_hours() -> None:
     """Of a later epoch, over all nodes."""
     prices = "--price-reads", "2", "--price-gb", "3", "--price-hour", "3600"
@@ -97,6 +116,9 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
         (("--samples", "10"), "--mean-bytes"),
         ((*IMAGINED, "--memory", "0"), "share of the data"),
         ((*IMAGINED, "--memory", "2XB"), "--memory"),
+        ((*IMAGINED, "--cache", "-1"), "--cache -1: give a size such as 16GB"),
+        ((*IMAGINED, "--cache", "all"), "--cache"),
+        ((*IMAGINED, "--cache", "1GB", "--cache-storage", "tape"), "--cache-storage tape: give nvme, nas, hdd, s3"),
         ((*IMAGINED, "--mean-bytes", "much"), "--mean-bytes"),
         ((*IMAGINED, "--storage", "tape"), "nvme, nas, hdd, s3"),
         ((*IMAGINED, "--storage", "-1"), "MB/s"),

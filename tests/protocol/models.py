@@ -274,3 +274,15 @@ def chi_square(counts: Sequence[int] | np.ndarray[tuple[int, ...], np.dtype[np.i
     """How far counts are from equal: about the number of counts minus one where they are equal but for chance."""
     found = np.asarray(counts, np.float64)
     return float(((found - found.mean()) ** 2 / found.mean()).sum())
+
+
+small_orders = orders(most=60)
+
+
+@st.composite
+def sized_plans(draw: st.DrawFn) -> tuple[Order, Plan, list[int]]:
+    """A plan of either protocol, and a size of every sample; some samples may be much larger than others."""
+    order = draw(small_orders)
+    sizes = st.one_of(st.just(1), st.integers(0, 9), st.integers(0, 2**40))
+    size_of = draw(st.lists(draw(st.sampled_from((sizes, st.just(1)))), min_size=order.samples, max_size=order.samples))
+    return order, order.plan(draw(st.integers(0, 3))), size_of

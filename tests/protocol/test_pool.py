@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from brand.protocol.mapping import Mapping
 from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
-from brand.protocol.plan import choose_kept, peak
+from brand.protocol.placement import choose_kept
+from brand.protocol.plan import peak
 from brand.protocol.policy import Policy
 from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.random import Stream, permutation

@@ -21,8 +21,10 @@ SIZES = np.random.default_rng(0).integers(500, 3000, 1000).astype(np.uint32)
 ORDER = Order("0" * 32, 1000, 16, 0, StripePolicy(4, stripe=4))
 
 
-def seconds(machine: Machine, memory: float = 0.5, nodes: int = 1, batch: int = 16, epochs: int = 2) -> list[float]:
-    run = Run(SIZES, ORDER, memory, None, nodes, nodes, batch)
+def seconds(
+    machine: Machine, memory: float = 0.5, nodes: int = 1, batch: int = 16, epochs: int = 2, cache: int = 0
+) -> list[float]:
+    run = Run(SIZES, ORDER, memory, None, nodes, nodes, batch, cache)
     return [each.seconds for each in pace(run, list(work_of(run, range(epochs))), machine)]
 
 
@@ -75,28 +77,62 @@ def machines(draw: st.DrawFn) -> Machine:
     rate = st.floats(1e4, 1e8)
     return Machine(
         Limits("any", draw(rate), draw(st.floats(10, 1e5))),
-        draw(rate),
-        draw(st.floats(10, 1e5)),
-        draw(st.floats(0, 0.1)),
-        draw(st.integers(1, 16)),
+        Limits("any", draw(rate), draw(st.floats(10, 1e5))),
+        network_bytes_per_s=draw(rate),
+        train_per_s=draw(st.floats(10, 1e5)),
+        decode_s=draw(st.floats(0, 0.1)),
+        threads=draw(st.integers(1, 16)),
     )
 
 
+def test_what_lies_in_the_cache_folder_takes_the_time_of_its_disk() -> None:
+    """Room for all: the first epoch at the storage's speed, a later one at the folder's, but for what is read ahead."""
+    machine, room = Machine(Limits("slow", 1e6), Limits("disk", 4e6)), int(SIZES.sum())
+    first, later = seconds(machine, cache=room)
+    assert first == pytest.approx(SIZES.sum() / 1e6, rel=1e-3)
+    _, (work,) = work_of(Run(SIZES, ORDER, 0.5, batch=16, cache_bytes=room), range(2))
+    assert 0.75 * work.cache_bytes / 4e6 < later <= work.cache_bytes / 4e6
+    assert work.reads == work.read_bytes == 0
+
+
+def test_storage_and_cache_folder_read_side_by_side() -> None:
+    """With half of the reads in a folder that is as fast as the storage, a later epoch takes half of the time."""
+    same = Limits("same", 1e6)
+    whole, half = (
+        seconds(Machine(same, same), memory=0.3, cache=cache)[1] for cache in (0, int(SIZES.sum()) * 45 // 100)
+    )
+    assert half == pytest.approx(whole / 2, rel=0.15)
+
+
+def test_each_node_has_a_disk_of_its_own() -> None:
+    """Two nodes read from two folders twice as fast as one from one, where no network holds them up."""
+    machine = Machine(Limits("slow", 1e6), Limits("disk", 4e6), network_bytes_per_s=1e12)
+    one, two = (seconds(machine, 0.3, nodes, cache=int(SIZES.sum()))[1] for nodes in (1, 2))
+    assert two <= 0.6 * one
+
+
 @examples(60)
-@given(machines(), st.floats(1, 10), st.sampled_from(["bytes", "operations", "network", "train", "decode", "threads"]))
-def test_a_better_machine_never_costs_time(machine: Machine, times: float, part: str) -> None:
+@given(
+    machines(), st.sampled_from(["bytes", "operations", "cache", "network", "train", "decode", "threads"]), st.data()
+)
+def test_a_better_machine_never_costs_time(machine: Machine, part: str, data: st.DataObject) -> None:
     """Whatever of it is better, over two nodes and two epochs."""
-    storage = machine.storage
+    times, share = data.draw(st.floats(1, 10)), data.draw(st.floats(0, 1))
+    storage, cache = machine.storage, machine.cache
     assert isinstance(storage, Limits)
+    assert isinstance(cache, Limits)
     better = {
         "bytes": replace(machine, storage=replace(storage, bytes_per_s=times * storage.bytes_per_s)),
         "operations": replace(machine, storage=replace(storage, operations_per_s=times * storage.operations_per_s)),
+        "cache": replace(machine, cache=replace(cache, bytes_per_s=times * cache.bytes_per_s)),
         "network": replace(machine, network_bytes_per_s=times * machine.network_bytes_per_s),
         "train": replace(machine, train_per_s=times * machine.train_per_s),
         "decode": replace(machine, decode_s=machine.decode_s / times),
         "threads": replace(machine, threads=machine.threads + round(times)),
     }[part]
-    assert sum(seconds(better, nodes=2)) <= sum(seconds(machine, nodes=2)) * (1 + 1e-9)
+    room = int(share * SIZES.sum())
+    found, before = (sum(seconds(each, nodes=2, cache=room)) for each in (better, machine))
+    assert found <= before * (1 + 1e-9)
 
 
 @examples(30)
@@ -104,3 +140,15 @@ def test_a_better_machine_never_costs_time(machine: Machine, times: float, part:
 def test_more_memory_never_costs_time(machine: Machine, memory: float, more: float) -> None:
     """In the same order."""
     assert sum(seconds(machine, min(1.0, memory + more))) <= sum(seconds(machine, memory)) * (1 + 1e-9)
+
+
+@examples(30)
+@given(machines(), st.floats(1, 10), st.floats(0, 0.9), st.floats(0.01, 0.5), st.integers(1, 2))
+def test_a_larger_cache_never_costs_time(machine: Machine, times: float, share: float, more: float, nodes: int) -> None:
+    """Where it is at least as fast as the storage; `whatif` uses no other."""
+    storage = machine.storage
+    assert isinstance(storage, Limits)
+    disk = Limits("disk", times * storage.bytes_per_s, times * storage.operations_per_s)
+    machine = replace(machine, cache=disk)
+    small, large = (sum(seconds(machine, nodes=nodes, cache=int(each * SIZES.sum()))) for each in (share, share + more))
+    assert large <= small * (1 + 1e-9)

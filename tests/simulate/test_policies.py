@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.simulate.demand import PEERS, STORAGE, Demand, place
+from brand.simulate.demand import PEERS, STORAGE, Demand
 from brand.simulate.policies import POLICIES
 from brand.simulate.scene import Scene
 from tests.rounds import examples
@@ -86,12 +86,13 @@ def next_use(scene: Scene, draws: NDArray[Any], node: int) -> list[list[int]]:
         sources.append([held.get(sample, STORAGE) for sample in epoch])
         following = {s: e for e in range(scene.epochs - 1, number, -1) for s in epochs[e]}
         candidates = sorted((following[s], s) for s in set(held) | set(epoch) if s in following)
-        held, used, ends = {}, 0.0, np.cumsum(scene.room_mb[1:])
+        held, tier, left = {}, 0, list(scene.room_mb[1:])
         for _, sample in candidates:
-            used += sizes[sample]
-            tier = 1 + sum(1 for end in ends if end < used)
-            if tier <= scene.tiers:
-                held[sample] = tier
+            while tier < scene.tiers and left[tier] < sizes[sample]:
+                tier += 1
+            if tier < scene.tiers:
+                left[tier] -= sizes[sample]
+                held[sample] = tier + 1
     return sources
 
 
@@ -222,14 +223,3 @@ def test_a_policy_that_draws_only_what_is_held_needs_room(policy: str) -> None:
     scene = Scene(100, 1, 0, 1, 2, 10, 100, 200, 1e4, 2e3, ((1, 66),), (1, 1), (20, 0), (1e4, 1e4))
     with pytest.raises(UsageError, match=r"give room_mb\[1\]"):
         demanded(scene, policy)
-
-
-@given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 8), min_size=1, max_size=3))
-@examples(60)
-def test_place_fills_tiers_in_the_order_of_keys(key: list[int], rooms: list[int]) -> None:
-    """One sample after the other, into the first tier whose end it does not pass."""
-    found = place(np.array(key, np.int64), np.ones(len(key)), np.array(rooms))
-    in_order = sorted(range(len(key)), key=lambda sample: key[sample])
-    bounds = [tier for tier, room in enumerate(rooms, 1) for _ in range(room)]
-    expected = dict(zip(in_order, bounds, strict=False))
-    assert found.tolist() == [expected.get(sample, 0) for sample in range(len(key))]

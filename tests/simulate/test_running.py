@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -142,21 +143,37 @@ def runs(draw: st.DrawFn) -> Run:
 def test_one_node_reads_what_it_is_said_to_read(run: Run) -> None:
     """Over three epochs, where no later epoch is planned before the end of one."""
     works = [work for (work,) in work_of(run, range(3))]
-    played = _Server(run).play(range(3))
-    # Where memory is too small for the plan, the server answers draws as they stand, and clients read exactly.
+    server = _Server(run)
+    played, residents = server.play(range(3)), server.turn.core.residents
+    # Where memory is too small for a plan, the server gives up kept samples, or leaves samples to exact reads.
+    assume(residents.kept_pages * residents.pool.allocator.page == works[-1].kept_bytes)
     assume(played.draws.exact <= _sum(works, "exact"))
-    assert (played.reads.reads, played.reads.read_bytes) == (_sum(works, "reads"), _bytes(works))
+    assert (played.reads.reads, played.reads.read_bytes) == (_sum(works, "reads"), _sum(works, "read_bytes"))
     assert played.reads.read_samples == _sum(works, "read_samples")
     assert played.reads.held_samples == _sum(works, "held_samples")
     assert played.draws.exact == _sum(works, "exact")
 
 
+@examples(60)
+@given(runs(), st.floats(0, 1))
+def test_what_the_cache_folder_holds_is_not_read_from_the_storage(run: Run, share: float) -> None:
+    """The first epoch reads as without a folder. Later ones make the same reads, from one source or the other."""
+    room = int(share * run.sizes.sum())
+    without, found = ([work for (work,) in work_of(replace(run, cache_bytes=cache), range(3))] for cache in (0, room))
+    assert found[0].reads == without[0].reads
+    assert found[0].cached_bytes == found[0].cache_reads == 0
+    for before, after in zip(without[1:], found[1:], strict=True):
+        assert after.reads + after.cache_reads == before.reads
+        assert after.read_bytes + after.cache_bytes == before.read_bytes
+        assert after.cached_bytes <= room
+        if isinstance(run.order.policy, StripePolicy):  # each read is a unit
+            assert after.cache_bytes == after.cached_bytes
+        if share == 1:
+            assert after.reads == 0
+
+
 def _sum(works: list[Work], name: str) -> int:
     return sum(getattr(work, name) for work in works)
-
-
-def _bytes(works: list[Work]) -> int:
-    return sum(int(work.read_bytes.sum()) for work in works)
 
 
 def _epochs(
@@ -174,7 +191,7 @@ def test_a_real_server_counts_the_same(texts: Path, memory: float, policy: Polic
     with running_server(texts, memory=memory) as server, closing(node_of(texts, server.address)) as client:
         draw_in_step([Rank(client, run.order, 0, 1)], [MAX_EPOCH])
         facts = server.facts()
-    assert (facts["reads"], facts["read_bytes"]) == (work.reads, int(work.read_bytes.sum()))
+    assert (facts["reads"], facts["read_bytes"]) == (work.reads, work.read_bytes)
     assert (facts["read_samples"], facts["held_samples"]) == (work.read_samples, work.held_samples)
     assert facts["exact"] == work.exact
 
@@ -191,6 +208,6 @@ def test_three_real_nodes_count_the_same(texts: Path, policy: Policy) -> None:
         draw_in_step([Rank(client, run.order, rank, 3) for rank, client in enumerate(clients)], [MAX_EPOCH])
         facts = [cluster.facts(node) for node in range(3)]
     for fact, work in zip(facts, works, strict=True):
-        assert (fact["reads"], fact["read_bytes"]) == (work.reads, int(work.read_bytes.sum()))
+        assert (fact["reads"], fact["read_bytes"]) == (work.reads, work.read_bytes)
         assert (fact["sent"], fact["sent_bytes"], fact["received"]) == (work.sent, work.sent_bytes, work.received)
         assert (fact["exact"], fact["requests"]) == (work.exact, work.requests)

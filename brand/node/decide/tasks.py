@@ -17,7 +17,8 @@ from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.protocol.order import Order
-from brand.protocol.plan import Plan, choose_kept
+from brand.protocol.placement import choose_kept
+from brand.protocol.plan import Plan
 
 
 class Rows(Protocol):
