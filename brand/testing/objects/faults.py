@@ -81,14 +81,14 @@ class WrongRange:
 
 @dataclass(frozen=True, slots=True)
 class Longer:
-    """The body has so many bytes more than were asked for, and Content-Length counts them."""
+    """The body has so many zeros more than were asked for, and Content-Length counts them; `extra` may be huge."""
 
     extra: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Endless:
-    """The body has the right bytes and then zeros, until the client hangs up."""
+    """The body has no Content-Length: the right bytes, and then zeros until the client hangs up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,8 @@ def spoil(right: Answer, what: What | None) -> Answer:
             return replace(right, headers={**headers, "Content-Range": _shifted(headers["Content-Range"], shift)})
         case Longer(extra) if right.pieces:
             headers["Content-Length"] = str(right.size + extra)
-            return replace(right, headers=headers, pieces=(*right.pieces, bytes(extra)))
+            zeros = Repeated(_ZEROS, extra // len(_ZEROS)), bytes(extra % len(_ZEROS))
+            return replace(right, headers=headers, pieces=(*right.pieces, *zeros))
         case Endless() if right.pieces:
             del headers["Content-Length"]
             return replace(right, headers=headers, pieces=(*right.pieces, Repeated(_ZEROS, None)), end="close")

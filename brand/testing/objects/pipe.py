@@ -1,7 +1,7 @@
 """How fast may bytes go where all connections share one bandwidth? One queue of reservations.
 
-Each piece reserves the time that it takes on an empty pipe, after all that was reserved before it. `reserve` has no clock
-and does not wait: its caller has and does both.
+Each piece reserves the time that it takes on an empty pipe, after all that was reserved before it. `reserve` has no
+clock and does not wait: its caller has one, and does.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class Service:
                 if self.folder.parts(call.key, call.query["uploadId"]) is None:
                     return self._error(404, "NoSuchUpload", call)
                 self.folder.abort(call.query["uploadId"])
-                return answer(204, {})
+                return Answer(204, {})
             case "OTHER":
                 return self._error(405, "MethodNotAllowed", call)
 

@@ -278,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
                 case bytes():
                     unsent += piece
                 case FilePiece(file, first, size) if size <= _COPIED:
-                    unsent += os.pread(file.fileno(), size, first)
+                    unsent += os.pread(file.fileno(), size, first).ljust(size, b"\0")
                 case Pause(seconds):
                     if number:
                         self._put(unsent)
