@@ -380,6 +380,7 @@ def test_a_pipe_is_as_fast_as_it_says(sent: list[tuple[int, int]], rate: int) ->
     assert Pipe(None).reserve(10**12, 0.0) == 0
 
 
+@pytest.mark.slow
 def test_latency_and_bandwidth_are_what_was_set() -> None:
     """No answer comes sooner; all connections share one bandwidth."""
     with ObjectStore(latency_s=0.05) as store:

@@ -198,6 +198,7 @@ requests = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(requests, max_size=40), st.integers(0, 3), st.randoms())
 def test_chance_does_not_depend_on_who_is_first(asked: list[Asked], seed: int, order: random.Random) -> None:
     """The same requests in another order meet the same faults; another seed has others."""
@@ -226,6 +227,7 @@ def test_a_share_of_the_requests_meets_a_fault() -> None:
     assert met != [number for number, each in enumerate(asked) if others.meet(each)]
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=9), max_size=5), st.integers(0, 50))
 def test_an_answer_is_cut_at_any_byte(pieces: list[bytes], at: int) -> None:
     """What comes before and what comes after are together the whole."""

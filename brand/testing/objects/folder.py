@@ -86,12 +86,13 @@ class Folder:
     def put(self, key: str, body: Body, etag: str, allowed: Callable[[str | None], bool]) -> Found | None:
         """Make a body the object `key`, if that is allowed where the object has this ETag now, or is not there (None).
 
-        Returns None where it is not allowed; then the body stays where it is.
+        Returns None where it is not allowed. The body is gone in both cases.
         """
         target = self.root / key
         with self._lock:
             now = self._stat(target)
             if not allowed(None if now is None else self._found(key, now).etag):
+                body.path.unlink()
                 return None
             target.parent.mkdir(parents=True, exist_ok=True)
             body.path.replace(target)

@@ -118,10 +118,7 @@ class Service:
         return None
 
     def answer(self, call: Call, body: Body, files: ExitStack) -> Answer:
-        """The answer to a request that `refused` lets through.
-
-        `files` closes what the answer's pieces are read from, and drops what did not become an object.
-        """
+        """The answer to a request that `refused` lets through. `files` closes what its pieces are read from."""
         claimed = call.headers.get("x-amz-content-sha256", UNSIGNED)
         if body.sha256 is not None and claimed not in (UNSIGNED, body.sha256):
             return self._error(400, "XAmzContentSHA256Mismatch", call)
@@ -141,7 +138,7 @@ class Service:
             case "PART":
                 return self._part(call, body)
             case "COMPLETE":
-                return self._complete(call, body, files)
+                return self._complete(call, body)
             case "ABORT":
                 if self.folder.parts(call.key, call.query["uploadId"]) is None:
                     return self._error(404, "NoSuchUpload", call)
@@ -202,7 +199,7 @@ class Service:
             return self._error(404, "NoSuchUpload", call)
         return answer(200, {"ETag": f'"{body.md5.hex()}"'})
 
-    def _complete(self, call: Call, body: Body, files: ExitStack) -> Answer:
+    def _complete(self, call: Call, body: Body) -> Answer:
         upload = call.query["uploadId"]
         parts = self.folder.parts(call.key, upload)
         if parts is None:
@@ -221,7 +218,6 @@ class Service:
         if any(part.size < SMALLEST_PART for part in chosen[:-1]):
             return self._error(400, "EntityTooSmall", call)
         whole, etag = self.folder.joined(chosen)
-        files.callback(whole.path.unlink, missing_ok=True)
         bucket, _, name = call.key.partition("/")
         done = self._written(
             call, whole, etag, _tags("CompleteMultipartUploadResult", Bucket=bucket, Key=name, ETag=etag)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.testing.objects.answers import Answer, FilePiece, Pause, Piece, Repeated, answer
-from brand.testing.objects.faults import Asked, Faults, Lost, Operation, Reset, What, refusal, spoil
+from brand.testing.objects.faults import Asked, Faults, Operation, Reset, What, refusal, spoil
 from brand.testing.objects.flavours import S3, Flavour
 from brand.testing.objects.folder import Body, Folder
 from brand.testing.objects.pipe import Pipe
@@ -206,27 +206,33 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         store = self.server.store
-        service = Service(store.folder, store.flavour)
         headers = {name.lower(): value for name, value in self.headers.items()}
         call = Call(self.command, self.path, headers, store.flavour.has_buckets)
         what = store.faults.meet(Asked(call.operation, call.key, call.range))
+        size = self._announced(call)
+        if size is None:
+            self._tell(call, answer(411, {"Connection": "close"}), 0, None)
+            self.close_connection = True
+            return
         with ExitStack() as files:
-            size = self._announced(call)
-            if size is None:
-                self._tell(call, answer(411, {"Connection": "close"}), 0, None)
-                self.close_connection = True
-                return
-            uploaded = min(size, what.after) if isinstance(what, Reset) and size else size
-            body = self._receive(call, uploaded, files)
-            store._wait(store.latency_s)
-            if uploaded < size:
-                self._tell(call, spoil(answer(200, {}), Lost()), uploaded, what)
-                return
-            right = refusal(what, store.flavour, call.key) or service.refused(call)
-            right = right or service.answer(call, body, files)
-            self._tell(call, spoil(right.without_body() if call.method == "HEAD" else right, what), size, what)
+            right, received = self._work(call, size, what, files)
+            self._tell(call, spoil(right, what), received, what)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = do_OPTIONS = do_PROPFIND = do_MKCOL = _serve
+
+    def _work(self, call: Call, size: int, what: What | None, files: ExitStack) -> tuple[Answer, int]:
+        """Do what was asked; returns the right answer, and how much of the body came before it."""
+        store = self.server.store
+        service = Service(store.folder, store.flavour)
+        received = min(size, what.after) if isinstance(what, Reset) else size
+        with ExitStack() as scratch:  # is empty before the client has the answer
+            body = self._receive(call, received, scratch)
+            store._wait(store.latency_s)
+            if received < size:
+                return Answer(0, {}, end="reset"), received
+            right = refusal(what, store.flavour, call.key) or service.refused(call)
+            right = right or service.answer(call, body, files)
+        return (right.without_body() if call.method == "HEAD" else right), received
 
     def _announced(self, call: Call) -> int | None:
         """Size of the body that comes; None: the store does not take it."""
@@ -235,14 +241,14 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         return int(text) if int(text) <= _LARGEST else None
 
-    def _receive(self, call: Call, size: int, files: ExitStack) -> Body:
+    def _receive(self, call: Call, size: int, scratch: ExitStack) -> Body:
         """Write so much of the body into a file; where there is none, into none."""
         path = Path(os.devnull)
         md5 = hashlib.md5(usedforsecurity=False)
         sha256 = hashlib.sha256() if "x-amz-content-sha256" in call.headers else None
         if call.method in ("PUT", "POST"):
             path = self.server.store.folder.scratch()
-            files.callback(path.unlink, missing_ok=True)
+            scratch.callback(path.unlink, missing_ok=True)
         with path.open("wb") as file:
             left = size
             while left:
