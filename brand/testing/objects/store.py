@@ -114,7 +114,7 @@ class ObjectStore:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `obstore.store.from_url` takes beside `s3://bucket`, `gs://bucket` or `url`, to reach this store."""
+        """What `obstore.store.from_url` takes beside the URL of a bucket, to reach this store."""
         return self.flavour.options(self.url)
 
     @property
