@@ -34,6 +34,7 @@ FLAVOURS = [S3(), S3(KEYS), Gcs(), Gcs("token"), Http(), Http("token")]
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:
     with ObjectStore() as found:
+        found.folder.make_bucket("bucket")
         yield found
 
 
