@@ -113,7 +113,7 @@ def counts(setting: Setting) -> Counts:
     plan = plan_slots_across_nodes(mapping, nodes, nodes, setting.window, setting.remote, setting.refill, 0, 0)
     requests = 0 if plan.requests is None else len(plan.requests.positions)
     ahead = 0 if plan.requests is None else most_ahead(plan.requests, nodes)
-    return Counts(len(plan.reads), len(plan.reads) / mapping.chunks, requests, ahead)
+    return Counts(plan.read_count, plan.read_count / mapping.chunks, requests, ahead)
 
 
 def most_ahead(requests: Requests, nodes: int) -> int:

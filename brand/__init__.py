@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from brand.node.setup.choose import Pool as Pool
     from brand.node.setup.choose import Slots as Slots
     from brand.node.setup.choose import Stripes as Stripes
+    from brand.node.setup.choose import Uniform as Uniform
     from brand.node.setup.tls import Tls as Tls
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
@@ -33,6 +34,7 @@ __all__ = [
     "Slots",
     "Stripes",
     "Tls",
+    "Uniform",
     "Waveform",
     "__version__",
     "pack",
@@ -47,6 +49,7 @@ _HOMES: Final = {
     "Slots": "brand.node.setup.choose",
     "Stripes": "brand.node.setup.choose",
     "Tls": "brand.node.setup.tls",
+    "Uniform": "brand.node.setup.choose",
     "Waveform": "brand.formats.media",
     "pack": "brand.chunker",
 }

@@ -6,8 +6,9 @@ plan        the tables that every protocol makes, and what follows from them: me
 placement   which samples stay in memory or in a cache folder
 stripes     the default protocol
 slots       the paper's protocol (section 3.3)
+uniform     a uniform shuffle of single samples
 pool        chunk-wise shuffle, a baseline
-minio       single samples and a static choice of kept ones, a baseline
+minio       `uniform` under the name of a baseline
 prefetch    the paper's protocol across nodes: what nodes ask for, and what is sent ahead (section 3.4)
 owners      which node owns which chunk
 split       which rank draws which position, so that ranks first take what their own node owns

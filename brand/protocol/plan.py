@@ -52,8 +52,12 @@ class Plan:
     mapping: Mapping
     sample_of: NDArray[Any]
     """Place of the sample drawn at each position, shape (samples,)."""
-    reads: NDArray[np.void]
-    """Of dtype `READ`, by deadline."""
+    reads: NDArray[np.void] | None
+    """Of dtype `READ`, by deadline.
+
+    None: each sample is a read of its own, due at its position. The number of a read is then its position; a table of
+    13 million such reads would take 260 MB.
+    """
     held: NDArray[Any] | None = None
     """Places that the reads hold in memory, read by read, shape (samples,); None: each read holds all that it reads."""
     held_ends: NDArray[np.integer[Any]] | None = None
@@ -61,8 +65,29 @@ class Plan:
     requests: Requests | None = None
     """What nodes ask each other for; None: no node asks another one."""
 
+    @property
+    def read_count(self) -> int:
+        """Number of reads."""
+        return len(self.sample_of) if self.reads is None else len(self.reads)
+
+    def deadline(self, number: int) -> int:
+        """The position before which a read is finished."""
+        return number if self.reads is None else int(self.reads["deadline"][number])
+
+    def reads_at(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.void]:
+        """Reads as a table of dtype `READ`."""
+        if self.reads is not None:
+            return self.reads[numbers]
+        table = np.empty(len(numbers), READ)
+        table["deadline"], table["count"] = numbers, 1
+        table["chunk"], table["first"] = np.divmod(self.sample_of[numbers], self.mapping.chunk_size)
+        return table
+
     def places_read(self, number: int) -> tuple[int, int]:
         """The first place that a read reads, and the place after the last."""
+        if self.reads is None:
+            place = int(self.sample_of[number])
+            return place, place + 1
         read = self.reads[number]
         first = int(read["chunk"]) * self.mapping.chunk_size + int(read["first"])
         return first, first + int(read["count"])
@@ -78,6 +103,9 @@ class Plan:
 def read_of_sample(plan: Plan) -> NDArray[Any]:
     """The number of the read that brings each place into memory, shape (samples,)."""
     reads, result = plan.reads, np.empty(len(plan.sample_of), np.int32)
+    if reads is None:
+        result[plan.sample_of] = np.arange(len(result), dtype=np.int32)
+        return result
     if plan.held is not None and plan.held_ends is not None:
         result[plan.held] = np.repeat(np.arange(len(reads), dtype=np.int32), np.diff(plan.held_ends, prepend=0))
         return result
@@ -93,6 +121,9 @@ def memory_over_time(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | 
     is `read_of_sample(plan)`, where it is known.
     """
     samples = len(plan.sample_of)
+    if plan.reads is None:
+        alone: NDArray[np.int64] = size_of[plan.sample_of].astype(np.int64)
+        return alone
     read_of = read_of_sample(plan) if read_of is None else read_of
     brought = np.zeros(len(plan.reads), np.int64)
     change = np.zeros(samples, np.int64)

@@ -9,12 +9,14 @@ from brand.protocol.policy import Policy, check_type
 from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
+from brand.protocol.uniform import UniformPolicy
 
 POLICIES: Final[dict[str, type[Policy]]] = {
     policy.name: policy
     for policy in (
         StripePolicy,
         SlotPolicy,
+        UniformPolicy,
         PoolPolicy,
         MinioPolicy,
     )

@@ -246,7 +246,7 @@ class _Node:
     def _count(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any], kept_pages: int) -> Work:
         run, residents = self._run, self._residents
         numbers = epoch.reads.rest()
-        reads = plan.reads[numbers]
+        reads = plan.reads_at(numbers)
         first = reads["chunk"].astype(np.int64) * run.order.chunk_size + reads["first"]
         ends = np.concatenate(([0], np.cumsum(run.sizes, dtype=np.int64)))
         held = self._held(epoch, plan, read_of)
@@ -276,7 +276,7 @@ class _Node:
 
     def _held(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any]) -> _Held:
         """What each read of the plan brings into memory."""
-        pages, held, cached = np.zeros((3, len(plan.reads)), np.int64)
+        pages, held, cached = np.zeros((3, plan.read_count), np.int64)
         for part in blocks(len(self._run.sizes)):
             places = np.arange(part.start, part.stop)
             due = epoch.states.due(part) & (epoch.owner_of(places) == self._members.node)

@@ -59,8 +59,8 @@ class BrandDataset(Dataset[Any]):
             bytes.
         memory: How much of the data the node server may hold: `"2GB"`, a number of bytes, or a fraction of the data
             as a float; None: a quarter of what this process may still use.
-        protocol: `"stripes"`, `"slots"` (the paper's), or `Stripes(...)`, `Slots(...)` with their options; to compare,
-            the baselines `Pool(chunks=...)` and `MinIO()`.
+        protocol: `"stripes"`, `"slots"` (the paper's), `"uniform"` (each order equally likely), or `Stripes(...)`,
+            `Slots(...)` with their options, `Uniform()`; to compare, the baselines `Pool(chunks=...)` and `MinIO()`.
         server: Address of a running server (`brand serve` prints it), instead of one that starts by itself.
         on_error: What a draw of a damaged sample does: `"raise"` an error, or `"skip"`: another sample of its group
             takes its place, and `stats()["replaced"]` lists both.

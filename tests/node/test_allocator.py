@@ -5,10 +5,11 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brand.errors import UsageError
-from brand.node.memory.allocator import Allocator
+from brand.node.memory.allocator import LEAP, Allocator
 from brand.node.memory.page_memory import SINK
 from tests.rounds import examples
 
@@ -61,6 +62,19 @@ class AllocatorMachine(RuleBasedStateMachine):
 
 AllocatorMachine.TestCase.settings = examples(40, stateful_step_count=25)
 TestAllocator = AllocatorMachine.TestCase
+
+
+@given(st.permutations([1, 2, LEAP - 1, LEAP, LEAP + 1, 2 * LEAP, 2 * LEAP + 1, 5 * LEAP, 700]), st.integers(1, 9))
+def test_long_chains(counts: list[int], taken: int) -> None:
+    """Around the pages that are linked directly; other chains were taken and given back before."""
+    allocator = Allocator(3000 * PAGE, PAGE)
+    allocator.give_back(allocator.take(np.array(counts[:taken]))[1][::-1])
+    heads, pages = allocator.take(np.array(counts))
+    assert allocator.chains(heads, np.array(counts, np.uint32)).tolist() == pages.tolist()
+    ends = np.cumsum(counts)
+    last = heads[::-1][:taken], np.array(counts[::-1][:taken])
+    parts = [pages[end - count : end].tolist() for end, count in zip(ends, counts, strict=True)]
+    assert allocator.chains(*last).tolist() == sum(parts[::-1][:taken], [])
 
 
 @pytest.mark.parametrize("limit", [0, 1, PAGE, 2 * PAGE - 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import hypothesis.strategies as st
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from brand.node.decide.reads import BUNDLE
 from brand.node.decide.stimuli import KeptChosen
 from tests.node.world import World
 from tests.rounds import examples
@@ -28,6 +30,7 @@ ORDERS: list[dict[str, Any]] = [
     {"seed": 0, "group_chunks": 4, "stripe": 9},
     {"seed": 0, "group_chunks": 1, "stripe": 1},
     {"seed": 2, "group_chunks": 3, "stripe": 1, "protocol": "slots"},
+    {"seed": 0, "group_chunks": 2, "protocol": "uniform"},
 ]
 
 
@@ -141,8 +144,8 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.release(leases[which % len(leases)], checked=checked)
 
     @precondition(lambda self: self.world.reads)
-    @rule(which=st.integers(0, 3), failed=st.sampled_from([False, False, False, True]))
-    def finish_read(self, which: int, failed: bool) -> None:
+    @rule(which=st.integers(0, 3), failed=st.one_of(st.just(()), st.just(range(BUNDLE)), st.sets(st.integers(0, 5))))
+    def finish_read(self, which: int, failed: Collection[int]) -> None:
         self.world.finish_read(which % len(self.world.reads), failed=failed)
 
     @precondition(lambda self: self.world.jobs)

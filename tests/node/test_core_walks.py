@@ -20,7 +20,7 @@ from brand.node.decide.states import COMING
 from brand.node.memory.leases import MAX_LEASES
 from brand.node.memory.residents import Residents
 from tests.node.test_core_machine import finish
-from tests.node.world import World
+from tests.node.world import World, some_pieces
 from tests.rounds import Chance, rounds
 
 pytestmark = pytest.mark.slow
@@ -59,9 +59,11 @@ class Walk:
         self.clients = 0
         self.all_clients: list[int] = []
         self.ranks: list[Rank] = []
-        orders = [
+        orders: list[dict[str, Any]] = [
             {"seed": seed % 2, "group_chunks": rng.randint(1, 6), "stripe": rng.randint(1, 9)} for seed in range(2)
-        ] + [{"seed": 3, "group_chunks": rng.randint(1, 4), "protocol": "slots"}]
+        ]
+        orders.append({"seed": 3, "group_chunks": rng.randint(1, 4), "protocol": "slots"})
+        orders.append({"seed": 4, "group_chunks": rng.randint(1, 4), "protocol": "uniform"})
         for name in range(rng.choice([1, 1, 2, 3])):
             replicas = rng.choice([1, 2, 2, 3])
             run = {"name": f"training {name}", **rng.choice(orders)}
@@ -145,7 +147,8 @@ class Walk:
         elif what == "release" and world.held:
             world.release(rng.choice(list(world.held)), checked=rng.random() < 0.8)
         elif what == "read" and world.reads:
-            world.finish_read(rng.randrange(len(world.reads)), failed=rng.random() < 0.05)
+            read = rng.randrange(len(world.reads))
+            world.finish_read(read, failed=some_pieces(rng, world.reads[read], 0.05))
         elif what == "job" and world.jobs:
             world.finish_job(looks=rng.random() < 0.5)
         elif what == "odd":

@@ -47,9 +47,9 @@ def test_every_seed_keeps_others(members: Members) -> None:
     [
         ({"protocol": "stripes", "group_chunks": 5}, 10 * 8),
         ({"protocol": "pool", "pool": 3}, 3 * 8),
-        ({"protocol": "minio"}, 1),
+        ({"protocol": "uniform"}, 1),
     ],
-    ids=["stripes", "pool", "minio"],
+    ids=["stripes", "pool", "uniform"],
 )
 def test_room_is_left_for_what_another_run_holds(other: dict[str, Any], samples: int) -> None:
     """Of 400 samples of a page each in 50 chunks: a chunk of each group, a pool, or one sample."""

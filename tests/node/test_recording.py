@@ -88,10 +88,19 @@ def test_a_decision_that_differs_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "[]", "{}", '{"version": 99, "samples": 240}', '{"version": 1, "samples": 1}']
+    "text",
+    [
+        "",
+        "x",
+        "[]",
+        "{}",
+        '{"version": 99, "samples": 240}',
+        '{"version": 1, "samples": 240}',
+        '{"version": 2, "samples": 1}',
+    ],
 )
 def test_what_is_no_record_is_refused(text: str, tmp_path: Path) -> None:
-    """Nothing, garbage, another version, another data set."""
+    """Nothing, garbage, another version, the one before, another data set."""
     world, path = World([96] * 240, 8, 81), tmp_path / "log"
     path.write_text(text)
     with pytest.raises(UsageError):
@@ -139,7 +148,7 @@ def test_an_entry_that_is_none_is_named(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     for wrong in (
         "{}",
-        '{"is": "ReadEnded", "at": 1.0, "read": 10000, "failed": false}',
+        '{"is": "ReadEnded", "at": 1.0, "read": 10000, "failed": []}',
         '{"is": "Nothing", "at": 1.0}',
     ):
         path.write_text("\n".join([lines[0], wrong]))

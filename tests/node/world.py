@@ -8,7 +8,8 @@ of several.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import random
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +89,12 @@ class Index:
         """As `Core` asks for them."""
         rows: NDArray[np.void] = self.table[places]
         return rows
+
+
+def some_pieces(rng: random.Random, read: Read, share: float) -> list[int]:
+    """The pieces of a read that fail: any number of them in this share of the cases, else none."""
+    pieces = range(len(read.pieces))
+    return rng.sample(pieces, rng.randint(1, len(pieces))) if rng.random() < share else []
 
 
 @dataclass
@@ -264,22 +271,32 @@ class World:
 
     # -- what threads do ---------------------------------------------------------------------------------------------
 
-    def finish_read(self, number: int = 0, *, failed: bool = False) -> None:
-        """A read ends, with the bytes of the file or with an error half-way."""
+    def finish_read(self, number: int = 0, *, failed: Collection[int] = ()) -> None:
+        """A read ends. Its pieces have the bytes of the file; those of `failed`, as far as it has them, an error
+        half-way.
+        """
         read = self.reads.pop(number)
-        data = self.index.chunks[read.chunk][read.offset : read.offset + read.size]
-        assert len(data) == read.size, "a read beyond the end of the file"
-        assert int(read.vector["length"].sum()) == read.size
-        done, stop = 0, read.size // 2 if failed else read.size
-        for base, length in read.vector.tolist():
+        lost = tuple(sorted(piece for piece in failed if piece < len(read.pieces)))
+        for piece, vector in enumerate(read.vectors):
+            self._fill(read, piece, vector, failed=piece in lost)
+        self.tell(ReadEnded(read, lost))
+        for piece in lost:
+            places = read.places_of(piece)
+            assert not read.epoch.states.waited_for(places).any(), "what could not be read is still waited for"
+        self.check()
+
+    def _fill(self, read: Read, piece: int, vector: NDArray[np.void], *, failed: bool) -> None:
+        """A piece of a read brings its bytes."""
+        chunk, offset, size, *_ = read.pieces[piece].item()
+        data = self.index.chunks[chunk][offset : offset + size]
+        assert len(data) == size, "a read beyond the end of the file"
+        assert int(vector["length"].sum()) == size
+        done, stop = 0, size // 2 if failed else size
+        for base, length in vector.tolist():
             if length and done < stop:
                 part = np.ascontiguousarray(data[done : done + length])
                 ctypes.memmove(base, part.ctypes.data, length)
             done += length
-        self.tell(ReadEnded(read, failed))
-        if failed:
-            assert not read.epoch.states.waited_for(read.places).any(), "what could not be read is still waited for"
-        self.check()
 
     def finish_job(self, *, looks: bool = True) -> None:
         """The planner has done the oldest of its jobs, as `NodeServer` would have it do.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from brand.protocol.mapping import Mapping
 from brand.protocol.minio import MinioPolicy
@@ -20,6 +21,7 @@ from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.slots import REFILLS
 from brand.protocol.stripe_policy import StripePolicy
+from brand.protocol.uniform import UniformPolicy
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,16 @@ class Read:
     held: tuple[int, ...]
 
 
+def table_of(plan: Plan) -> NDArray[np.void]:
+    """The second table of a plan."""
+    return plan.reads_at(np.arange(plan.read_count))
+
+
 def reads_of(plan: Plan) -> list[Read]:
     """The second table of a plan as plain values."""
     return [
         Read(deadline, chunk, first, count, tuple(plan.places_held(number).tolist()))
-        for number, (deadline, chunk, first, count) in enumerate(plan.reads.tolist())
+        for number, (deadline, chunk, first, count) in enumerate(table_of(plan).tolist())
     ]
 
 
@@ -251,13 +258,13 @@ def many_nodes(draw: st.DrawFn, fewest: int = 2) -> Nodes:
 @st.composite
 def policies(draw: st.DrawFn, mapping: Mapping) -> Policy:
     """Policies of all protocols for a mapping, the paper's also across nodes."""
-    name = draw(st.sampled_from(["stripes", "slots", "pool", "minio"]))
+    name = draw(st.sampled_from(["stripes", "slots", "uniform", "pool", "minio"]))
     if name == "stripes":
         return StripePolicy(mapping.group_chunks, draw(st.integers(1, mapping.chunk_size)))
     if name == "pool":
         return PoolPolicy(mapping.group_chunks, draw(st.integers(1, mapping.chunks)))
-    if name == "minio":
-        return MinioPolicy(mapping.group_chunks)
+    if name in ("uniform", "minio"):
+        return (UniformPolicy if name == "uniform" else MinioPolicy)(mapping.group_chunks)
     nodes = draw(st.one_of(st.just(ONE), many_nodes()))
     return SlotPolicy(mapping.group_chunks, draw(refills), nodes.nodes, nodes.ranks, nodes.window, nodes.remote)
 

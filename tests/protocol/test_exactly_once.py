@@ -17,7 +17,8 @@ from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.random import Stream, permutation
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
-from tests.protocol.models import epochs, length_of_chunk, orders, reads_of
+from brand.protocol.uniform import UniformPolicy
+from tests.protocol.models import epochs, length_of_chunk, orders, reads_of, table_of
 from tests.rounds import examples
 
 CORNERS = {
@@ -92,7 +93,8 @@ def test_reads_are_inside_their_chunks_and_sorted(order: Order, epoch: int) -> N
 def test_corner_cases_are_exactly_once_too(name: str) -> None:
     """The sizes where counting goes wrong, three epochs of each."""
     samples, size, n, stripe = CORNERS[name]
-    for policy in (StripePolicy(n, stripe), SlotPolicy(n), SlotPolicy(n, "random"), PoolPolicy(n, n), MinioPolicy(n)):
+    of_chunks = StripePolicy(n, stripe), SlotPolicy(n), SlotPolicy(n, "random"), PoolPolicy(n, n)
+    for policy in (*of_chunks, UniformPolicy(n), MinioPolicy(n)):
         for epoch in range(3):
             plan = Order("corner", samples, size, 3, policy).plan(epoch)
             assert sorted(plan.sample_of.tolist()) == list(range(samples))
@@ -127,14 +129,14 @@ def test_a_plan_is_made_the_same_every_time(order: Order, epoch: int) -> None:
     assert str(before) == str(after)
 
 
-@pytest.mark.parametrize("policy", [StripePolicy(5, 4), SlotPolicy(5), PoolPolicy(1, 5), MinioPolicy(1)], ids=repr)
+@pytest.mark.parametrize("policy", [StripePolicy(5, 4), SlotPolicy(5), UniformPolicy(1), PoolPolicy(1, 5)], ids=repr)
 def test_seeds_and_epochs_differ(policy: Policy) -> None:
     """Every seed and every epoch has an order of its own, and reads at times of its own."""
     order = Order("any", 200, 8, 0, policy)
     same_low_half = [0, 1, 2, 1 << 64, (1 << 64) + 1, (1 << 128) - 1]
     plans = [dataclasses.replace(order, seed=seed).plan(epoch) for seed in same_low_half for epoch in (0, 1, 2**16 - 1)]
     assert len({tuple(plan.sample_of.tolist()) for plan in plans}) == len(plans)
-    assert len({plan.reads.tobytes() for plan in plans}) == len(plans)
+    assert len({table_of(plan).tobytes() for plan in plans}) == len(plans)
 
 
 @pytest.mark.slow
@@ -145,7 +147,7 @@ def test_every_chunk_is_read_at_least_once_by_slots_and_once_in_full_by_stripes(
     """Samples read: all of them once with stripes; with slots no chunk is left out and every read is a whole chunk."""
     n = data.draw(st.integers(1, -(-samples // size)))
     stripes = Order("any", samples, size, 0, StripePolicy(n, data.draw(st.integers(1, size)))).plan(0)
-    assert int(stripes.reads["count"].sum()) == samples
+    assert int(table_of(stripes)["count"].sum()) == samples
     slots = Order("any", samples, size, 0, SlotPolicy(n)).plan(0)
-    assert set(slots.reads["chunk"].tolist()) == set(range(-(-samples // size)))
+    assert set(table_of(slots)["chunk"].tolist()) == set(range(-(-samples // size)))
     assert all(read.count == length_of_chunk(slots.mapping, read.chunk) for read in reads_of(slots))

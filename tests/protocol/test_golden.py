@@ -20,6 +20,8 @@ from brand.protocol.random import Stream, bits
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.slots import Refill
 from brand.protocol.stripe_policy import StripePolicy
+from brand.protocol.uniform import UniformPolicy
+from tests.protocol.models import table_of
 
 SEEDS_AND_EPOCHS = [(0, 0), (0, 1), (7, 3), (2**128 - 1, 2**16 - 1)]
 
@@ -56,6 +58,7 @@ DRAWN: dict[Policy, list[list[int]]] = {
         [15, 16, 12, 9, 8, 11, 13, 10, 6, 1, 22, 14, 21, 4, 17, 0, 20, 18, 19, 3, 7, 2, 5],
     ],
 }
+DRAWN[UniformPolicy(3)] = DRAWN[MinioPolicy(3)]
 """For each seed and epoch what is drawn of 23 samples in chunks of four, three a group."""
 
 READS: dict[Policy, list[tuple[int, int, int, int]]] = {
@@ -81,6 +84,7 @@ READS: dict[Policy, list[tuple[int, int, int, int]]] = {
         (18, 4, 2, 1), (19, 5, 0, 1), (20, 2, 3, 1), (21, 0, 2, 1), (22, 1, 0, 1),
     ],
 }
+READS[UniformPolicy(3)] = READS[MinioPolicy(3)]
 """Deadline, chunk, first sample and count of the reads of the first of these plans."""
 # fmt: on
 
@@ -91,6 +95,7 @@ DIGESTS: dict[Policy, str] = {
     SlotPolicy(16): "f5e93fdd9ab03caf1fd9bfce177e24f277ba092e8d6df5b1c15339074c45ef24",
     SlotPolicy(16, "random"): "3b9e7406cc2e031a4d56bec73a8c897d155f16cb5977a4b6665f7504eaa8c576",
     PoolPolicy(16, 100): "15fe30f63e37751f8f3ee5ea8bbde7172fc62800a7348b1c76fcc8360c691b1c",
+    UniformPolicy(16): "ec063ae57ec8f8b82caae6aeccca7e23e8914b70c4ce9ba99da244c8dca9d21f",
     MinioPolicy(16): "ec063ae57ec8f8b82caae6aeccca7e23e8914b70c4ce9ba99da244c8dca9d21f",
 }
 """SHA-256 of both tables and of what is held: 100,003 samples in chunks of 64, 16 a group, seed 2024, epoch 5."""
@@ -108,7 +113,7 @@ def digest(plan: Plan) -> str:
     each request and the positions that are sent with it.
     """
     found = hashlib.sha256(plan.sample_of.astype("<i8").tobytes())
-    for number, read in enumerate(plan.reads.tolist()):
+    for number, read in enumerate(table_of(plan).tolist()):
         found.update(np.array(read, "<i8").tobytes())
         found.update(plan.places_held(number).astype("<i8").tobytes())
     if plan.requests is not None:
@@ -141,7 +146,7 @@ def test_small_orders(policy: Policy, which: int) -> None:
 @pytest.mark.parametrize("policy", READS, ids=repr)
 def test_small_reads(policy: Policy) -> None:
     """What is read by when."""
-    assert Order("golden", 23, 4, 0, policy).plan(0).reads.tolist() == READS[policy]
+    assert table_of(Order("golden", 23, 4, 0, policy).plan(0)).tolist() == READS[policy]
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from brand.protocol.slots import plan_slots
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.stripes import plan_stripes
 from brand.protocol.tickets import MAX_POSITIONS
+from brand.protocol.uniform import UniformPolicy
 from tests.protocol.models import epochs, orders, reads_of
 from tests.rounds import examples
 
@@ -60,7 +61,7 @@ def expected_plan(order: Order, epoch: int) -> Plan:
         return plan_stripes(mapping, policy.stripe, order.seed, epoch)
     if isinstance(policy, PoolPolicy):
         return plan_pool(mapping, policy.pool, order.seed, epoch)
-    if isinstance(policy, MinioPolicy):
+    if isinstance(policy, UniformPolicy):
         return policy.plan(mapping, order.seed, epoch)
     assert isinstance(policy, SlotPolicy)
     if policy.nodes == 1:
@@ -96,6 +97,9 @@ OF_BASELINES = {
     ),
     dataclasses.replace(GOOD, policy=MinioPolicy(5)): (
         '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, "protocol": "minio"}'
+    ),
+    dataclasses.replace(GOOD, policy=UniformPolicy(5)): (
+        '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, "protocol": "uniform"}'
     ),
 }
 """A later policy writes its own fields."""

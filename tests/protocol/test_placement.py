@@ -16,7 +16,7 @@ from brand.protocol.random import Stream, permutation
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.stripes import plan_stripes
-from tests.protocol.models import model_memory, sized_plans, small_orders, stripes_of_group
+from tests.protocol.models import model_memory, sized_plans, small_orders, stripes_of_group, table_of
 from tests.rounds import examples
 
 
@@ -181,9 +181,9 @@ def test_reads_that_are_left_when_a_part_is_kept() -> None:
     mapping = Mapping(512_000, 64, 16)
     plan = plan_stripes(mapping, 8, 0, 0)
     kept = choose_kept(plan, np.ones(512_000, np.int64), 128_000, 8, 0)
-    again = ~kept[plan.reads["chunk"].astype(np.int64) * 64 + plan.reads["first"]]
+    again = ~kept[table_of(plan)["chunk"].astype(np.int64) * 64 + table_of(plan)["first"]]
     assert np.count_nonzero(again) / mapping.chunks == pytest.approx(6.5, rel=0.05)
-    assert plan.reads["count"][again].sum() / mapping.samples == pytest.approx(0.81, rel=0.05)
+    assert table_of(plan)["count"][again].sum() / mapping.samples == pytest.approx(0.81, rel=0.05)
 
 
 def test_the_tables_of_the_model_and_of_the_kept_stripes_are_the_same_stripes() -> None:

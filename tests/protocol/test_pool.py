@@ -1,4 +1,4 @@
-"""The two baselines against slow models: chunk-wise shuffle (`pool`), and single samples in random order (`minio`)."""
+"""The chunk-wise shuffle (`pool`) against a slow model, and beside it single samples in random order (`uniform`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.protocol.mapping import Mapping
-from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
 from brand.protocol.placement import choose_kept
 from brand.protocol.plan import peak
 from brand.protocol.policy import Policy
 from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.random import Stream, permutation
+from brand.protocol.uniform import UniformPolicy
 from brand.testing.shuffling import measure
 from tests.protocol.models import chi_square, epochs, length_of_chunk, mappings, reads_of, seeds
 
@@ -47,18 +47,7 @@ def test_a_pool_is_shuffled_as_a_whole_and_comes_after_the_one_before(
     assert peak(plan, np.ones(mapping.samples, np.int64)) <= pool * mapping.chunk_size
 
 
-@pytest.mark.slow
-@given(mappings(), seeds, epochs)
-def test_single_samples_come_in_the_order_of_the_access(mapping: Mapping, seed: int, epoch: int) -> None:
-    """Each is read when it is drawn, so that one lies in memory at a time."""
-    plan = order_of(mapping, MinioPolicy(1), seed).plan(epoch)
-    access = permutation(mapping.samples, seed, Stream.ACCESS, epoch).tolist()
-    assert plan.sample_of.tolist() == access
-    assert [(read.deadline, read.held) for read in reads_of(plan)] == [(p, (place,)) for p, place in enumerate(access)]
-    assert peak(plan, np.ones(mapping.samples, np.int64)) == 1
-
-
-@pytest.mark.parametrize("policy", [PoolPolicy(1, 4), MinioPolicy(1)], ids=repr)
+@pytest.mark.parametrize("policy", [PoolPolicy(1, 4), UniformPolicy(1)], ids=repr)
 def test_groups_do_not_change_the_order(policy: Policy) -> None:
     """They only say which node owns which chunks."""
     alone, grouped = (
@@ -68,7 +57,7 @@ def test_groups_do_not_change_the_order(policy: Policy) -> None:
     assert reads_of(alone) == reads_of(grouped)
 
 
-@pytest.mark.parametrize(("policy", "kept"), [(PoolPolicy(1, 2), 32), (MinioPolicy(1), 49)], ids=repr)
+@pytest.mark.parametrize(("policy", "kept"), [(PoolPolicy(1, 2), 32), (UniformPolicy(1), 49)], ids=repr)
 def test_memory_keeps_whole_chunks_or_single_samples(policy: Policy, kept: int) -> None:
     """Room for 50 of 104 samples in chunks of eight: what a plan holds beside kept chunks, or beside kept samples, fits
     to the last sample that a unit allows, and it is another choice for every seed.
@@ -107,10 +96,9 @@ def test_a_pool_mixes_as_badly_as_its_size_says(pool: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [MinioPolicy(1), PoolPolicy(1, 8000)], ids=repr)
-def test_single_samples_and_a_pool_of_all_chunks_are_a_uniform_shuffle(policy: Policy) -> None:
+def test_a_pool_of_all_chunks_is_a_uniform_shuffle() -> None:
     """All figures are those of chance."""
-    drawn = Order("any", 512_000, 64, 0, policy).plan(0).sample_of
+    drawn = Order("any", 512_000, 64, 0, PoolPolicy(1, 8000)).plan(0).sample_of
     found = measure(drawn, chunk_size=64, batch=256)
     assert found.pairs == pytest.approx(1, abs=4 * found.expected_pairs**-0.5)
     assert found.mates == pytest.approx(1 / 3, rel=0.01)
@@ -118,7 +106,7 @@ def test_single_samples_and_a_pool_of_all_chunks_are_a_uniform_shuffle(policy: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [PoolPolicy(1, 1), PoolPolicy(1, 4), MinioPolicy(1)], ids=repr)
+@pytest.mark.parametrize("policy", [PoolPolicy(1, 1), PoolPolicy(1, 4), UniformPolicy(1)], ids=repr)
 def test_two_samples_come_in_either_order_equally_often(policy: Policy) -> None:
     """All 24 orders of four samples, in chunks of two, over 2,400 epochs; whole chunks of two have only eight."""
     order = Order("any", 8, 2, 0, policy)

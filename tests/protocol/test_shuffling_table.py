@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
 from brand.protocol.policy import Policy
 from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
+from brand.protocol.uniform import UniformPolicy
 from brand.testing.shuffling import Shuffling, measure, uniformity
 from tests.protocol.models import chi_square
 
@@ -72,7 +72,7 @@ def test_each_figure_is_that_of_the_table(row: tuple[str, int, int]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "policy", [StripePolicy(16, 1), StripePolicy(16, 8), SlotPolicy(16), PoolPolicy(1, 40), MinioPolicy(1)], ids=repr
+    "policy", [StripePolicy(16, 1), StripePolicy(16, 8), SlotPolicy(16), PoolPolicy(1, 40), UniformPolicy(1)], ids=repr
 )
 def test_an_epoch_tells_nothing_about_the_next(policy: Policy) -> None:
     """A sample, and a block of samples, comes in the same part of several epochs as often as by chance."""
@@ -93,7 +93,7 @@ def test_an_epoch_tells_nothing_about_the_next(policy: Policy) -> None:
         (4, SlotPolicy(5)),
         (4, PoolPolicy(1, 5)),
         (4, PoolPolicy(1, 4)),
-        (4, MinioPolicy(1)),
+        (4, UniformPolicy(1)),
     ],
 )
 def test_every_sample_comes_at_any_time_equally_often(size: int, policy: Policy) -> None:

@@ -14,7 +14,7 @@ from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan
 from brand.protocol.random import Stream, permutation
 from brand.protocol.slots import Refill, plan_access, plan_slots, priorities
-from tests.protocol.models import Read, epochs, mappings, model_slots, reads_of, refills, seeds
+from tests.protocol.models import Read, epochs, mappings, model_slots, reads_of, refills, seeds, table_of
 from tests.rounds import examples
 
 
@@ -58,15 +58,15 @@ def test_requests_in_order_of_storage_read_every_chunk_once(mapping: Mapping, re
     """Asked chunk by chunk, whatever chunk comes first is used up before the next is read: nothing is read twice."""
     mapping = Mapping(mapping.chunks * mapping.chunk_size, mapping.chunk_size, mapping.group_chunks)
     plan = plan_access(mapping, np.arange(mapping.samples), refill, 0, 0)
-    assert sorted(plan.reads["chunk"].tolist()) == list(range(mapping.chunks))
-    assert plan.reads["deadline"].tolist() == list(range(0, mapping.samples, mapping.chunk_size))
+    assert sorted(table_of(plan)["chunk"].tolist()) == list(range(mapping.chunks))
+    assert table_of(plan)["deadline"].tolist() == list(range(0, mapping.samples, mapping.chunk_size))
 
 
 @pytest.mark.parametrize("refill", ["fill_rate", "random"])
 def test_any_chunk_may_come_first(refill: Refill) -> None:
     """Each chunk of a group, which fill equally many at first, is the first that is read for some seed."""
     mapping, access = Mapping(12, 4, 3), np.arange(12)
-    taken = {int(plan_access(mapping, access, refill, seed, 0).reads["chunk"][0]) for seed in range(40)}
+    taken = {int(table_of(plan_access(mapping, access, refill, seed, 0))["chunk"][0]) for seed in range(40)}
     assert taken == {0, 1, 2}
 
 
@@ -74,7 +74,7 @@ def test_any_chunk_may_come_first(refill: Refill) -> None:
 def test_a_short_chunk_never_comes_first_by_fill_rate(refill: Refill, expected: set[int]) -> None:
     """It fills fewer locations than a whole one, so that it waits; with random refill it does not."""
     mapping, access = Mapping(10, 4, 3), np.arange(10)
-    taken = {int(plan_access(mapping, access, refill, seed, 0).reads["chunk"][0]) for seed in range(40)}
+    taken = {int(table_of(plan_access(mapping, access, refill, seed, 0))["chunk"][0]) for seed in range(40)}
     assert taken == expected
 
 
@@ -146,7 +146,7 @@ def test_figure_4_by_random_refill() -> None:
 def loads(chunk_size: int, n: int, refill: Refill = "fill_rate") -> float:
     """Reads per chunk of an epoch."""
     mapping = Mapping(chunk_size * n * (400 + 20_000 // chunk_size), chunk_size, n)
-    return len(plan_slots(mapping, refill, 1, 0).reads) / mapping.chunks
+    return plan_slots(mapping, refill, 1, 0).read_count / mapping.chunks
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from tests.protocol.models import (
     reads_of,
     seeds,
     stripes_of_group,
+    table_of,
 )
 from tests.rounds import examples
 
@@ -174,7 +175,7 @@ def test_planning_in_other_blocks_gives_the_same_plan(block: int, monkeypatch: p
     monkeypatch.setattr(stripes, "BLOCK", block)
     plan = LARGE.plan()
     assert plan.sample_of.tolist() == expected.sample_of.tolist()
-    assert plan.reads.tolist() == expected.reads.tolist()
+    assert table_of(plan).tolist() == table_of(expected).tolist()
 
 
 @pytest.mark.slow
@@ -209,7 +210,7 @@ def bags(plan: Plan) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     number = np.empty(samples, np.int64)
     number[by_group] = np.arange(samples)
     change = np.zeros(samples, np.int64)
-    np.add.at(change, number[plan.reads["deadline"]], plan.reads["count"])
+    np.add.at(change, number[table_of(plan)["deadline"]], table_of(plan)["count"])
     change[1:] -= 1
     return np.maximum.reduceat(np.cumsum(change), np.arange(0, samples, mapping.group_size))
 

@@ -31,7 +31,7 @@ def test_slots_on_three_nodes_count_what_the_plan_foresees(texts: Path, ahead: i
     requests = [0 if plan.requests is None else len(plan.requests.positions) for plan in plans]
     assert sum(fact["requests"] for fact in facts) == sum(requests[:-1])
     assert sum(fact["late"] + fact["fetched"] for fact in facts) == 0
-    reads = [len(plan.reads) for plan in plans]
+    reads = [plan.read_count for plan in plans]
     assert sum(reads[:-1]) <= sum(fact["reads"] for fact in facts) <= sum(reads)
 
 

@@ -18,7 +18,7 @@ from brand.node.decide.stimuli import KeptChosen
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.protocol.mapping import Mapping
 from brand.testing.network import FakeNetwork
-from tests.node.world import World
+from tests.node.world import World, some_pieces
 
 CLIENT = 1
 """Number of the first client of every node."""
@@ -211,9 +211,12 @@ class Walk:
         pages = max(12, round(total * rng.choice([0.2, 0.3, 0.5, 0.8, 1.1])))
         remote_pages = max(2, pages // rng.choice([2, 4, 10]))
         order: dict[str, Any] = {"seed": seed % 3, "group_chunks": rng.randint(1, 4)}
-        if rng.random() < 0.7:
+        protocol = rng.random()
+        if protocol < 0.5:
             ahead = rng.choice([0, 2, 8, 30])
             order |= {"protocol": "slots", "nodes": nodes, "ranks": nodes * on_each, "window": ahead, "remote": ahead}
+        elif protocol < 0.75:
+            order |= {"protocol": "uniform"}
         else:
             order |= {"stripe": rng.randint(1, chunk_size)}
         start = 0 if rng.random() < 0.8 else rng.randrange(count)
@@ -257,7 +260,8 @@ class Walk:
         elif what == "release" and world.held:
             world.release(rng.choice(list(world.held)), checked=rng.random() < 0.8)
         elif what == "read" and world.reads:
-            world.finish_read(rng.randrange(len(world.reads)), failed=rng.random() < 0.02)
+            read = rng.randrange(len(world.reads))
+            world.finish_read(read, failed=some_pieces(rng, world.reads[read], 0.02))
         elif what == "job" and world.jobs:
             world.finish_job(looks=rng.random() < 0.5)
         elif what == "network":

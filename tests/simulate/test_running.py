@@ -33,13 +33,13 @@ from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, stored_sizes
 from brand.node.wire.numbers import ClientNumber
-from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import read_of_sample
 from brand.protocol.policy import Policy
 from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
+from brand.protocol.uniform import UniformPolicy
 from brand.simulate.running import Run, Work, work_of
 from brand.storage.dataset import StoredDataSet
 from brand.testing.cluster import running_cluster
@@ -114,7 +114,7 @@ class _Server:
                 case Choice():
                     self._tell(KeptChosen(instruction.kept(self.turn.core.residents.pages_of)))
                 case Read():
-                    self._tell(ReadEnded(instruction, failed=False))
+                    self._tell(ReadEnded(instruction))
                 case Answer():
                     self.answers.append(instruction)
                 case _:
@@ -129,11 +129,13 @@ def runs(draw: st.DrawFn) -> Run:
     chunks = -(-samples // chunk_size)
     group = draw(st.integers(1, min(4, chunks)))
     policy: Policy = StripePolicy(group, stripe=draw(st.integers(1, min(chunk_size, 8))))
-    other = draw(st.sampled_from(["stripes", "slots", "pool"]))
+    other = draw(st.sampled_from(["stripes", "slots", "pool", "uniform"]))
     if other == "slots":
         policy = SlotPolicy(group, draw(st.sampled_from(["fill_rate", "random"])))
     elif other == "pool":
         policy = PoolPolicy(group, group)
+    elif other == "uniform":
+        policy = UniformPolicy(group)
     order = Order("0" * 32, samples, chunk_size, draw(st.integers(0, 9)), policy)
     return Run(sizes, order, draw(st.sampled_from([0.5, 0.7, 0.9, 1.0])), batch=draw(st.integers(4, 32)))
 
@@ -184,7 +186,7 @@ def _epochs(
 
 
 @pytest.mark.parametrize("memory", [0.4, 1.0])
-@pytest.mark.parametrize("policy", [STRIPES, PoolPolicy(2, 8), MinioPolicy(2)], ids=["stripes", "pool", "minio"])
+@pytest.mark.parametrize("policy", [STRIPES, PoolPolicy(2, 8), UniformPolicy(2)], ids=["stripes", "pool", "uniform"])
 def test_a_real_server_counts_the_same(texts: Path, memory: float, policy: Policy) -> None:
     """In the last epoch that there is, so that the server reads nothing ahead for a next one."""
     run, [[work]] = _epochs(texts, policy, range(MAX_EPOCH, MAX_EPOCH + 1), memory=memory)

@@ -1,4 +1,4 @@
-"""The baselines `Pool` and `MinIO` as users run them: what is delivered and read, resuming anywhere, wrong use."""
+"""`Uniform`, and the baselines `Pool` and `MinIO`, as users run them: what comes and is read, resuming, wrong use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import brand
 from brand.errors import UsageError
-from brand.node.setup.choose import Facts, MinIO, Nodes, Pool, ProtocolChoice, choose_order
+from brand.node.setup.choose import Facts, MinIO, Nodes, Pool, ProtocolChoice, Uniform, choose_order
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
@@ -22,7 +22,7 @@ from tests.torch.support import indices_of, make_samples, make_set, planned, rec
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 COUNT, CHUNK = 75, 8
-BASELINES: list[ProtocolChoice] = [Pool(chunks=1), Pool(chunks=3), MinIO()]
+CHOICES: list[ProtocolChoice] = [Pool(chunks=1), Pool(chunks=3), "uniform", MinIO()]
 FACTS = Facts("any", 10_000, 16, 1000.0, 512 << 10)
 """625 chunks."""
 
@@ -30,7 +30,7 @@ FACTS = Facts("any", 10_000, 16, 1000.0, 512 << 10)
 # -- orders ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", BASELINES, ids=repr)
+@pytest.mark.parametrize("protocol", CHOICES, ids=repr)
 def test_the_order_depends_neither_on_nodes_nor_on_memory(protocol: ProtocolChoice) -> None:
     """So any number of nodes, with any memory that holds a pool, has the same."""
     orders = {
@@ -44,7 +44,7 @@ def test_the_order_depends_neither_on_nodes_nor_on_memory(protocol: ProtocolChoi
 @pytest.mark.parametrize("chunks", [1, 2, 3, 47, 256, 257, 100_000])
 def test_groups_are_even_shares_of_at_least_two_chunks(chunks: int) -> None:
     """At most 256 groups, as far as there are two chunks for one."""
-    order = choose_order(Facts("any", 8 * chunks, 8, 1000.0, 0), 0, MinIO(), None, 1.0)
+    order = choose_order(Facts("any", 8 * chunks, 8, 1000.0, 0), 0, Uniform(), None, 1.0)
     assert order.mapping.groups <= 256
     assert order.policy.group_chunks >= min(2, chunks)
 
@@ -75,16 +75,22 @@ def test_a_pool_of_a_number_that_is_none_is_refused(chunks: Any) -> None:
         choose_order(FACTS, 0, Pool(chunks), 1.0, None)
 
 
-@pytest.mark.parametrize("protocol", ["pool", "minio", "pool:8", Pool, MinIO])
+@pytest.mark.parametrize("protocol", ["pool", "minio", "pool:8", Pool, MinIO, Uniform])
 def test_a_class_or_a_name_in_place_of_a_choice_is_refused(protocol: Any) -> None:
     """The message lists the choices."""
     with pytest.raises(UsageError, match=r"Pool\(\.\.\.\) or MinIO\(\)"):
         choose_order(FACTS, 0, protocol, 1.0, None)
 
 
-def test_both_are_public() -> None:
+def test_all_are_public() -> None:
     """Beside `Stripes` and `Slots`."""
-    assert (brand.Pool, brand.MinIO) == (Pool, MinIO)
+    assert (brand.Pool, brand.MinIO, brand.Uniform) == (Pool, MinIO, Uniform)
+
+
+def test_uniform_by_name_is_uniform() -> None:
+    """And it is another order than that of the baseline, which has the same plan."""
+    named, made, minio = (choose_order(FACTS, 0, choice, 1.0, None) for choice in ("uniform", Uniform(), MinIO()))
+    assert named == made != minio
 
 
 # -- real servers ------------------------------------------------------------------------------------------------------
@@ -92,7 +98,7 @@ def test_both_are_public() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", [0.5, 1.0])
-@pytest.mark.parametrize("protocol", BASELINES, ids=repr)
+@pytest.mark.parametrize("protocol", CHOICES, ids=repr)
 def test_a_server_delivers_every_sample_once_in_the_order_of_the_plan(
     small: Path, protocol: ProtocolChoice, memory: float
 ) -> None:
@@ -110,7 +116,7 @@ def test_a_server_delivers_every_sample_once_in_the_order_of_the_plan(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("protocol", "samples_a_read"), [(Pool(chunks=2), CHUNK), (MinIO(), 1)])
+@pytest.mark.parametrize(("protocol", "samples_a_read"), [(Pool(chunks=2), CHUNK), (Uniform(), 1), (MinIO(), 1)])
 def test_memory_keeps_what_it_can_and_the_rest_is_read(
     tmp_path: Path, protocol: ProtocolChoice, samples_a_read: int
 ) -> None:
@@ -146,6 +152,7 @@ GOLDEN: dict[ProtocolChoice, list[list[int]]] = {
         [23, 26, 2, 20, 6, 12, 29, 18, 22, 7, 11, 5, 3, 24, 16, 14, 1, 9, 21, 8, 15, 17, 25, 13, 28, 19, 10, 4, 27, 0],
     ],
 }
+GOLDEN["uniform"] = GOLDEN[MinIO()]
 # fmt: on
 
 
@@ -158,7 +165,7 @@ def test_golden_indices(smaller: Path, protocol: ProtocolChoice) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", BASELINES, ids=repr)
+@pytest.mark.parametrize("protocol", CHOICES, ids=repr)
 def test_a_training_goes_on_from_every_position(smaller: Path, protocol: ProtocolChoice) -> None:
     """With another seed and another number of ranks: the rest of the epoch, and the next one."""
     with running_server(smaller, memory=0.7) as server:
@@ -182,7 +189,7 @@ def test_a_training_goes_on_from_every_position(smaller: Path, protocol: Protoco
                 assert dealt[: len(expected)] == expected
 
 
-@pytest.mark.parametrize("protocol", BASELINES, ids=repr)
+@pytest.mark.parametrize("protocol", CHOICES, ids=repr)
 def test_a_missing_chunk_is_replaced_by_its_group(small: Path, tmp_path: Path, protocol: ProtocolChoice) -> None:
     """Each lost sample by one of another chunk; all others come once."""
     path = shutil.copytree(small, tmp_path / "missing")

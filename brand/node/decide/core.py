@@ -82,9 +82,9 @@ class Core:
         self.epochs.plan_ready(key, plan, read_of)
         self.draws.settle(now_s)
 
-    def read_done(self, read: Read, now_s: float, *, failed: bool) -> None:
-        """A read has ended. Where it failed, clients read its samples exactly."""
-        self.reads.done(read, failed=failed)
+    def read_done(self, read: Read, failed: tuple[int, ...], now_s: float) -> None:
+        """A read has ended, and some of its pieces failed. Clients read the samples of these exactly."""
+        self.reads.done(read, failed)
         self.draws.settle(now_s)
 
     def unblock(self, now_s: float) -> bool:

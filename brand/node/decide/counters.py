@@ -38,7 +38,7 @@ class DrawCounters:
 
 @dataclass(slots=True)
 class ReadCounters:
-    """Large reads, since the server started."""
+    """Large reads, since the server started. Each sample of a bundle is a read."""
 
     reads: int = 0
     read_bytes: int = 0
@@ -47,16 +47,16 @@ class ReadCounters:
     """Samples that these reads brought into memory: `held_samples / read_samples` is the mean fill rate."""
     failed_reads: int = 0
 
-    def started(self, size: int, samples: int, held: int) -> None:
-        """A read of `size` bytes begins. It reads `samples` samples, and `held` of them go into memory."""
-        self.reads += 1
+    def started(self, reads: int, size: int, samples: int, held: int) -> None:
+        """Reads of `size` bytes begin. They read `samples` samples, and `held` of them go into memory."""
+        self.reads += reads
         self.read_bytes += size
         self.read_samples += samples
         self.held_samples += held
 
-    def failed(self) -> None:
-        """A read failed, or could not begin."""
-        self.failed_reads += 1
+    def failed(self, reads: int) -> None:
+        """Reads failed, or could not begin."""
+        self.failed_reads += reads
 
 
 @dataclass(slots=True)

@@ -72,13 +72,12 @@ class Epoch:
         """The node that owns each place."""
         return self._setting.owners.of(places)
 
-    def to_read(self, places: NDArray[Any]) -> NDArray[Any]:
-        """Which of a read's places are due and belong to this node."""
+    def to_read(self, places: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which of these places are due and belong to this node."""
         wanted = self.states.due(places)
         if self._mine is not None:
             wanted &= self._mine[places]
-        to_read: NDArray[Any] = places[wanted]
-        return to_read
+        return wanted
 
     def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
         """Whether any of these positions waits for a read of this node."""
@@ -186,7 +185,7 @@ class Epoch:
 
     def _look_for_reads(self, read_of: NDArray[Any]) -> None:
         """Queue the reads that bring due samples."""
-        wanted = np.zeros(len(self.plan.reads), np.bool_)
+        wanted = np.zeros(self.plan.read_count, np.bool_)
         for part in blocks(len(self.plan.sample_of)):
             due = self.states.due(part)
             if self._mine is not None:

@@ -17,7 +17,7 @@ class ReadQueue:
         self._at = 0
 
     def __repr__(self) -> str:
-        return f"ReadQueue({len(self._todo) - self._at} of {len(self._plan.reads)} reads are to be started)"
+        return f"ReadQueue({len(self._todo) - self._at} of {self._plan.read_count} reads are to be started)"
 
     @property
     def next(self) -> int | None:
@@ -28,16 +28,20 @@ class ReadQueue:
     def deadline(self) -> int:
         """Position before which the next read must be done; the end of the epoch where no read is left."""
         number = self.next
-        return len(self._plan.sample_of) if number is None else int(self._plan.reads["deadline"][number])
+        return len(self._plan.sample_of) if number is None else self._plan.deadline(number)
 
     def rest(self) -> NDArray[np.intp]:
         """Numbers of all reads that have not started."""
         return self._todo[self._at :]
 
+    def upcoming(self, most: int) -> NDArray[np.intp]:
+        """Numbers of the next reads, at most `most`."""
+        return self._todo[self._at : self._at + most]
+
     def fill(self, wanted: NDArray[np.bool_]) -> None:
         """From now on start the reads of `wanted`, shape (reads,), and no others."""
         self._todo, self._at = np.flatnonzero(wanted), 0
 
-    def pop(self) -> None:
-        """The next read has started, or is not needed."""
-        self._at += 1
+    def pop(self, count: int = 1) -> None:
+        """The next reads have started, or are not needed."""
+        self._at += count

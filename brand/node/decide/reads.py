@@ -2,9 +2,14 @@
 
 Reads start in the order in which draws will need them, as far ahead as memory allows. At the end of an epoch, reads for
 the next one go into the memory that the last draws free.
+
+Where each sample is a read of its own, the next few start as one bundle. A read costs the loop much the same for one
+sample as for many, so a bundle of 32 costs each of its samples a small part of that.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +19,13 @@ from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.receiving import Receiving
-from brand.node.decide.tasks import Read, Rows, rows_of
+from brand.node.decide.tasks import PIECE, Read, Rows, rows_of, rows_of_each
 from brand.node.memory.residents import Residents
+
+BUNDLE: Final = 32
+"""The most samples of a bundle."""
+BUNDLE_BYTES: Final = 2 << 20
+"""The most memory that a bundle of more than one sample takes."""
 
 
 class Reads:
@@ -35,7 +45,7 @@ class Reads:
         self._chunk_size, self._remote_pages, self._counters = chunk_size, remote_pages, counters
         self._last = 0
         self.on_the_way = 0
-        """Reads that have started and not ended."""
+        """Reads that have started and not ended; a bundle is one."""
         self.no_room = False
         """Whether memory had no room for the next read."""
 
@@ -51,45 +61,26 @@ class Reads:
         """The read to start now; None: there is none, or memory has no room for it."""
         self.no_room = False
         while (epoch := self._most_urgent()) is not None:
-            number = epoch.reads.next
-            assert number is not None
-            due = epoch.to_read(epoch.plan.places_held(number))
-            present = self._residents.present(due)
-            ready, absent = due[present], due[~present]
-            if len(ready):
-                self._residents.refer(ready)
-                epoch.states.finds(ready)
-            if len(absent):
-                allocator, needed = self._residents.pool.allocator, int(self._residents.pages_of[absent].sum())
-                if needed <= allocator.free - self._receiving.reserve():
-                    span = epoch.plan.places_read(number)
-                    rows = rows_of(self._index, *span, self._residents.pages_of, allocator.page)
-                    if rows is not None:
-                        epoch.reads.pop()
-                        return self._start(epoch, span, absent, rows)
-                    self._counters.failed()
-                elif needed < allocator.count - self._remote_pages:
-                    self.no_room = True
-                    return None
-                epoch.states.leaves(absent)  # they never fit, or the index cannot be read: exact reads will say why
-            epoch.reads.pop()
+            read = self._bundle(epoch) if epoch.plan.reads is None else self._stripe(epoch)
+            if read is not None or self.no_room:
+                return read
         return None
 
-    def done(self, read: Read, *, failed: bool) -> None:
-        """A read has ended. Where it failed, clients read its samples exactly."""
+    def done(self, read: Read, failed: tuple[int, ...]) -> None:
+        """A read has ended, and some of its pieces failed. Clients read the samples of these exactly."""
         self.on_the_way -= 1
+        residents, states = self._residents, read.epoch.states
+        places, heads = read.places, read.heads
         if failed:
-            self._counters.failed()
-        residents, places, states = self._residents, read.places, read.epoch.states
+            self._counters.failed(len(failed))
+            lost = np.repeat(np.isin(np.arange(len(read.pieces)), failed), read.pieces["samples"])
+            residents.pool.give_back(places[lost], heads[lost])
+            states.fails(places[lost])
+            places, heads = places[~lost], heads[~lost]
         twice = residents.present(places)  # another epoch's read was faster
-        drop = twice | failed
-        if drop.any():
-            residents.pool.give_back(places[drop], read.heads[drop])
-        if failed:
-            states.fails(places)
-            return
-        residents.put(places[~twice], read.heads[~twice])
-        if drop.any():
+        residents.put(places[~twice], heads[~twice])
+        if twice.any():
+            residents.pool.give_back(places[twice], heads[twice])
             residents.refer(places[twice])
         gone = places[~states.arrives(places)]
         if len(gone):
@@ -119,25 +110,111 @@ class Reads:
         progress = behind.epoch.progress
         return len(self._residents.pages_of) - progress.start - progress.done
 
-    def _start(self, epoch: Epoch, span: tuple[int, int], absent: NDArray[np.intp], rows: NDArray[np.void]) -> Read:
+    def _stripe(self, epoch: Epoch) -> Read | None:
+        """Start the next read of an epoch, where it needs one; None: it does not, or memory has no room (`no_room`)."""
+        number = epoch.reads.next
+        assert number is not None
+        held = epoch.plan.places_held(number)
+        due = held[epoch.to_read(held)]
+        present = self._residents.present(due)
+        ready, absent = due[present], due[~present]
+        self._find(epoch, ready)
+        if len(absent):
+            needed = int(self._residents.pages_of[absent].sum())
+            if needed <= self._room():
+                span = epoch.plan.places_read(number)
+                page = self._residents.pool.allocator.page
+                rows = rows_of(self._index, *span, self._residents.pages_of, page)
+                if rows is not None:
+                    epoch.reads.pop()
+                    return self._start_stripe(epoch, span, absent, rows)
+                self._counters.failed(1)
+            elif self._will_have_room(needed):
+                return None
+            epoch.states.leaves(absent)  # they never fit, or the index cannot be read: exact reads will say why
+        epoch.reads.pop()
+        return None
+
+    def _bundle(self, epoch: Epoch) -> Read | None:
+        """Start the next reads of single samples of an epoch, as many as a bundle and memory have room for.
+
+        None: none is needed, or memory has no room for the first one (`no_room`).
+        """
+        residents, page = self._residents, self._residents.pool.allocator.page
+        places = epoch.plan.sample_of[epoch.reads.upcoming(BUNDLE)]
+        due, present = epoch.to_read(places), residents.present(places)
+        needed = np.where(due & ~present, residents.pages_of[places], 0).astype(np.int64)
+        filled = np.cumsum(needed)
+        most = min(self._room(), max(BUNDLE_BYTES // page, int(filled[filled > 0][:1].sum())))
+        count = int(np.searchsorted(filled, most, side="right"))
+        if not count:
+            if self._will_have_room(int(needed[0])):
+                return None
+            epoch.states.leaves(places[:1])  # it never fits
+            count, due = 1, np.zeros_like(due)
+        epoch.reads.pop(count)
+        places, due, present = places[:count], due[:count], present[:count]
+        self._find(epoch, places[due & present])
+        absent = np.sort(places[due & ~present])  # in the order of the storage
+        if not len(absent):
+            return None
+        rows, known = rows_of_each(self._index, absent, residents.pages_of, page)
+        if not known.all():
+            self._counters.failed(int((~known).sum()))
+            epoch.states.leaves(absent[~known])  # exact reads will say why
+        return self._start_bundle(epoch, absent[known], rows) if known.any() else None
+
+    def _find(self, epoch: Epoch, places: NDArray[np.intp]) -> None:
+        """These samples are in memory already."""
+        if len(places):
+            self._residents.refer(places)
+            epoch.states.finds(places)
+
+    def _room(self) -> int:
+        """Pages that reads may take now."""
+        return max(0, self._residents.pool.allocator.free - self._receiving.reserve())
+
+    def _will_have_room(self, pages: int) -> bool:
+        """Whether a read that does not fit now can fit later. Then `no_room` is set."""
+        self.no_room = pages < self._residents.pool.allocator.count - self._remote_pages
+        return self.no_room
+
+    def _start_stripe(
+        self, epoch: Epoch, span: tuple[int, int], absent: NDArray[np.intp], rows: NDArray[np.void]
+    ) -> Read:
         first, end = span
         held = np.zeros(end - first, np.bool_)
         held[absent - first] = True
         heads, pages = self._residents.pool.take(absent, rows[held])
-        epoch.states.starts(absent)
         sizes = rows["size"].astype(np.int64)
-        size = int(sizes.sum())
+        forget = bool(self._residents.to_keep(absent).all())
+        piece = (first // self._chunk_size, rows["offset"][0], sizes.sum(), len(absent), forget)
+        vector = self._residents.pool.vector(sizes, held, pages)
+        return self._start(epoch, np.array([piece], PIECE), [vector], absent, heads, end - first)
+
+    def _start_bundle(self, epoch: Epoch, places: NDArray[np.intp], rows: NDArray[np.void]) -> Read:
+        heads, pages = self._residents.pool.take(places, rows)
+        pieces = np.empty(len(places), PIECE)
+        pieces["chunk"], pieces["samples"] = places // self._chunk_size, 1
+        pieces["offset"], pieces["size"] = rows["offset"], rows["size"]
+        pieces["forget"] = self._residents.to_keep(places)
+        vector = self._residents.pool.vector(pieces["size"], np.ones(len(places), np.bool_), pages)
+        ends = np.cumsum(self._residents.pages_of[places]).tolist()
+        vectors = [vector[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+        return self._start(epoch, pieces, vectors, places, heads, len(places))
+
+    def _start(
+        self,
+        epoch: Epoch,
+        pieces: NDArray[np.void],
+        vectors: list[NDArray[np.void]],
+        places: NDArray[np.intp],
+        heads: NDArray[np.int32],
+        samples: int,
+    ) -> Read:
+        """Start a read of `samples` samples; those of `places` come into memory."""
+        epoch.states.starts(places)
         self._last += 1
         self.on_the_way += 1
-        self._counters.started(size, end - first, len(absent))
-        return Read(
-            number=self._last,
-            chunk=first // self._chunk_size,
-            offset=int(rows["offset"][0]),
-            size=size,
-            vector=self._residents.pool.vector(sizes, held, pages),
-            forget=bool(self._residents.to_keep(absent).all()),  # it will not be read again
-            places=absent,
-            heads=heads,
-            epoch=epoch,
-        )
+        self._counters.started(len(pieces), int(pieces["size"].sum()), samples, len(places))
+        return Read(self._last, pieces, vectors, places, heads, epoch)

@@ -107,7 +107,8 @@ class ReadEnded:
     """A read has ended."""
 
     read: Read
-    failed: bool
+    failed: tuple[int, ...] = ()
+    """Numbers of its pieces that failed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

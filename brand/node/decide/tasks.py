@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError, FormatError
+from brand.formats.constants import ROW
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.members import Owners
@@ -40,6 +41,24 @@ def rows_of(index: Rows, first: int, end: int, pages_of: NDArray[np.uint32], pag
     except FormatError:
         return None
     return rows if (pages_needed(rows["size"], page) == pages_of[first:end]).all() else None
+
+
+def rows_of_each(
+    index: Rows, places: NDArray[Any], pages_of: NDArray[np.uint32], page: int
+) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
+    """Rows for reads of single samples, as far as they can be read and agree with `pages_of`, and which places have one.
+
+    A part of the index that cannot be read costs only the places in it.
+    """
+    try:
+        rows = index.rows_at(places.astype(np.int64))
+    except FormatError:
+        if len(places) == 1:
+            return np.empty(0, ROW), np.zeros(1, np.bool_)
+        halves = [rows_of_each(index, half, pages_of, page) for half in np.array_split(places, 2)]
+        return np.concatenate([rows for rows, _ in halves]), np.concatenate([known for _, known in halves])
+    known = pages_needed(rows["size"], page) == pages_of[places]
+    return rows[known], known
 
 
 @dataclass(eq=False, slots=True)
@@ -97,23 +116,36 @@ class Choice:
         return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.unit, self.seed) & mine
 
 
+PIECE: Final = np.dtype([("chunk", "<i4"), ("offset", "<i8"), ("size", "<i8"), ("samples", "<i4"), ("forget", "?")])
+"""A range of a chunk. It brings `samples` samples into memory. `forget`: its bytes will not be read again."""
+
+
 @dataclass(eq=False, slots=True)
 class Read:
-    """Have `size` bytes at `offset` of a chunk read into the pieces of `vector`, then say `ReadEnded`."""
+    """Have each of `pieces` read into memory, then say `ReadEnded`.
+
+    A stripe is one piece. A bundle is many pieces of one sample each, which may lie anywhere: they start and end as
+    one, because a decision costs the loop much the same for one sample as for many.
+    """
 
     number: int
-    chunk: int
-    offset: int
-    size: int
-    vector: NDArray[np.void]
-    forget: bool
-    """Whether the bytes will not be read again."""
+    pieces: NDArray[np.void]
+    """Of dtype `PIECE`."""
+    vectors: list[NDArray[np.void]]
+    """The memory that the bytes of each piece go to, in order, in the layout of readv(2)."""
     places: NDArray[Any]
-    """Places of the samples that the read brings into memory."""
+    """Places of the samples that the read brings into memory, piece by piece."""
     heads: NDArray[np.int32]
     """First page of each of these samples."""
     epoch: Epoch
     """The epoch that the read is for."""
+
+    def places_of(self, piece: int) -> NDArray[Any]:
+        """Places of the samples that a piece brings into memory."""
+        samples = self.pieces["samples"]
+        first = int(samples[:piece].sum())
+        places: NDArray[Any] = self.places[first : first + int(samples[piece])]
+        return places
 
 
 @dataclass(frozen=True, slots=True)

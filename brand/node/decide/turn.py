@@ -119,7 +119,7 @@ class Turn:
             case KeptChosen(mask):
                 core.residents.keep(mask)
             case ReadEnded(read, failed):
-                core.read_done(read, now_s, failed=failed)
+                core.read_done(read, failed, now_s)
             case ReadForEnded(read_for, data):
                 self.answering.have_read(read_for, data)
             case StreamOpens(node, asks):

@@ -6,12 +6,15 @@ that no epoch wants. One thread owns an allocator.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+
+LEAP: Final = 64
+"""Pages of a chain between two that are linked directly, so that one long chain costs few steps."""
 
 
 class Allocator:
@@ -25,6 +28,8 @@ class Allocator:
         self.free = len(self._free)
         """Number of free pages: the first `free` entries of the stack."""
         self._next = np.zeros(self.count, np.int32)
+        self._leap = np.zeros(self.count, np.int32)
+        """For each page the one that comes `LEAP` pages later in its chain."""
 
     def __repr__(self) -> str:
         return f"Allocator({self.count} pages of {self.page} bytes, {self.free} free)"
@@ -48,25 +53,36 @@ class Allocator:
         pages = self._free[self.free - total : self.free][::-1].copy()
         self.free -= total
         self._next[pages[:-1]] = pages[1:]
+        self._leap[pages[:-LEAP]] = pages[LEAP:]
         return pages[ends - counts], pages
 
     def chains(self, heads: NDArray[np.int32], counts: NDArray[Any]) -> NDArray[np.int32]:
         """All pages of the chains that begin at `heads` and have `counts` pages, chain by chain."""
         counts = counts.astype(np.int64)
-        at = np.cumsum(counts) - counts
-        pages = np.empty(int(counts.sum()), np.int32)
-        longest, shortest = int(counts.max(initial=0)), int(counts.min(initial=0))
-        current = heads
-        for step in range(longest):
-            if step >= shortest:
-                longer = counts > step
-                current, at, counts = current[longer], at[longer], counts[longer]
-            pages[at] = current
-            current = self._next[current]
-            at += 1
-        return pages
+        if int(counts.max(initial=0)) <= 2 * LEAP:
+            return _walk(self._next, heads, counts)
+        parts = -(-counts // LEAP)
+        sizes = np.full(int(parts.sum()), LEAP)
+        sizes[np.cumsum(parts) - 1] = counts - (parts - 1) * LEAP
+        return _walk(self._next, _walk(self._leap, heads, parts), sizes)
 
     def give_back(self, pages: NDArray[np.int32]) -> None:
         """Free pages."""
         self._free[self.free : self.free + len(pages)] = pages
         self.free += len(pages)
+
+
+def _walk(following: NDArray[np.int32], heads: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The pages that come after each other from `heads` on, `counts` of them, head by head."""
+    at = np.cumsum(counts) - counts
+    pages = np.empty(int(counts.sum()), np.int32)
+    longest, shortest = int(counts.max(initial=0)), int(counts.min(initial=0))
+    current = heads
+    for step in range(longest):
+        if step >= shortest:
+            longer = counts > step
+            current, at, counts = current[longer], at[longer], counts[longer]
+        pages[at] = current
+        current = following[current]
+        at += 1
+    return pages

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,6 +18,10 @@ from brand.storage.vectored import VectorReader
 
 Job = Callable[[VectorReader | None], Any]
 Done = Callable[[Any, BaseException | None], None]
+Part = Callable[[VectorReader, int], object]
+PartsDone = Callable[[dict[int, BaseException]], None]
+_Task = Callable[[VectorReader | None], Callable[[], None] | None]
+"""What a thread runs. The result, if there is one, is called in the loop."""
 
 
 class Executor:
@@ -36,8 +41,8 @@ class Executor:
             for one in made:
                 one.close()
             raise
-        self._reads: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
-        self._plans: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
+        self._reads: SimpleQueue[_Task | None] = SimpleQueue()
+        self._plans: SimpleQueue[_Task | None] = SimpleQueue()
         self._results: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._read, args=(one,), name=f"read-{n}", daemon=True)
@@ -53,11 +58,22 @@ class Executor:
 
     def read(self, job: Job, done: Done) -> None:
         """Run `job(reader)` in an I/O thread, then `done(result, error)` in the loop."""
-        self._reads.put((job, done))
+        self._reads.put(_alone(job, done))
+
+    def share(self, part: Part, parts: int, done: PartsDone) -> None:
+        """Run `part(reader, number)` for each number below `parts`, then `done(errors)` in the loop, with the errors of
+        parts that failed.
+
+        Parts start in ascending order, each in the next I/O thread that is free, so storage gets as many operations at
+        a time as there are threads.
+        """
+        shared = _Shared(part, parts, done)
+        for _ in range(min(parts, self.depth)):
+            self._reads.put(shared)
 
     def plan(self, job: Job, done: Done) -> None:
         """Run `job(None)` in the planner thread, then `done(result, error)` in the loop."""
-        self._plans.put((job, done))
+        self._plans.put(_alone(job, done))
 
     def finish(self) -> None:
         """Call `done` of every job that has ended. The loop calls this when `wake` is readable."""
@@ -85,13 +101,59 @@ class Executor:
     def _plan(self) -> None:
         self._run(self._plans, None)
 
-    def _run(self, jobs: SimpleQueue[tuple[Job, Done] | None], reader: VectorReader | None) -> None:
-        while (task := jobs.get()) is not None:
-            job, done = task
+    def _run(self, tasks: SimpleQueue[_Task | None], reader: VectorReader | None) -> None:
+        while (task := tasks.get()) is not None:
+            result = task(reader)
+            if result is not None:
+                self._results.put(result)
+                os.eventfd_write(self.wake, 1)
+            del task, result
+
+
+def _alone(job: Job, done: Done) -> _Task:
+    """A job that one thread runs."""
+
+    def task(reader: VectorReader | None) -> Callable[[], None]:
+        try:
+            return partial(done, job(reader), None)
+        except Exception as error:  # noqa: BLE001 - a thread's errors belong to the loop
+            return partial(done, None, error)
+
+    return task
+
+
+class _Shared:
+    """A job whose parts several threads share: each takes the next part that no thread has taken."""
+
+    def __init__(self, part: Part, parts: int, done: PartsDone) -> None:
+        self._part, self._parts, self._done = part, parts, done
+        self._lock = threading.Lock()
+        self._taken = self._ended = 0
+        self._errors: dict[int, BaseException] = {}
+
+    def __call__(self, reader: VectorReader | None) -> Callable[[], None] | None:
+        """Run parts until none is left. Returns what to tell the loop where the last part to end was run here."""
+        assert reader is not None
+        last = False
+        while (number := self._take()) is not None:
+            error: Exception | None = None
             try:
-                outcome: tuple[Any, BaseException | None] = job(reader), None
-            except Exception as error:  # noqa: BLE001 - a thread's errors belong to the loop
-                outcome = None, error
-            self._results.put(lambda done=done, outcome=outcome: done(*outcome))  # type: ignore[misc]
-            os.eventfd_write(self.wake, 1)
-            del task, job, done, outcome
+                self._part(reader, number)
+            except Exception as caught:  # noqa: BLE001 - a thread's errors belong to the loop
+                error = caught
+            last = self._end(number, error)
+        return partial(self._done, self._errors) if last else None
+
+    def _take(self) -> int | None:
+        with self._lock:
+            number = self._taken
+            self._taken += 1
+        return number if number < self._parts else None
+
+    def _end(self, number: int, error: Exception | None) -> bool:
+        """Note the end of a part. Returns whether all parts have ended."""
+        with self._lock:
+            self._ended += 1
+            if error is not None:
+                self._errors[number] = error
+            return self._ended == self._parts

@@ -43,7 +43,7 @@ from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.protocol.order import Order
 from brand.protocol.plan import read_of_sample
 
-VERSION: Final = 1
+VERSION: Final = 2
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size."""
 
@@ -186,7 +186,7 @@ class _Player:
                 assert self._choice is not None
                 return KeptChosen(self._choice.kept(self._pages_of))
             case "ReadEnded":
-                return ReadEnded(self._reads.pop(entry["read"]), entry["failed"])
+                return ReadEnded(self._reads.pop(entry["read"]), tuple(entry["failed"]))
             case "ReadForEnded":
                 return ReadForEnded(self._reads_for.pop(tuple(entry["read"])), _unpack(entry["data"]))
             case "NodeSays" if entry["message"]["is"] == "Push":
@@ -249,8 +249,8 @@ def _pack(value: Any) -> Any:
         case peer_messages.Push(number, places, missed, data):
             sent = {"number": number, "places": _pack(places), "missed": _pack(missed), "pages": len(data)}
             return {"is": "Push", **sent}
-        case Read(number, chunk, offset, size, _, forget, places, heads):
-            return [number, chunk, offset, size, forget, _pack(places), _pack(heads)]
+        case Read(number, pieces, _, places, heads):
+            return [number, _pack(pieces), _pack(places), _pack(heads)]
         case Choice(_, unit, seed, room):
             return [unit, seed, room]
     return {"is": type(value).__name__} | {field.name: _pack(getattr(value, field.name)) for field in fields(value)}

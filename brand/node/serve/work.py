@@ -6,7 +6,7 @@ The loop passes their results on as stimuli (`tell`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,21 +70,21 @@ class Work:
         self._executor.plan(lambda _: KeptChosen(choice.kept(self._pages_of)), self._made)
 
     def read(self, read: Read) -> None:
-        """Read samples into memory."""
-        path = self._data.location.chunk_file(read.chunk)
+        """Read samples into memory. The pieces of a bundle are spread over the threads."""
 
-        def job(reader: VectorReader | None) -> None:
-            assert reader is not None
+        def job(reader: VectorReader, number: int) -> None:
             # Without `close` each of many threads would keep some chunks open.
-            self._data.check_tables(read.places.astype(np.int64), close=True)
-            reader.scatter(read.chunk, read.offset, read.size, read.vector, forget=read.forget)
+            self._data.check_tables(read.places_of(number).astype(np.int64), close=True)
+            chunk, offset, size, _, forget = read.pieces[number].item()
+            reader.scatter(chunk, offset, size, read.vectors[number], forget=forget)
 
-        def done(_: object, error: BaseException | None) -> None:
-            if error is not None:
+        def done(errors: Mapping[int, BaseException]) -> None:
+            for number, error in errors.items():
+                path = self._data.location.chunk_file(int(read.pieces["chunk"][number]))
                 self._troubles.read_failed(path, error, time.monotonic())
-            self._tell(ReadEnded(read, failed=error is not None))
+            self._tell(ReadEnded(read, tuple(sorted(errors))))
 
-        self._executor.read(job, done)
+        self._executor.share(job, len(read.pieces), done)
 
     def read_for(self, read: ReadFor) -> None:
         """Read samples exactly for another node. A sample that cannot be read is left out."""

@@ -21,6 +21,7 @@ from brand.protocol.policy import Policy
 from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
+from brand.protocol.uniform import UniformPolicy
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import vector_reader
 from brand.storage.profile import best_depth, load_profile, stripe_bytes, stripe_length
@@ -61,6 +62,15 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
+class Uniform:
+    """A uniform shuffle: every order of the samples can come, and each is as likely as any other.
+
+    Each sample is a read of its own. Memory mixes nothing: it reads ahead, and keeps single samples for good. The order
+    depends on the seed alone.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """A baseline, to compare with: the chunk-wise shuffle of DIESEL (Wang et al., ICPP 2020; DIESEL+, TPDS 2021).
 
@@ -78,12 +88,12 @@ class Pool:
 class MinIO:
     """A baseline, to compare with: a uniform shuffle and the static cache of CoorDL (Mohan et al., PVLDB 14(5), 2021).
 
-    Each sample is a read of its own. Memory keeps samples for good, chosen by the seed, as many as it holds; all others
-    are read in every epoch. The order depends on the seed alone.
+    It has the orders and the memory of `Uniform()`, under the name of the paper's cache: memory keeps samples for good,
+    chosen by the seed, as many as it holds, and all others are read in every epoch.
     """
 
 
-ProtocolChoice = Literal["stripes", "slots"] | Stripes | Slots | Pool | MinIO
+ProtocolChoice = Literal["stripes", "slots", "uniform"] | Stripes | Slots | Uniform | Pool | MinIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +147,13 @@ def choose_order(
     """The order of a run. `share`: which part of the data fits into a running server's memory; None: `memory` counts.
 
     `stripes` have the same order on any number of nodes: the order for the memory of one node. `slots` use the memory
-    of all nodes. The orders of `Pool` and `MinIO` depend neither on nodes nor on memory. Raises `UsageError`.
+    of all nodes. The orders of `Uniform`, `Pool` and `MinIO` depend neither on nodes nor on memory. Raises
+    `UsageError`.
     """
-    chosen = {"stripes": Stripes(), "slots": Slots()}.get(protocol) if isinstance(protocol, str) else protocol
-    if not isinstance(chosen, Stripes | Slots | Pool | MinIO):
-        allowed = "'stripes', 'slots', Stripes(...), Slots(...), Pool(...) or MinIO()"
+    named = {"stripes": Stripes(), "slots": Slots(), "uniform": Uniform()}
+    chosen = named.get(protocol) if isinstance(protocol, str) else protocol
+    if not isinstance(chosen, Stripes | Slots | Uniform | Pool | MinIO):
+        allowed = "'stripes', 'slots', 'uniform', Stripes(...), Slots(...), Uniform(), Pool(...) or MinIO()"
         raise UsageError(f"protocol={protocol!r}: give {allowed}")
     stored = facts.mean_bytes
     sample = stored + ROW_BYTES + page_bytes(stored) / 2  # a sample ends in the middle of a page, on average
@@ -150,6 +162,8 @@ def choose_order(
     policy: Policy
     if isinstance(chosen, Slots):
         policy = _choose_slots(facts, chosen, samples, nodes)
+    elif isinstance(chosen, Uniform):
+        policy = UniformPolicy(_owned_chunks(facts))
     elif isinstance(chosen, Pool):
         policy = _choose_pool(facts, chosen, samples)
     elif isinstance(chosen, MinIO):

@@ -1,0 +1,40 @@
+"""Protocol `uniform`: a uniform shuffle. Every order of the samples can come, and each is as likely as any other.
+
+The order of an epoch is a random permutation of all samples. It depends on the seed and the epoch alone: not on memory,
+nodes or chunks. Each sample is a read of its own, and leaves memory when it is drawn, unless it is kept. Kept samples
+are chosen one by one, by the seed, as many as memory holds.
+
+`Stripes(length=1)` has the same distribution of orders, but not the same memory: it holds about a chunk of each group
+for mixing, which single samples do not need. Here a plan holds one sample at a time, and memory keeps all the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from brand.protocol.mapping import Mapping
+from brand.protocol.plan import Plan
+from brand.protocol.policy import Policy
+from brand.protocol.random import Stream, permutation
+
+
+@dataclass(frozen=True)
+class UniformPolicy(Policy):
+    """Samples come in random order, each by a read of its own. Groups only say which node owns which chunks."""
+
+    name: ClassVar[str] = "uniform"
+
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+        """The plan of one epoch. It does not depend on the groups of the mapping."""
+        return Plan(mapping, permutation(mapping.samples, seed, Stream.ACCESS, epoch), reads=None)
+
+    def held(self, mapping: Mapping) -> int:
+        """One sample."""
+        del mapping
+        return 1
+
+    @property
+    def kept_unit(self) -> int:
+        """A sample."""
+        return 1
