@@ -76,11 +76,13 @@ class Plan:
 
     def reads_at(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.void]:
         """Reads as a table of dtype `READ`."""
-        if self.reads is not None:
-            return self.reads[numbers]
-        table = np.empty(len(numbers), READ)
-        table["deadline"], table["count"] = numbers, 1
-        table["chunk"], table["first"] = np.divmod(self.sample_of[numbers], self.mapping.chunk_size)
+        table: NDArray[np.void]
+        if self.reads is None:
+            table = np.empty(len(numbers), READ)
+            table["deadline"], table["count"] = numbers, 1
+            table["chunk"], table["first"] = np.divmod(self.sample_of[numbers], self.mapping.chunk_size)
+        else:
+            table = self.reads[numbers]
         return table
 
     def places_read(self, number: int) -> tuple[int, int]:

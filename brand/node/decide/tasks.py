@@ -46,9 +46,9 @@ def rows_of(index: Rows, first: int, end: int, pages_of: NDArray[np.uint32], pag
 def rows_of_each(
     index: Rows, places: NDArray[Any], pages_of: NDArray[np.uint32], page: int
 ) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
-    """Rows for reads of single samples, as far as they can be read and agree with `pages_of`, and which places have one.
+    """Rows for reads of single samples, and which places have one.
 
-    A part of the index that cannot be read costs only the places in it.
+    A place has none where the row cannot be read, or does not agree with `pages_of`.
     """
     try:
         rows = index.rows_at(places.astype(np.int64))
