@@ -29,7 +29,7 @@ class Allocator:
         """Number of free pages: the first `free` entries of the stack."""
         self._next = np.zeros(self.count, np.int32)
         self._leap = np.zeros(self.count, np.int32)
-        """For each page the one that comes `LEAP` pages later in its chain."""
+        """For each page of a chain that is longer than `LEAP`: the page that comes `LEAP` pages later in it."""
 
     def __repr__(self) -> str:
         return f"Allocator({self.count} pages of {self.page} bytes, {self.free} free)"
@@ -53,7 +53,8 @@ class Allocator:
         pages = self._free[self.free - total : self.free][::-1].copy()
         self.free -= total
         self._next[pages[:-1]] = pages[1:]
-        self._leap[pages[:-LEAP]] = pages[LEAP:]
+        if int(counts.max()) > LEAP:
+            self._leap[pages[:-LEAP]] = pages[LEAP:]
         return pages[ends - counts], pages
 
     def chains(self, heads: NDArray[np.int32], counts: NDArray[Any]) -> NDArray[np.int32]:
