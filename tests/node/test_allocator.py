@@ -69,7 +69,9 @@ def test_long_chains(counts: list[int], taken: int) -> None:
     """Around the pages that are linked directly; other chains were taken and given back before."""
     allocator = Allocator(3000 * PAGE, PAGE)
     allocator.give_back(allocator.take(np.array(counts[:taken]))[1][::-1])
-    heads, pages = allocator.take(np.array(counts))
+    takes = [allocator.take(np.array([count])) for count in counts[:taken]]
+    takes.append(allocator.take(np.array(counts[taken:])) if counts[taken:] else (np.empty(0, np.int32),) * 2)
+    heads, pages = (np.concatenate(parts) for parts in zip(*takes, strict=True))
     assert allocator.chains(heads, np.array(counts, np.uint32)).tolist() == pages.tolist()
     ends = np.cumsum(counts)
     last = heads[::-1][:taken], np.array(counts[::-1][:taken])

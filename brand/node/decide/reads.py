@@ -187,10 +187,11 @@ class Reads:
         held[absent - first] = True
         heads, pages = self._residents.pool.take(absent, rows[held])
         sizes = rows["size"].astype(np.int64)
-        forget = bool(self._residents.to_keep(absent).all())
-        piece = (first // self._chunk_size, rows["offset"][0], sizes.sum(), len(absent), forget)
-        vector = self._residents.pool.vector(sizes, held, pages)
-        return self._start(epoch, np.array([piece], PIECE), [vector], absent, heads, end - first)
+        size, forget = int(sizes.sum()), bool(self._residents.to_keep(absent).all())
+        piece = (first // self._chunk_size, int(rows["offset"][0]), size, len(absent), forget)
+        vectors = [self._residents.pool.vector(sizes, held, pages)]
+        self._counters.started(1, size, end - first, len(absent))
+        return self._start(epoch, np.array([piece], PIECE), vectors, absent, heads)
 
     def _start_bundle(self, epoch: Epoch, places: NDArray[np.intp], rows: NDArray[np.void]) -> Read:
         heads, pages = self._residents.pool.take(places, rows)
@@ -201,7 +202,8 @@ class Reads:
         vector = self._residents.pool.vector(pieces["size"], np.ones(len(places), np.bool_), pages)
         ends = np.cumsum(self._residents.pages_of[places]).tolist()
         vectors = [vector[first:end] for first, end in zip([0, *ends], ends, strict=False)]
-        return self._start(epoch, pieces, vectors, places, heads, len(places))
+        self._counters.started(len(pieces), int(pieces["size"].sum()), len(places), len(places))
+        return self._start(epoch, pieces, vectors, places, heads)
 
     def _start(
         self,
@@ -210,11 +212,8 @@ class Reads:
         vectors: list[NDArray[np.void]],
         places: NDArray[np.intp],
         heads: NDArray[np.int32],
-        samples: int,
     ) -> Read:
-        """Start a read of `samples` samples; those of `places` come into memory."""
         epoch.states.starts(places)
         self._last += 1
         self.on_the_way += 1
-        self._counters.started(len(pieces), int(pieces["size"].sum()), samples, len(places))
         return Read(self._last, pieces, vectors, places, heads, epoch)

@@ -53,7 +53,7 @@ class Allocator:
         pages = self._free[self.free - total : self.free][::-1].copy()
         self.free -= total
         self._next[pages[:-1]] = pages[1:]
-        if int(counts.max()) > LEAP:
+        if total > LEAP and int(counts.max()) > LEAP:
             self._leap[pages[:-LEAP]] = pages[LEAP:]
         return pages[ends - counts], pages
 
