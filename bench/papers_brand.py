@@ -47,6 +47,7 @@ class Setting:
     remote: int = 14_300
     """Limit of a node's remote abstract memory in samples: 1.5 GB."""
     nodes: int = 3
+    samples: int = SAMPLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +109,15 @@ _WIDE: Final = Setting(window=17_000)
 
 def counts(setting: Setting) -> Counts:
     """What the plan of a setting has."""
-    mapping = Mapping(SAMPLES, setting.chunk_size, setting.group_chunks)
+    mapping = Mapping(setting.samples, setting.chunk_size, setting.group_chunks)
     nodes = setting.nodes
     plan = plan_slots_across_nodes(mapping, nodes, nodes, setting.window, setting.remote, setting.refill, 0, 0)
     requests = 0 if plan.requests is None else len(plan.requests.positions)
-    ahead = 0 if plan.requests is None else most_ahead(plan.requests, nodes)
+    ahead = 0 if plan.requests is None else most_ahead(plan.requests, nodes, setting.samples)
     return Counts(plan.read_count, plan.read_count / mapping.chunks, requests, ahead)
 
 
-def most_ahead(requests: Requests, nodes: int) -> int:
+def most_ahead(requests: Requests, nodes: int, samples: int) -> int:
     """The most samples that wait in the remote abstract memory of one node, where each node has one rank.
 
     A sample arrives with the answer to a request, and leaves when it is drawn.
@@ -126,7 +127,7 @@ def most_ahead(requests: Requests, nodes: int) -> int:
     most = 0
     for node in range(nodes):
         mine = drawer_of(drawn, nodes, nodes) == node
-        change = np.bincount(came[mine], minlength=SAMPLES) - np.bincount(drawn[mine], minlength=SAMPLES)
+        change = np.bincount(came[mine], minlength=samples) - np.bincount(drawn[mine], minlength=samples)
         most = max(most, int(np.cumsum(change).max()))
     return most
 
@@ -134,12 +135,19 @@ def most_ahead(requests: Requests, nodes: int) -> int:
 def print_all() -> None:
     """All tables."""
     limits = [replace(_WIDE, remote=limit * 10**6 // SAMPLE_BYTES) for limit in LIMITS_MB]
-    several = [replace(_WIDE, chunk_size=size) for size in LOADS]
-    alone = [Setting(window=0, chunk_size=size, group_chunks=4, nodes=1) for size in LOADS]
+    several = [_part(replace(_WIDE, chunk_size=size)) for size in LOADS]
+    alone = [_part(Setting(window=0, chunk_size=size, group_chunks=4, nodes=1)) for size in LOADS]
     found = _all([*BREAKDOWN, *limits, *several, *alone])
     _print_breakdown(found)
     _print_limits([found[setting] for setting in limits])
     _print_loads([found[setting] for setting in several], [found[setting] for setting in alone])
+
+
+def _part(setting: Setting) -> Setting:
+    """The setting for a quarter of all, where chunks are small: a chunk is loaded as often, and the plan is quick."""
+    if setting.chunk_size > 8:
+        return setting
+    return replace(setting, window=setting.window // 4, remote=setting.remote // 4, samples=setting.samples // 4)
 
 
 def _all(settings: Iterable[Setting]) -> dict[Setting, Counts]:
