@@ -104,6 +104,35 @@ class NodeCounters:
         self.fetched += samples
 
 
+@dataclass(slots=True)
+class CacheCounters:
+    """Traffic of the cache folder, since the server started."""
+
+    reads: int = 0
+    """Large reads from the folder. None of them counts as a read of the storage."""
+    read_bytes: int = 0
+    written_bytes: int = 0
+    bad: int = 0
+    """Samples of the folder that could not be read there."""
+
+    def started(self, size: int) -> None:
+        """A read of `size` bytes begins."""
+        self.reads += 1
+        self.read_bytes += size
+
+    def wrote(self, size: int) -> None:
+        """Samples of `size` bytes were written."""
+        self.written_bytes += size
+
+    def lost(self, samples: int) -> None:
+        """Samples can no longer be read."""
+        self.bad += samples
+
+    def to_json(self) -> dict[str, int]:
+        """The counters as plain values."""
+        return asdict(self)
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
     """All counters of a node."""
@@ -111,6 +140,7 @@ class Counters:
     draws: DrawCounters = field(default_factory=DrawCounters)
     reads: ReadCounters = field(default_factory=ReadCounters)
     nodes: NodeCounters = field(default_factory=NodeCounters)
+    cache: CacheCounters = field(default_factory=CacheCounters)
 
     def to_json(self, mean_bytes: float) -> dict[str, Any]:
         """The counters as plain values, with three ratios. `mean_bytes` is the mean size of a stored sample.

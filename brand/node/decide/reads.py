@@ -6,10 +6,14 @@ the next one go into the memory that the last draws free.
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.counters import ReadCounters
+from brand.node.decide.caching import Caching
+from brand.node.decide.counters import Counters
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key, Live
@@ -27,13 +31,17 @@ class Reads:
         residents: Residents,
         epochs: Epochs,
         receiving: Receiving,
+        caching: Caching,
         chunk_size: int,
         remote_pages: int,
-        counters: ReadCounters,
+        counters: Counters,
     ) -> None:
         self._index, self._residents, self._epochs, self._receiving = index, residents, epochs, receiving
-        self._chunk_size, self._remote_pages, self._counters = chunk_size, remote_pages, counters
+        self._chunk_size, self._remote_pages = chunk_size, remote_pages
+        self._caching, self._counters = caching, counters
         self._last = 0
+        self._again: deque[Read] = deque()
+        """Reads that have failed in the cache folder, and now go to the storage."""
         self.on_the_way = 0
         """Reads that have started and not ended."""
         self.no_room = False
@@ -50,6 +58,8 @@ class Reads:
     def next(self) -> Read | None:
         """The read to start now; None: there is none, or memory has no room for it."""
         self.no_room = False
+        if self._again:
+            return self._begin(self._again.popleft())
         while (epoch := self._most_urgent()) is not None:
             number = epoch.reads.next
             assert number is not None
@@ -67,7 +77,7 @@ class Reads:
                     if rows is not None:
                         epoch.reads.pop()
                         return self._start(epoch, span, absent, rows)
-                    self._counters.failed()
+                    self._counters.reads.failed()
                 elif needed < allocator.count - self._remote_pages:
                     self.no_room = True
                     return None
@@ -76,10 +86,18 @@ class Reads:
         return None
 
     def done(self, read: Read, *, failed: bool) -> None:
-        """A read has ended. Where it failed, clients read its samples exactly."""
+        """A read has ended. Where it failed in the cache folder, it goes to the storage.
+
+        Where it failed in the storage, clients read its samples exactly.
+        """
         self.on_the_way -= 1
+        if failed and read.cached:
+            self._caching.lose(read.places)
+            self._last += 1
+            self._again.append(replace(read, number=self._last, cached=False))
+            return
         if failed:
-            self._counters.failed()
+            self._counters.reads.failed()
         residents, places, states = self._residents, read.places, read.epoch.states
         twice = residents.present(places)  # another epoch's read was faster
         drop = twice | failed
@@ -91,6 +109,8 @@ class Reads:
         residents.put(places[~twice], read.heads[~twice])
         if drop.any():
             residents.refer(places[twice])
+        if not read.cached:
+            self._caching.take(places)
         gone = places[~states.arrives(places)]
         if len(gone):
             residents.let_go(gone)
@@ -128,9 +148,7 @@ class Reads:
         sizes = rows["size"].astype(np.int64)
         size = int(sizes.sum())
         self._last += 1
-        self.on_the_way += 1
-        self._counters.started(size, end - first, len(absent))
-        return Read(
+        read = Read(
             number=self._last,
             chunk=first // self._chunk_size,
             offset=int(rows["offset"][0]),
@@ -140,4 +158,15 @@ class Reads:
             places=absent,
             heads=heads,
             epoch=epoch,
+            span=end - first,
+            cached=self._caching.holds(absent),
         )
+        return self._begin(read)
+
+    def _begin(self, read: Read) -> Read:
+        self.on_the_way += 1
+        if read.cached:
+            self._counters.cache.started(read.size)
+        else:
+            self._counters.reads.started(read.size, read.span, len(read.places))
+        return read

@@ -10,26 +10,48 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 from brand.storage.vectored import VectorReader
 
-Job = Callable[[VectorReader | None], Any]
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """What one I/O thread reads with."""
+
+    storage: VectorReader
+    cache: VectorReader | None = None
+    """Reads the parts of the cache folder; None: there is none."""
+
+    def of(self, *, cached: bool) -> VectorReader:
+        """The reader for a read, by its source."""
+        return self.cache if cached and self.cache is not None else self.storage
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.storage.close()
+        if self.cache is not None:
+            self.cache.close()
+
+
+Job = Callable[[Readers | None], Any]
 Done = Callable[[Any, BaseException | None], None]
 
 
 class Executor:
     """Threads that run jobs and queue their results for the loop.
 
-    Raises OSError where `make_reader` fails: a thread without a reader would leave its jobs undone.
+    Raises OSError where `make_readers` fails: a thread without a reader would leave its jobs undone.
     """
 
-    def __init__(self, depth: int, make_reader: Callable[[], VectorReader]) -> None:
+    def __init__(self, depth: int, make_readers: Callable[[], Readers]) -> None:
         self.depth = depth
-        made: list[VectorReader] = []
+        made: list[Readers] = []
         try:
-            made += (make_reader() for _ in range(depth))
+            made += (make_readers() for _ in range(depth))
             self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             """Readable when there are results."""
         except OSError:
@@ -52,12 +74,17 @@ class Executor:
         return f"Executor(depth {self.depth}, {waiting}, {self._results.qsize()} results)"
 
     def read(self, job: Job, done: Done) -> None:
-        """Run `job(reader)` in an I/O thread, then `done(result, error)` in the loop."""
+        """Run `job(readers)` in an I/O thread, then `done(result, error)` in the loop."""
         self._reads.put((job, done))
 
     def plan(self, job: Job, done: Done) -> None:
         """Run `job(None)` in the planner thread, then `done(result, error)` in the loop."""
         self._plans.put((job, done))
+
+    def post(self, done: Callable[[], None]) -> None:
+        """Call `done` in the loop. Any thread may call this."""
+        self._results.put(done)
+        os.eventfd_write(self.wake, 1)
 
     def finish(self) -> None:
         """Call `done` of every job that has ended. The loop calls this when `wake` is readable."""
@@ -76,22 +103,21 @@ class Executor:
         if not any(thread.is_alive() for thread in self._threads):
             os.close(self.wake)
 
-    def _read(self, reader: VectorReader) -> None:
+    def _read(self, readers: Readers) -> None:
         try:
-            self._run(self._reads, reader)
+            self._run(self._reads, readers)
         finally:
-            reader.close()
+            readers.close()
 
     def _plan(self) -> None:
         self._run(self._plans, None)
 
-    def _run(self, jobs: SimpleQueue[tuple[Job, Done] | None], reader: VectorReader | None) -> None:
+    def _run(self, jobs: SimpleQueue[tuple[Job, Done] | None], readers: Readers | None) -> None:
         while (task := jobs.get()) is not None:
             job, done = task
             try:
-                outcome: tuple[Any, BaseException | None] = job(reader), None
+                outcome: tuple[Any, BaseException | None] = job(readers), None
             except Exception as error:  # noqa: BLE001 - a thread's errors belong to the loop
                 outcome = None, error
-            self._results.put(lambda done=done, outcome=outcome: done(*outcome))  # type: ignore[misc]
-            os.eventfd_write(self.wake, 1)
+            self.post(partial(done, *outcome))
             del task, job, done, outcome

@@ -13,18 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.answering import ReadFor
-from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus
-from brand.node.decide.tasks import Choice, MakePlan, Read
-from brand.node.serve.executor import Executor
+from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
+from brand.node.decide.tasks import Choice, Forget, MakePlan, Read, Write
+from brand.node.serve.executor import Executor, Readers
+from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
 from brand.node.wire.samples import pack_samples
 from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
-from brand.storage.vectored import VectorReader
 
 
 class Work:
-    """Instructions that take time. `wants_plan` says whether a plan is still of use."""
+    """Instructions that take time.
+
+    `wants_plan` says whether a plan is still of use. `storing` writes the cache folder; None: there is none.
+    """
 
     def __init__(
         self,
@@ -34,9 +37,10 @@ class Work:
         wants_plan: Callable[[MakePlan], bool],
         tell: Callable[[Stimulus], object],
         troubles: Troubles,
+        storing: Storing | None = None,
     ) -> None:
         self._data, self._pages_of, self._executor = data, pages_of, executor
-        self._wants_plan, self._tell, self._troubles = wants_plan, tell, troubles
+        self._wants_plan, self._tell, self._troubles, self._storing = wants_plan, tell, troubles, storing
 
     def __repr__(self) -> str:
         return f"Work({self._executor!r})"
@@ -53,6 +57,8 @@ class Work:
     def close(self) -> None:
         """End the threads."""
         self._executor.close()
+        if self._storing is not None:
+            self._storing.close()
 
     def make_plan(self, wanted: MakePlan) -> None:
         """Make the plan of an epoch, if it is still wanted when the planner gets to it."""
@@ -66,25 +72,42 @@ class Work:
         self._executor.plan(make, self._made)
 
     def choose(self, choice: Choice) -> None:
-        """Choose which samples are kept."""
-        self._executor.plan(lambda _: KeptChosen(choice.kept(self._pages_of)), self._made)
+        """Choose which samples are kept in memory, and which in the cache folder."""
+
+        def choose(_: object) -> KeptChosen:
+            kept = choice.kept(self._pages_of)
+            return KeptChosen(kept, choice.cached(kept))
+
+        self._executor.plan(choose, self._made)
 
     def read(self, read: Read) -> None:
         """Read samples into memory."""
         path = self._data.location.chunk_file(read.chunk)
 
-        def job(reader: VectorReader | None) -> None:
-            assert reader is not None
-            # Without `close` each of many threads would keep some chunks open.
-            self._data.check_tables(read.places.astype(np.int64), close=True)
-            reader.scatter(read.chunk, read.offset, read.size, read.vector, forget=read.forget)
+        def job(readers: Readers | None) -> None:
+            assert readers is not None
+            if not read.cached:  # what is cached was checked before
+                # Without `close` each of many threads would keep some chunks open.
+                self._data.check_tables(read.places.astype(np.int64), close=True)
+            readers.of(cached=read.cached).scatter(read.chunk, read.offset, read.size, read.vector, forget=read.forget)
 
         def done(_: object, error: BaseException | None) -> None:
             if error is not None:
-                self._troubles.read_failed(path, error, time.monotonic())
+                file = f"the cached part of {path}" if read.cached else path
+                self._troubles.read_failed(file, error, time.monotonic())
             self._tell(ReadEnded(read, failed=error is not None))
 
         self._executor.read(job, done)
+
+    def write(self, write: Write) -> None:
+        """Write samples to the cache folder."""
+        assert self._storing is not None
+        self._storing.write(write, lambda held, stopped: self._tell(WriteEnded(write, held, stopped)))
+
+    def forget(self, forget: Forget) -> None:
+        """Have the cache folder forget a chunk."""
+        if self._storing is not None:
+            self._storing.forget(forget.chunk)
 
     def read_for(self, read: ReadFor) -> None:
         """Read samples exactly for another node. A sample that cannot be read is left out."""
