@@ -209,9 +209,10 @@ class CacheFolder:
         return True
 
     def _stop(self, error: OSError) -> None:
-        if self.stopped not in ("", FULL):
+        full = error.errno in _FULL_ERRORS
+        if self.stopped and (full or self.stopped != FULL):
             return
-        self.stopped = FULL if error.errno in _FULL_ERRORS else f"failed: {storage_reason(error)}"
+        self.stopped = FULL if full else f"failed: {storage_reason(error)}"
         _log.warning("nothing more is written to the cache %s: %s", self._shown, storage_reason(error))
 
     def _open(self, number: int, flags: int) -> int:

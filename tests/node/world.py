@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, UnreachableError, UsageError
 from brand.formats.constants import ROW
 from brand.node.decide.answering import ReadFor
-from brand.node.decide.caching import WRITES, CacheStart
+from brand.node.decide.caching import CacheStart
 from brand.node.decide.core import LARGEST_SHARE
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import ALONE, Members
@@ -51,6 +51,7 @@ from brand.node.decide.tasks import (
     Write,
 )
 from brand.node.decide.turn import Turn
+from brand.node.decide.writing import WRITES
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
 from brand.node.memory.leases import MAX_LEASES
@@ -544,14 +545,14 @@ class World:
         reasons = residents._kept.astype(np.int64)
         for epoch in epochs.values():
             reasons[epoch.states.all(HELD)] += 1
-        queued = [*core.caching._queue, *(write.places for write in self.writes)]
+        queued = [*core.caching.writing._queue, *(write.places for write in self.writes)]
         for places in (*core.draws.leases.places(), *queued):
             np.add.at(reasons, places, 1)
         assert (reasons == residents._references).all(), "a reference without a reason, or the other way round"
         assert ((reasons > 0) == (residents._head >= 0)).all()
         assert residents.kept_pages == int(self.pages_of[residents._kept].sum())
         assert not (residents._kept & ~residents._to_keep).any()
-        assert core.caching._queued_pages == sum(int(self.pages_of[places].sum()) for places in queued)
+        assert core.caching.writing._pages == sum(int(self.pages_of[places].sum()) for places in queued)
         giants = self.pages_of > max(1, (allocator.count - 1) // LARGEST_SHARE)
         assert not giants[present].any(), "a sample is held that is too large to be"
 

@@ -1,11 +1,8 @@
-"""What does the cache folder hold, which reads go there, and what is written to it next?
+"""What does the cache folder hold, and which reads go there?
 
 A large read goes to the folder where the folder holds all samples that the read is for; else it goes to the storage as
-a whole. What comes from the storage and has a place in the folder is written behind: the queue holds a reference to
-the samples until they are written, so their pages are not used again meanwhile. Where the queue is full, samples are
-left out; the next epoch brings them again.
-
-The planner chooses the places (`Choice`). Until it has, what comes waits in the queue.
+a whole. What comes from the storage and has a place in the folder is written behind (`Writing`). The planner chooses
+the places (`Choice`). Until it has, what comes waits to be written.
 """
 
 from __future__ import annotations
@@ -13,22 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.counters import CacheCounters
 from brand.node.decide.tasks import Forget, Shelf, Write
+from brand.node.decide.writing import Writing
 from brand.node.memory.residents import Residents
 from brand.protocol.placement import cached_unit
-
-QUEUE_BYTES: Final = 64 << 20
-"""The most memory of samples that wait to be written."""
-QUEUE_SHARE: Final = 32
-"""They also take at most `1 / QUEUE_SHARE` of the memory, or one read."""
-WRITES: Final = 4
-"""The most writes under way."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,18 +59,12 @@ class Caching:
             self._held, self._stopped = start.held.copy(), start.stopped
         self._placed: NDArray[np.bool_] | None = None
         """Which samples have a place in the folder; None: the planner has not chosen."""
-        self._queue: deque[NDArray[Any]] = deque()
-        self._queued_pages = 0
-        """Pages of the samples in the queue, and of those that are being written."""
-        self._under_way: set[int] = set()
-        """Numbers of writes."""
         self._lost: deque[int] = deque()
         """Chunks whose parts cannot be read, and are to be forgotten."""
-        self._last = 0
+        self.writing = Writing(residents, self._wanted)
 
     def __repr__(self) -> str:
-        state = f"{np.count_nonzero(self._held)} held, {len(self._queue)} queued, {len(self._under_way)} being written"
-        return f"Caching({self._stopped or state})"
+        return f"Caching({self._stopped or f'{np.count_nonzero(self._held)} held, {self.writing!r}'})"
 
     @property
     def start(self) -> CacheStart | None:
@@ -102,50 +87,30 @@ class Caching:
     def chosen(self, placed: NDArray[np.bool_]) -> None:
         """The planner has chosen which samples have a place."""
         self._placed = placed
-        waiting = list(self._queue)
-        self._queue.clear()
-        for places in waiting:
-            stays = self._wanted(places)
-            self._leave(places[~stays])
-            if stays.any():
-                self._queue.append(places[stays])
+        self.writing.review()
+        self.writing.add_later(np.flatnonzero(placed & ~self._held & self._residents.kept()))
 
     def take(self, places: NDArray[Any]) -> None:
-        """Samples have come from the storage into memory: queue those that are to be written, if there is room."""
-        if self._stopped or self._start is None:
-            return
-        wanted = places[self._wanted(places)]
-        allocator, pages = self._residents.pool.allocator, self._pages(wanted)
-        most = min(QUEUE_BYTES // allocator.page, allocator.count // QUEUE_SHARE)
-        if len(wanted) and (not self._queued_pages or self._queued_pages + pages <= most):
-            self._residents.refer(wanted)
-            self._queued_pages += pages
-            self._queue.append(wanted)
+        """Samples have come from the storage into memory: those that have a place are to be written."""
+        if not self._stopped:
+            self.writing.add(places)
 
     def instructions(self) -> Iterator[Write | Forget]:
         """What the thread that writes does next."""
         while self._lost:
             yield Forget(self._lost.popleft())
-        while self._queue and self._placed is not None and len(self._under_way) < WRITES:
-            places = self._queue.popleft()
-            twice = ~self._wanted(places)  # another epoch has queued them, too
-            self._leave(places[twice])
-            places = places[~twice]
-            if len(places):
-                self._last += 1
-                self._under_way.add(self._last)
-                yield Write(self._last, places, *self._residents.chains(places))
+        if self._placed is not None and not self._stopped:
+            yield from self.writing.next()
 
     def written(self, write: Write, held: NDArray[np.bool_], stopped: str) -> None:
         """A write has ended; `held`: which of its samples the folder holds now. `stopped`: why no other one follows."""
-        self._under_way.discard(write.number)
         new = write.places[held & self._wanted(write.places)]
         self._held[new] = True
         self._counters.wrote(self._bytes(new))
-        self._leave(write.places)
+        self.writing.ended(write)
         if stopped and not self._stopped:
             self._stopped = stopped
-            self.make_room()
+            self.writing.end()
 
     def lose(self, places: NDArray[Any]) -> None:
         """A read of the folder has failed: the chunks of these samples are not read there any more, nor written."""
@@ -157,13 +122,6 @@ class Caching:
                 self._placed = np.zeros(len(self._held), np.bool_)
             self._placed[which] = False
             self._lost.append(number)
-
-    def make_room(self) -> bool:
-        """Let go of all samples in the queue. Returns whether there were any."""
-        found = bool(self._queue)
-        while self._queue:
-            self._leave(self._queue.popleft())
-        return found
 
     def facts(self) -> dict[str, Any] | None:
         """What the folder holds and what was done, as plain values; None where there is no folder."""
@@ -184,14 +142,6 @@ class Caching:
         """Which of these samples have a place, as far as it is chosen, and are not held."""
         wanted: NDArray[np.bool_] = ~self._held[places]
         return wanted if self._placed is None else wanted & self._placed[places]
-
-    def _leave(self, places: NDArray[Any]) -> None:
-        """Let go of samples that were in the queue."""
-        self._queued_pages -= self._pages(places)
-        self._residents.let_go(places)
-
-    def _pages(self, places: NDArray[Any]) -> int:
-        return int(self._residents.pages_of[places].sum(dtype=np.int64))
 
     def _bytes(self, places: NDArray[Any]) -> int:
         return 0 if self._start is None else int(self._start.sizes[places].sum(dtype=np.int64))

@@ -114,7 +114,7 @@ class Core:
             return False
         share = self.residents.pool.allocator.count // AHEAD_SHARE
         made_room = (
-            self.caching.make_room()
+            self.caching.writing.make_room()
             or self.epochs.drop_idle(now_s - IDLE_S)
             or self._give_up_skipped()
             or self.residents.keep_less(self.chunk_size, share)
