@@ -53,17 +53,17 @@ def memory_options(command: _F) -> _F:
 def cache_option(command: _F) -> _F:
     """Add the option for the cache folder of a node."""
     meaning = "Keep what was read in this folder on a local disk. Default size: what is free, less 5 % and 5 GB."
-    return click.option("--cache", metavar="FOLDER[:SIZE]", help=meaning, callback=_check_cache)(command)
+    return click.option("--cache", metavar="FOLDER[:SIZE]", help=meaning, callback=check_cache)(command)
 
 
-def _check_cache(context: click.Context, option: click.Parameter, cache: str | None) -> str | None:
+def check_cache(context: click.Context, option: click.Parameter, cache: str | None) -> str | None:
     """The text, checked to name a folder and a size. Raises `UsageError`."""
     del context
     try:
         if cache is not None:
             parse_cache(cache)
     except UsageError as error:
-        raise UsageError(f"{option.opts[0]}: {error}") from None
+        raise UsageError(f"{option.opts[0] if option.opts[0].startswith('-') else 'DIR'}: {error}") from None
     return cache
 
 
