@@ -97,7 +97,7 @@ class CacheFolder:
                     os.utime(self._lock)
                 self.held = self._read_held()
                 """Which samples lie here, shape (samples,)."""
-                self.used = self._bytes(self.held)
+                self.used = int(sizes[self.held].sum(dtype=np.int64))
                 """Bytes of these samples."""
                 self.limit = self._find_room(caches, shown, limit)
                 """Bytes that they may take."""
@@ -168,20 +168,32 @@ class CacheFolder:
         if self._dirty and (self._unpublished >= EVERY_BYTES or time.monotonic() - self._published_s >= EVERY_S):
             self.publish()
 
-    def drop(self, number: int) -> None:
-        """Forget the part of a chunk, which cannot be read."""
-        which = slice(number * self._chunk_size, (number + 1) * self._chunk_size)
-        self.used -= self._bytes(self.held[which], which)
-        self.held[which] = False
-        self._dirty.discard(number)
+    def drop(self, places: NDArray[Any]) -> None:
+        """Forget the parts with these samples, which cannot be read."""
+        numbers = np.unique(places // self._chunk_size).tolist()
+        for number in numbers:
+            self._forget(np.arange(len(self.held))[number * self._chunk_size : (number + 1) * self._chunk_size])
+            self._dirty.discard(number)
         if self.writes and not self._lost:
             self.publish()  # first: a bit on the disk means that the bytes are there
-            with suppress(OSError):
-                os.unlink(part_name(number), dir_fd=self._parts)
+            for number in numbers:
+                with suppress(OSError):
+                    os.unlink(part_name(number), dir_fd=self._parts)
+
+    def distrust(self, places: NDArray[Any]) -> None:
+        """Forget these samples, whose bytes have changed. They may be stored again."""
+        self._forget(places)
+        if self.writes:
+            self._dirty.update(np.unique(places // self._chunk_size).tolist())
 
     def close(self) -> None:
         """Let go of the folder, without publishing."""
         self._closing.close()
+
+    def _forget(self, places: NDArray[Any]) -> None:
+        places = places[self.held[places]]
+        self.used -= int(self._sizes[places].sum(dtype=np.int64))
+        self.held[places] = False
 
     def _write(self, number: int, offset: int, stored: Stored) -> bool:
         """Write samples that lie side by side in a chunk; False where that ends all writing."""
@@ -251,9 +263,6 @@ class CacheFolder:
             limit = max(0, sum(cached.bytes for cached in list_caches(caches, shown)) + free_bytes(caches))
         wanted = min(limit, int(self._sizes.sum(dtype=np.int64)))
         return make_room(caches, shown, self._facts.data_set, limit, wanted)
-
-    def _bytes(self, held: NDArray[np.bool_], which: slice = slice(None)) -> int:
-        return int(self._sizes[which][held].sum(dtype=np.int64))
 
     def _home_path(self, name: str) -> Path:
         return Path(f"/proc/self/fd/{self._home}/{name}")

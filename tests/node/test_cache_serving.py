@@ -160,7 +160,9 @@ def test_a_broken_part_costs_time_and_nothing_else(texts: Path, tmp_path: Path, 
         assert facts["exact"] == 0
         assert facts["reads"] > 0
         assert facts["cache"]["bad"] == 5 * 32
-        assert not any(part.exists() for part in parts(tmp_path)[:5] if part.name < "00000005")
+        assert min(parts(tmp_path)).name == "00000005.part"
+    else:
+        assert facts["cache"]["bad"] == 5 * 32
     assert facts["cache"]["read_bytes"] > 0
     assert facts["failed_reads"] == 0
 

@@ -11,12 +11,14 @@ import pytest
 
 from brand.node.decide.caching import CacheStart, Caching
 from brand.node.decide.counters import CacheCounters
+from brand.node.decide.stimuli import ClientReleases
 from brand.node.decide.tasks import Choice
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.serve.recording import Recorder, replay
+from brand.node.wire.numbers import ClientNumber
 from brand.protocol.placement import cached_unit
 from tests.node.world import World
 from tests.rounds import Chance, rounds
@@ -163,6 +165,31 @@ def test_a_read_that_fails_in_the_folder_goes_to_the_storage() -> None:
     assert len(found.stored) == len(SIZES) - CHUNK
     assert reads[1][0] <= sum(SIZES[read.chunk * CHUNK : (read.chunk + 1) * CHUNK])
     assert found.core.counters.draws.exact == 0
+
+
+def test_a_sample_that_a_client_finds_wrong_is_read_from_the_storage_and_written_again() -> None:
+    """What the client says of other samples than those of its lease does not count."""
+    found = world(sum(SIZES), stored=set(range(len(SIZES))))
+    run = found.register(1, **ORDER)
+    found.begin(1, run, 0)
+    assert found.draw(1, run, 0, range(8))
+    while not found.held:
+        found.step()
+        found._finish_one()
+    ((lease, held),) = found.held.items()
+    bad = int(held.answer.places[3])
+    other = next(place for place in range(len(SIZES)) if place not in held.answer.places)
+    del found.held[lease]
+    wrong = np.array([bad, other, -1, 1 << 60])
+    found.tell(ClientReleases(ClientNumber(1), lease, checked=False, wrong=wrong))
+    found.step()
+    assert set(range(len(SIZES))) - found.stored == {bad}
+    assert facts(found)["bad"] == 1
+    found.settle()
+    reads = draw_epochs(found, 1, 2, 3)
+    kept = bool(found.core.residents.kept()[bad])
+    assert bad in found.stored or kept
+    assert reads[-1][0] == 0
 
 
 def test_a_read_that_fails_in_both_leaves_the_rest_to_the_clients() -> None:

@@ -401,8 +401,10 @@ class World:
             case Write():
                 self.writes.append(instruction)
                 assert len(self.writes) <= WRITES, "more writes at a time than are allowed"
-            case Forget(chunk):
-                self.stored -= set(range(chunk * self.chunk_size, (chunk + 1) * self.chunk_size))
+            case Forget(forgotten, parts):
+                chunks = set((forgotten // self.chunk_size).tolist()) if parts else set()
+                self.stored -= set(forgotten.tolist())
+                self.stored -= {place for place in self.stored if place // self.chunk_size in chunks}
             case Answer():
                 if instruction.client not in self.gone:
                     self._take(instruction)

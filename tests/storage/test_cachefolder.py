@@ -181,7 +181,7 @@ def test_the_part_of_a_chunk_is_dropped(some_set: Path, tmp_path: Path) -> None:
     with cache(tmp_path, data) as found:
         fill(found, data)
         found.publish()
-        found.drop(2)
+        found.drop(np.array([2 * CHUNK + 1]))
         assert not (home(tmp_path, data) / "chunks" / part_name(2)).exists()
         assert np.flatnonzero(~found.held).tolist() == list(range(2 * CHUNK, 3 * CHUNK))
         assert found.used == int(sizes_of(data)[found.held].sum())
@@ -256,7 +256,7 @@ def test_bits_never_run_ahead_of_bytes(some_set: Path, tmp_path: Path, *, power:
                 found.store(np.arange(first, first + 10), some)
                 if first % 20:
                     found.publish()
-            found.drop(1)
+            found.drop(np.array([CHUNK]))
             found.publish()
             over = True
         except Killed:
@@ -346,7 +346,7 @@ def test_one_server_writes_and_another_reads(some_set: Path, tmp_path: Path) -> 
             assert (first.writes, second.writes) == (True, False)
             assert second.held.tolist() == [True] * 20 + [False] * (SAMPLES - 20)
             assert second.limit == second.used
-            second.drop(0)
+            second.drop(np.array([3]))
             assert not second.held[:CHUNK].any()
         assert wrong_bytes(tmp_path, data, first.held) == []
     with cache(tmp_path, data) as third:

@@ -53,14 +53,15 @@ class Caching:
     ) -> None:
         self._residents, self._chunk_size, self._largest, self._counters = residents, chunk_size, largest, counters
         self._start = start
-        self._held = np.zeros(len(residents.pages_of) if start is None else 0, np.bool_)
-        self._stopped = "off"
+        self._held, self._stopped = np.zeros(0, np.bool_), "off"
         if start is not None:
             self._held, self._stopped = start.held.copy(), start.stopped
         self._placed: NDArray[np.bool_] | None = None
         """Which samples have a place in the folder; None: the planner has not chosen."""
-        self._lost: deque[int] = deque()
-        """Chunks whose parts cannot be read, and are to be forgotten."""
+        self._spoilt = np.zeros(len(self._held), np.bool_)
+        """Samples of chunks whose parts could not be read: they are not written again."""
+        self._lost: deque[Forget] = deque()
+        """What the folder still has to forget."""
         self.writing = Writing(residents, self._wanted)
 
     def __repr__(self) -> str:
@@ -98,7 +99,7 @@ class Caching:
     def instructions(self) -> Iterator[Write | Forget]:
         """What the thread that writes does next."""
         while self._lost:
-            yield Forget(self._lost.popleft())
+            yield self._lost.popleft()
         if self._placed is not None and not self._stopped:
             yield from self.writing.next()
 
@@ -118,17 +119,23 @@ class Caching:
             which = slice(number * self._chunk_size, (number + 1) * self._chunk_size)
             self._counters.lost(int(self._held[which].sum()))
             self._held[which] = False
-            if self._placed is None:
-                self._placed = np.zeros(len(self._held), np.bool_)
-            self._placed[which] = False
-            self._lost.append(number)
+            self._spoilt[which] = True
+        self._lost.append(Forget(places, parts=True))
+
+    def distrust(self, places: NDArray[Any]) -> None:
+        """Samples had wrong checksums: those that the folder holds are read from the storage, and written again."""
+        places = places[self._held[places]] if self._start is not None else places[:0]
+        if len(places):
+            self._counters.lost(len(places))
+            self._held[places] = False
+            self._lost.append(Forget(places, parts=False))
 
     def facts(self) -> dict[str, Any] | None:
         """What the folder holds and what was done, as plain values; None where there is no folder."""
         start = self._start
         if start is None:
             return None
-        full = self._placed is not None and not (self._placed & ~self._held).any()
+        full = self._placed is not None and not (self._placed & ~self._held & ~self._spoilt).any()
         return {
             "folder": start.folder,
             "limit": start.limit,
@@ -140,7 +147,7 @@ class Caching:
 
     def _wanted(self, places: NDArray[Any]) -> NDArray[np.bool_]:
         """Which of these samples have a place, as far as it is chosen, and are not held."""
-        wanted: NDArray[np.bool_] = ~self._held[places]
+        wanted: NDArray[np.bool_] = ~self._held[places] & ~self._spoilt[places]
         return wanted if self._placed is None else wanted & self._placed[places]
 
     def _bytes(self, places: NDArray[Any]) -> int:

@@ -53,13 +53,15 @@ class ClientDraws:
     drawer: Drawer | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ClientReleases:
     """A client has copied the samples of a lease. `checked`: all checksums were right."""
 
     client: ClientNumber
     lease: int
     checked: bool
+    wrong: NDArray[np.int64] | tuple[()] = ()
+    """Places of samples whose checksums were wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,11 +173,13 @@ class Write:
     """All pages, sample by sample. The samples stay in memory until the write has ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Forget:
-    """Have the cache folder forget what it has of a chunk."""
+    """Have the cache folder forget samples."""
 
-    chunk: int
+    places: NDArray[Any]
+    parts: bool
+    """Whether the files go that have these samples: they cannot be read. All samples in them are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import numpy as np
+
 from brand.errors import ProtocolError
 from brand.node.decide.answering import Answering, ReadFor
 from brand.node.decide.caching import CacheStart
@@ -108,8 +110,9 @@ class Turn:
                 core.epochs.begin_here(client, key, position, (rank, replicas), batch, processes, drawer)
             case ClientDraws(client, key, positions, drawer):
                 core.draws.ask(client, key, positions, now_s, drawer)
-            case ClientReleases(client, lease, checked):
-                core.draws.leases.release(client, lease, checked=checked)
+            case ClientReleases(client, lease, checked, wrong):
+                leased = core.draws.leases.release(client, lease, checked=checked)
+                core.caching.distrust(leased[np.isin(leased, wrong)])
             case ClientDivides(client, key, rank):
                 self.divisions.ask(client, key, rank, now_s)
             case ClientFetches(client, places):

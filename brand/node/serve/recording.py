@@ -40,7 +40,7 @@ from brand.node.decide.stimuli import (
     Stimulus,
     WriteEnded,
 )
-from brand.node.decide.tasks import Choice, Instruction, MakePlan, Read, Rows, Write
+from brand.node.decide.tasks import Choice, Forget, Instruction, MakePlan, Read, Rows, Write
 from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
@@ -296,6 +296,8 @@ def _pack(value: Any) -> Any:
             return [number, chunk, offset, size, forget, _pack(places), _pack(heads), cached]
         case Write(number, places, _, pages):
             return [number, _pack(places), _pack(pages)]
+        case Forget(places, parts):
+            return [_pack(places), parts]
         case Choice(_, unit, seed, room, _, shelf):
             return [unit, seed, room, None if shelf is None else [shelf.room, shelf.unit]]
     return {"is": type(value).__name__} | {field.name: _pack(getattr(value, field.name)) for field in fields(value)}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from brand.errors import FormatError
 from brand.formats.stored import Stored
-from brand.node.decide.tasks import Rows, Write
+from brand.node.decide.tasks import Forget, Rows, Write
 from brand.node.memory.arena import Arena
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.storage.cachefolder import EVERY_S, CacheFolder
@@ -47,9 +47,10 @@ class Storing:
         """Write samples, then have the loop call `written`."""
         self._jobs.put(partial(self._write, write, written))
 
-    def forget(self, chunk: int) -> None:
-        """Forget what the folder has of a chunk."""
-        self._jobs.put(partial(self._folder.drop, chunk))
+    def forget(self, forget: Forget) -> None:
+        """Have the folder forget samples."""
+        act = self._folder.drop if forget.parts else self._folder.distrust
+        self._jobs.put(partial(act, forget.places))
 
     def close(self) -> None:
         """Publish what was written, and end. A thread that the disk does not let go is left behind."""

@@ -105,9 +105,9 @@ class Work:
         self._storing.write(write, lambda held, stopped: self._tell(WriteEnded(write, held, stopped)))
 
     def forget(self, forget: Forget) -> None:
-        """Have the cache folder forget a chunk."""
-        if self._storing is not None:
-            self._storing.forget(forget.chunk)
+        """Have the cache folder forget samples."""
+        assert self._storing is not None
+        self._storing.forget(forget)
 
     def read_for(self, read: ReadFor) -> None:
         """Read samples exactly for another node. A sample that cannot be read is left out."""
