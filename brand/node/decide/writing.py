@@ -19,7 +19,7 @@ from brand.node.memory.residents import Residents
 
 QUEUE_BYTES: Final = 64 << 20
 """The most memory of samples that wait to be written."""
-QUEUE_SHARE: Final = 32
+QUEUE_SHARE: Final = 8
 """They also take at most `1 / QUEUE_SHARE` of the memory, or one read."""
 WRITES: Final = 4
 """The most writes under way."""
