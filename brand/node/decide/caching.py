@@ -92,7 +92,7 @@ class Caching:
         self.writing.add_later(np.flatnonzero(placed & ~self._held & self._residents.kept()))
 
     def take(self, places: NDArray[Any]) -> None:
-        """Samples have come from the storage into memory: those that have a place are to be written."""
+        """A read has brought samples into memory: those that have a place and are not held are to be written."""
         if not self._stopped:
             self.writing.add(places)
 

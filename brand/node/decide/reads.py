@@ -109,8 +109,7 @@ class Reads:
         residents.put(places[~twice], read.heads[~twice])
         if drop.any():
             residents.refer(places[twice])
-        if not read.cached:
-            self._caching.take(places)
+        self._caching.take(places)
         gone = places[~states.arrives(places)]
         if len(gone):
             residents.let_go(gone)
