@@ -14,6 +14,7 @@ from brand.version import __version__
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
     from brand.formats.media import Waveform as Waveform
+    from brand.node.setup.caching import Cache as Cache
     from brand.node.setup.choose import MinIO as MinIO
     from brand.node.setup.choose import Pool as Pool
     from brand.node.setup.choose import Slots as Slots
@@ -29,6 +30,7 @@ __all__ = [
     "BrandError",
     "BrandLoader",
     "BrandSampler",
+    "Cache",
     "MinIO",
     "Pool",
     "Slots",
@@ -44,6 +46,7 @@ _HOMES: Final = {
     "BrandDataset": "brand.torch",
     "BrandLoader": "brand.torch",
     "BrandSampler": "brand.torch",
+    "Cache": "brand.node.setup.caching",
     "MinIO": "brand.node.setup.choose",
     "Pool": "brand.node.setup.choose",
     "Slots": "brand.node.setup.choose",

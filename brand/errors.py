@@ -8,6 +8,7 @@
     ├── MissingExtraError          an optional library is not installed              (also ImportError)
     ├── SourceError                a file of the source cannot be used
     ├── StorageError               the storage said no: full, read-only, I/O error   (also OSError)
+    ├── CacheError                 the cache folder cannot be made, or is not safe to use
     ├── InterruptedConversionError stopped half-way; the same command continues
     ├── ElsewhereError             the sample is in the share of another node
     ├── ServerError                a node server cannot be started or reached, or refuses
@@ -88,6 +89,10 @@ def _rebuild_source_error(path: str, reason: str, hint: str) -> SourceError:
 
 class StorageError(BrandError, OSError):
     """The storage refused: no space left, read-only, or an I/O error."""
+
+
+class CacheError(BrandError):
+    """A cache folder cannot be made, or other users could change what is in it. The message says what to do."""
 
 
 class InterruptedConversionError(BrandError):

@@ -48,7 +48,9 @@ _BLOCK = re.compile(
     r"|^<!-- setup\n(?P<setup>.*?)^-->$",
     re.MULTILINE | re.DOTALL,
 )
-_PROGRESS = re.compile(r"^(scan|check|spool|pack|verify|unpack|reindex|partition): [\d,]+( of .*)?\n", re.MULTILINE)
+_PROGRESS = re.compile(
+    r"^(scan|check|spool|pack|verify|unpack|reindex|partition|fill): [\d,]+( of .*)?\n", re.MULTILINE
+)
 _VARIES = re.compile(
     r"\d+(\.\d+)? (s|B|kB|MB|%)|\b[0-9a-f]{16,32}\b|0x[0-9A-Fa-f]+|(?<=\"seconds\": )[\d.]+|(?<=_bytes\": )\d+"
     r"|(?<=decode it: ).*|process \d+|@brand-\d+-|[\d,.]+(?=/s\b)|(?<=_s\": )[\d.]+|(?<=\"process\": )\d+"

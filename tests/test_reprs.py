@@ -28,7 +28,7 @@ from brand.node.client.session import Session
 from brand.node.decide.account import Account, Conduct
 from brand.node.decide.division import Division
 from brand.node.serve.clients import Clients
-from brand.node.serve.executor import Executor
+from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.troubles import Troubles
 from brand.node.wire.connection import Channel
@@ -97,7 +97,7 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         "Peers(node 0 of 2 at 127.0.0.1:NUMBER, Streams(open [], 0 events of 0 B))",
     ),
     "Executor": (
-        lambda *a: _closed(Executor(2, lambda: LocalFiles(str)), a[2]),
+        lambda *a: _closed(Executor(2, lambda: Readers(LocalFiles(str))), a[2]),
         "Executor(depth 2, 0 reads and 0 plans wait, 0 results)",
     ),
     "Lifetime": (lambda *a: _closed(Lifetime(_selector(a[2]), (os.getpid(),)), a[2]), "Lifetime(owners [NUMBER])"),

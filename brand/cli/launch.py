@@ -14,7 +14,7 @@ from typing import Final, TextIO
 import click
 
 from brand.cli.output import echo
-from brand.cli.serve import check_tls, memory_options, say, tls_options
+from brand.cli.serve import cache_option, check_tls, memory_options, say, tls_options
 from brand.cluster.launcher import NODE, Serving, Start, free_ports, in_namespaces, on_ports, over_ssh, parse_hosts
 from brand.cluster.namespaces import namespaces
 from brand.cluster.supervisor import Supervisor
@@ -30,6 +30,7 @@ _TOKEN_BYTES: Final = 32
 @click.option("--namespaces", "apart", is_flag=True, help="With --local: each in a network namespace (needs root).")
 @click.option("--rate", help="With --namespaces: how fast each link is, such as 1gbit.")
 @memory_options
+@cache_option
 @click.option("--address", help="Where nodes listen, unix:@NAME. Default: a name made from the data set and the node.")
 @tls_options
 @click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="The ssh command, with its options.")
@@ -47,14 +48,16 @@ def launch(
 ) -> None:
     """Start node servers of the data set DST on several hosts, and run them until Ctrl-C.
 
-    DST is the same path on every host; {node} in it, in --address and in the TLS files stands for 0 to K-1. A training
-    on a host attaches with BrandDataset(DST, server=ADDRESS); the addresses are printed when all nodes are there.
+    DST is the same path on every host; {node} in it, in --cache, in --address and in the TLS files stands for 0 to K-1.
+    A training on a host attaches with BrandDataset(DST, server=ADDRESS); the addresses are printed when all nodes are
+    there.
 
     If a node ends before all are ready, all are stopped. If one ends later, the others go on.
     """
     check_tls(passed["tls_cert"], passed["tls_key"], passed["tls_ca"])
     options = {f"--{name.replace('_', '-')}": value for name, value in passed.items()}
-    options |= {name: os.path.abspath(value) for name, value in options.items() if name.startswith("--tls") and value}
+    paths = {name: value for name, value in options.items() if name.startswith(("--tls", "--cache")) and value}
+    options |= {name: os.path.abspath(value) for name, value in paths.items()}
     serving = Serving(os.path.abspath(dst), options)
     starts: list[Start] = []
 

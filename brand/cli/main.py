@@ -11,6 +11,7 @@ import sys
 import click
 
 import brand
+from brand.cli.cache import cache
 from brand.cli.cat import cat
 from brand.cli.convert import convert
 from brand.cli.info import info
@@ -37,7 +38,7 @@ def cli() -> None:
     """
 
 
-for _verb in (convert, info, verify, unpack, cat, reindex, partition, profile, simulate, serve, launch, top):
+for _verb in (convert, info, verify, unpack, cat, reindex, partition, profile, simulate, serve, launch, top, cache):
     cli.add_command(_verb)
 
 

@@ -18,8 +18,9 @@ from brand.cluster import serving
 from brand.errors import StorageError, UsageError
 from brand.node.serve.server import NodeServer
 from brand.node.serve.tuning import tune_server_process
+from brand.node.setup.caching import parse_cache
 from brand.node.setup.member import Member
-from brand.node.setup.memory import Memory, memory_bytes
+from brand.node.setup.memory import memory_bytes
 from brand.node.setup.tls import Tls
 from brand.node.wire.connection import own_address
 from brand.storage.dataset import StoredDataSet
@@ -49,6 +50,23 @@ def memory_options(command: _F) -> _F:
     return wanted(click.option("--remote-memory", help=others, callback=_check_memory)(command))
 
 
+def cache_option(command: _F) -> _F:
+    """Add the option for the cache folder of a node."""
+    meaning = "Keep what was read in this folder on a local disk. Default size: what is free, less 5 % and 5 GB."
+    return click.option("--cache", metavar="FOLDER[:SIZE]", help=meaning, callback=check_cache)(command)
+
+
+def check_cache(context: click.Context, option: click.Parameter, cache: str | None) -> str | None:
+    """The text, checked to name a folder and a size. Raises `UsageError`."""
+    del context
+    try:
+        if cache is not None:
+            parse_cache(cache)
+    except UsageError as error:
+        raise UsageError(f"{option.opts[0] if option.opts[0].startswith('-') else 'DIR'}: {error}") from None
+    return cache
+
+
 def _check_memory(_: click.Context, option: click.Parameter, memory: str | None) -> str | None:
     """The text, checked to be an amount of memory. Raises `UsageError`."""
     try:
@@ -72,6 +90,7 @@ def tls_options(command: _F) -> _F:
 @click.command()
 @click.argument("dst", type=click.Path(path_type=Path))
 @memory_options
+@cache_option
 @click.option("--address", help="Where to listen, unix:@NAME. Default: a name made from the data set and the node.")
 @click.option("--node", type=click.IntRange(0), metavar="K", help="Which of several nodes this is, from 0.")
 @click.option("--peers", metavar="HOST:PORT,...", help="Where all nodes listen for each other, in order.")
@@ -89,7 +108,14 @@ def tls_options(command: _F) -> _F:
 )
 @click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Log all decisions, to replay them.")
 def serve(
-    dst: Path, *, memory: str | None, address: str | None, until_eof: bool, record: Path | None, **cluster: Any
+    dst: Path,
+    *,
+    memory: str | None,
+    cache: str | None,
+    address: str | None,
+    until_eof: bool,
+    record: Path | None,
+    **cluster: Any,
 ) -> None:
     """Run the node server of the data set DST until Ctrl-C, for several processes of this user.
 
@@ -102,7 +128,8 @@ def serve(
     where = address or own_address(facts.encode())
     tune_server_process()
     try:
-        server = _server(member, dst, where, as_memory(memory), record)
+        folder = None if cache is None else parse_cache(cache)
+        server = _server(member, dst, where, memory=as_memory(memory), record=record, cache=folder)
     except OSError as error:
         if why := no_descriptor_left(error):
             raise UsageError(why) from None
@@ -120,12 +147,12 @@ def serve(
     _run(server, member, peers, until_eof=until_eof)
 
 
-def _server(member: Member | None, dst: Path, where: str, memory: Memory, record: Path | None) -> NodeServer:
+def _server(member: Member | None, dst: Path, where: str, **more: Any) -> NodeServer:
     if member is None:
-        return NodeServer(dst, where, memory=memory, record=record)
+        return NodeServer(dst, where, **more)
     from brand.cluster.member import server_of  # only here: gRPC takes longer to load than other verbs need
 
-    return server_of(member, dst, where, memory=memory, record=record)
+    return server_of(member, dst, where, **more)
 
 
 def _run(server: NodeServer, member: Member | None, peers: list[str], *, until_eof: bool) -> None:

@@ -100,6 +100,8 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
         "clients": f"{facts['clients']}, {facts['waiting']} waiting, "
         f"{100 * rate('wait_s'):.0f} % of a client's time waited",
     }
+    if facts["cache"] is not None:
+        rows["cache"] = _cache(facts["cache"], None if before is None else before["cache"], seconds)
     if facts["cluster"] is not None:
         rows |= {
             "cluster": _nodes(facts["cluster"]),
@@ -113,6 +115,14 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
         done = min(1.0, (state["drawn"] + state["start"]) / state["samples"])
         table.add_row(f"[bold]epoch {state['epoch']}[/bold]", f"{'█' * round(_BAR * done):░<{_BAR}} {100 * done:.0f} %")
     return Group(table, _memory(facts["memory"]))
+
+
+def _cache(cache: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> str:
+    """The cache folder: what it holds, and how fast it is read and filled."""
+    earlier = before or {"read_bytes": 0, "written_bytes": 0}
+    read, written = ((cache[name] - earlier[name]) / seconds for name in ("read_bytes", "written_bytes"))
+    held = f"{size(cache['used'])} of {size(cache['limit'])}, {cache['state']}"
+    return f"{size(read)}/s read, {size(written)}/s written, {held}, {cache['folder']}"
 
 
 def _nodes(cluster: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import os
 from brand.cluster.greeting import Greeting, memory_text
 from brand.cluster.peers import Peers
 from brand.node.serve.server import Among, NodeServer
+from brand.node.setup.caching import Cache
 from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
 from brand.storage.dataset import StoredDataSet
@@ -24,6 +25,7 @@ def server_of(
     depth: int | None = None,
     page_cache: bool | None = None,
     record: str | os.PathLike[str] | None = None,
+    cache: Cache | None = None,
 ) -> NodeServer:
     """The node server of a member. The other arguments, and what it raises, are those of `NodeServer`."""
 
@@ -41,4 +43,5 @@ def server_of(
         page_cache=page_cache,
         among=Among(member.node, member.nodes, network, member.remote_memory),
         record=record,
+        cache=cache,
     )

@@ -6,6 +6,7 @@ from brand.cluster.member import server_of
 from brand.node.client.launch import Spec
 from brand.node.serve.process import serve
 from brand.node.serve.server import NodeServer
+from brand.node.setup.caching import Cache
 from brand.node.setup.member import Member
 
 
@@ -17,4 +18,5 @@ def main() -> None:
 def _make(spec: Spec) -> NodeServer:
     assert spec.cluster is not None
     member = Member.from_json(spec.cluster)
-    return server_of(member, spec.path, spec.address, memory=spec.memory, owners=spec.owners)
+    cache = None if spec.cache is None else Cache(*spec.cache)
+    return server_of(member, spec.path, spec.address, memory=spec.memory, owners=spec.owners, cache=cache)

@@ -38,11 +38,15 @@ def storage_errors(path: Path, what: str) -> Iterator[None]:
     except BrandError:  # some of Brand's errors are OSErrors, too
         raise
     except OSError as error:
-        reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
-        hint = ""
+        reason, hint = storage_reason(error), ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             hint = ". Free some space and run the same command again: it goes on where it stopped"
         raise StorageError(f"{what} {error.filename or path}: {reason}{hint}") from error
+
+
+def storage_reason(error: OSError) -> str:
+    """In words: why the storage refused."""
+    return _REASONS.get(error.errno or 0, error.strerror or str(error))
 
 
 def publish_file(temporary: Path, final: Path) -> None:

@@ -8,7 +8,8 @@ random order, as every sample is drawn once an epoch: no choice reads less than 
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan, peak, read_of_sample
 from brand.protocol.random import Stream, blocks, index_dtype, permutation
+
+CACHED_BYTES: Final = 64 << 10
+"""The least that a cache folder holds of consecutive samples: a file system gives whole blocks to what is written."""
 
 
 def place(key: NDArray[Any], size: NDArray[Any], rooms: NDArray[Any]) -> NDArray[np.int8]:
@@ -74,6 +78,12 @@ def choose_cached(mapping: Mapping, size_of: NDArray[Any], room: int, unit: int,
     rank[permutation(len(sizes), seed, Stream.KEPT)] = np.arange(len(sizes))
     held: NDArray[np.bool_] = (place(rank, sizes, np.array([room])) == 1)[unit_of]
     return held & (size_of > 0)
+
+
+def cached_unit(kept_unit: int | None, chunk_size: int, mean_bytes: float) -> int:
+    """Consecutive samples of a chunk of which a cache folder holds all or none: whole units of what memory keeps."""
+    unit = kept_unit or chunk_size
+    return min(chunk_size, -(-math.ceil(CACHED_BYTES / max(1.0, mean_bytes)) // unit) * unit)
 
 
 def _units(mapping: Mapping, size_of: NDArray[Any], unit: int) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -43,7 +43,7 @@ from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Told
 from brand.protocol.order import Order
 from brand.protocol.owners import drawer_of
-from brand.protocol.placement import choose_cached
+from brand.protocol.placement import cached_unit, choose_cached
 from brand.protocol.plan import Plan, read_of_sample
 from brand.protocol.random import blocks
 
@@ -240,7 +240,7 @@ class _Node:
         never_held = self._turn.core.epochs.limits.need_no_read()
         mine = epoch.owner_of(np.arange(len(run.sizes))) == self._members.node
         size_of = np.where(mine & ~never_held & ~self._residents.kept(), run.sizes, 0)
-        unit = order.policy.kept_unit or order.chunk_size
+        unit = cached_unit(order.policy.kept_unit, order.chunk_size, float(run.sizes.mean()))
         return choose_cached(order.mapping, size_of, run.cache_bytes, unit, order.seed)
 
     def _count(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any], kept_pages: int) -> Work:

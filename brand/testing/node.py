@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from brand.node.client.client import Client
 from brand.node.serve.server import NodeServer
+from brand.node.setup.caching import Cache
 from brand.node.setup.choose import DEFAULT_DEPTH
 from brand.node.setup.memory import Memory
 from brand.storage.dataset import StoredDataSet
@@ -74,6 +75,7 @@ def running_server(
     page_cache: bool = True,
     owners: tuple[int, ...] = (),
     address: str | None = None,
+    cache: Cache | None = None,
 ) -> Iterator[RunningServer]:
     """Serve the data set at `path` for the length of the block.
 
@@ -85,12 +87,13 @@ def running_server(
         page_cache: Whether large reads go through the page cache.
         owners: Processes; the server ends by itself when the last of them has ended.
         address: Where the server listens; None: anywhere.
+        cache: The server's cache folder.
 
     At the end of the block, raises the error that ended the server, if there was one.
     """
     where = path if storage is None else storage.at(path)
     address = address or random_address()
-    server = NodeServer(where, address, memory=memory, owners=owners, depth=depth, page_cache=page_cache)
+    server = NodeServer(where, address, memory=memory, owners=owners, depth=depth, page_cache=page_cache, cache=cache)
     with running(os.fspath(path), server) as found:
         yield found
 

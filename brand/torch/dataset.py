@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.node.client.client import Client
+from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
 from brand.node.setup.memory import Memory
 from brand.node.setup.tls import Tls
@@ -67,13 +68,15 @@ class BrandDataset(Dataset[Any]):
         remote_memory: In a job on several nodes: how much of a node server's memory may hold samples that other nodes
             send ahead; None: a tenth.
         tls: Certificates with which node servers speak to each other; None: messages are not encrypted.
+        cache: A folder on a local disk, or `Cache(...)` with its size: there the node server keeps what it has read,
+            for the next epochs and the next training. None: it keeps samples in memory only.
 
     Raises:
         NotADataSetError, FormatError: `path` is no data set, or a damaged one.
         SchemaError: `fields` or `transform` names a field that is not there.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a keyword each
         self,
         path: Where,
         *,
@@ -86,6 +89,7 @@ class BrandDataset(Dataset[Any]):
         on_error: Literal["raise", "skip"] = "raise",
         remote_memory: Memory = None,
         tls: Tls | None = None,
+        cache: CacheOf = None,
     ) -> None:
         self._stored = StoredDataSet(path)
         self.path = Path(path) if isinstance(path, str | os.PathLike) else path.local
@@ -105,7 +109,12 @@ class BrandDataset(Dataset[Any]):
             raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
         self.memory, self.protocol, self.server, self.on_error = memory, protocol, server, on_error
         self.remote_memory, self.tls = remote_memory, tls
-        self._way = Way(self._stored, server=server, memory=memory, remote_memory=remote_memory, tls=tls)
+        if cache is not None and server is not None:
+            raise UsageError(f"cache= is the server's: start it with `brand serve {self.path} --cache FOLDER`")
+        self.cache = as_cache(cache)
+        self._way = Way(
+            self._stored, server=server, memory=memory, remote_memory=remote_memory, tls=tls, cache=self.cache
+        )
         self._fetcher = Fetcher(self._stored, self._way, self.fields, decode=decode, skip=on_error == "skip")
         self._habit = ReadingHabit()
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from brand.node.client.client import Client
+from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.setup.tls import Tls
 from brand.node.wire.connection import own_address
@@ -24,10 +25,17 @@ class Way:
     """The way of one data set to its server. Arguments as for `BrandDataset`. Picklable; making it opens nothing."""
 
     def __init__(
-        self, data: StoredDataSet, *, server: str | None, memory: Memory, remote_memory: Memory, tls: Tls | None
+        self,
+        data: StoredDataSet,
+        *,
+        server: str | None,
+        memory: Memory,
+        remote_memory: Memory,
+        tls: Tls | None,
+        cache: Cache | None,
     ) -> None:
         self._data, self._server = data, server
-        self._memory, self._remote_memory, self._tls = memory, remote_memory, tls
+        self._memory, self._remote_memory, self._tls, self._cache = memory, remote_memory, tls, cache
         self._name = secrets.token_hex(8)
         """A name that tells the server and the run from others where this process belongs to no job."""
 
@@ -55,6 +63,7 @@ class Way:
             job_name() or self._name,
             attach=self._server is not None,
             cluster=self.job,
+            cache=self._cache,
         )
 
     @cached_property
@@ -80,4 +89,5 @@ class Way:
 
     def _facts(self) -> str:
         """Facts that are the same for all servers of one data set and job."""
-        return f"{job_name()}|{self._data.id}|{self._memory}|{self._remote_memory}"
+        cache = "" if self._cache is None else f"|{self._cache.to_json()}"
+        return f"{job_name()}|{self._data.id}|{self._memory}|{self._remote_memory}{cache}"

@@ -27,7 +27,7 @@ from tests.support import LIMIT_S, brand, running_brand, wait_until
 KEYS = {
     *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
     *("exact", "waited", "wait_s", "reads", "read_bytes", "read_samples", "held_samples", "failed_reads", "hit_ratio"),
-    *("fill_rate", "amplification", "memory", "reading", "waiting", "epochs", "cluster", "sent", "sent_bytes"),
+    *("fill_rate", "amplification", "memory", "reading", "waiting", "epochs", "cache", "cluster", "sent", "sent_bytes"),
     *("received", "received_bytes", "requests", "hurried", "late", "fetched"),
 }
 
@@ -298,7 +298,7 @@ def facts_of(**more: Any) -> dict[str, Any]:
         **{"data_set": "/a[b]/set.brand", "address": "unix:@x", "uptime_s": 10.0, "draws": 5000, "reads": 100},
         **{"replaced": [], "hit_ratio": 0.5, "fill_rate": 1.0, "amplification": 1.25, "memory": memory},
         **{"epochs": [{"run": 1, "epoch": 3, "drawn": 250, "samples": 1000, "start": 250}], "wait_s": 5.0},
-        **{"cluster": None},
+        **{"cache": None, "cluster": None},
         **more,
     }
 

@@ -8,6 +8,7 @@ import pytest
 
 from brand.node.setup import choose
 from brand.storage.dataset import StoredDataSet
+from brand.storage.location import vector_reader
 from brand.storage.vectored import DirectFiles, LocalFiles
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandSampler
@@ -21,7 +22,7 @@ def test_the_page_cache_serves_where_it_holds_the_data(
     data = StoredDataSet(texts)
     files = sum(path.stat().st_size for path in (texts / "chunks").iterdir())
     monkeypatch.setattr(choose, "available_bytes", lambda: files + 1000 + free)
-    assert isinstance(choose.choose_vector_reader(data, 1000)(), way)
+    assert isinstance(vector_reader(data.location, page_cache=choose.use_page_cache(data, 1000)), way)
 
 
 @pytest.mark.slow

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from brand.node.serve.executor import Executor
-from brand.storage.vectored import LocalFiles, VectorReader
+from brand.node.serve.executor import Executor, Readers
+from brand.storage.vectored import LocalFiles
 from tests.support import LIMIT_S
 
 
 @contextmanager
 def executor(depth: int) -> Iterator[Executor]:
     """Threads that read nothing."""
-    made = Executor(depth, lambda: LocalFiles(str))
+    made = Executor(depth, lambda: Readers(LocalFiles(str)))
     try:
         yield made
     finally:
@@ -40,8 +40,8 @@ def test_each_part_runs_once_and_the_job_ends_once(depth: int, parts: int) -> No
     ended: list[tuple[int, dict[int, str]]] = []
 
     def start(job: int) -> None:
-        def part(reader: VectorReader, number: int) -> None:
-            assert isinstance(reader, LocalFiles)
+        def part(readers: Readers, number: int) -> None:
+            assert isinstance(readers.storage, LocalFiles)
             ran.append((job, number))
             if number % 3 == job:
                 raise OSError(f"part {number} of {job}")

@@ -23,7 +23,9 @@ def kept_with(seed: int, members: Members) -> set[int]:
     world.finish_job()  # the plan
     world.step()
     (choice,) = (job for job in world.jobs if isinstance(job, Choice))
-    return set(np.flatnonzero(choice.kept(world.pages_of)).tolist())
+    kept = choice.kept(world.pages_of)
+    assert kept is not None
+    return set(np.flatnonzero(kept).tolist())
 
 
 @pytest.mark.parametrize("members", [ALONE, Members(NodeNumber(1), 3)], ids=["alone", "one of three"])

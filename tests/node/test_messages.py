@@ -121,11 +121,12 @@ def check_lease(body: bytes) -> None:
     assert 16 + sum(array.nbytes for array in arrays) == len(body)
 
 
-@given(st.integers(0, (1 << 64) - 1), st.booleans())
-def test_release(number: int, checked: bool) -> None:
+@given(st.integers(0, (1 << 64) - 1), st.booleans(), st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=5))
+def test_release(number: int, checked: bool, wrong: list[int]) -> None:
     """`RELEASE` there and back."""
-    message = messages.pack_release(number, checked=checked)
-    assert messages.unpack_release(body_of(message, Kind.RELEASE)) == (number, checked)
+    message = messages.pack_release(number, checked=checked, wrong=np.array(wrong, np.int64))
+    *facts, places = messages.unpack_release(body_of(message, Kind.RELEASE))
+    assert (*facts, places.tolist()) == (number, checked, wrong)
 
 
 @pytest.mark.parametrize("unpack", [messages.unpack_begin, messages.unpack_draw, messages.unpack_release])

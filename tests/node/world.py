@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, UnreachableError, UsageError
 from brand.formats.constants import ROW
 from brand.node.decide.answering import ReadFor
+from brand.node.decide.caching import CacheStart
 from brand.node.decide.core import LARGEST_SHARE
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import ALONE, Members
@@ -35,9 +36,23 @@ from brand.node.decide.stimuli import (
     ReadEnded,
     ReadForEnded,
     Stimulus,
+    WriteEnded,
 )
-from brand.node.decide.tasks import Answer, Choice, Deliver, Instruction, MakePlan, Number, Read, Refuse, Say
+from brand.node.decide.tasks import (
+    Answer,
+    Choice,
+    Deliver,
+    Forget,
+    Instruction,
+    MakePlan,
+    Number,
+    Read,
+    Refuse,
+    Say,
+    Write,
+)
 from brand.node.decide.turn import Turn
+from brand.node.decide.writing import WRITES
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
 from brand.node.memory.leases import MAX_LEASES
@@ -138,6 +153,9 @@ class World:
     """Plans that are made, by order and epoch; the nodes of a cluster share them."""
     now_s: float = 1000.0
     reads: list[Read] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    read_bytes: dict[tuple[int, bool], int] = field(default_factory=dict)
+    """Bytes of large reads, by the number of their epoch and whether they came from the cache folder."""
     jobs: list[MakePlan | Choice | ReadFor] = field(default_factory=list)
     held: dict[int, Held] = field(default_factory=dict)
     """Leases by number."""
@@ -155,6 +173,10 @@ class World:
     """Why clients cannot go on."""
     fetching: dict[int, list[int]] = field(default_factory=dict)
     """Places that clients want by name and have not got."""
+    cache: int | None = None
+    """Room of its cache folder in bytes; None: it has none."""
+    stored: set[int] = field(default_factory=set)
+    """Places whose bytes are in the cache folder, which may outlive a server."""
 
     def __post_init__(self) -> None:
         self.index = Index(self.sizes, self.chunk_size)
@@ -162,7 +184,9 @@ class World:
         self.allocator = Allocator(self.pages * PAGE, PAGE)
         self.arena = Arena(self.allocator.count, PAGE)
         residents = Residents(Pool(self.allocator, self.arena, self.pages_of), self.members.nodes)
-        self.turn = Turn(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages)
+        self.turn = Turn(
+            *(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages), self._cache_start()
+        )
         self.core = self.turn.core
         self.exchange: Exchange | None = None
         if self.network is not None:
@@ -185,6 +209,12 @@ class World:
         for instruction in instructions:
             self._do(instruction)
         return instructions
+
+    def _cache_start(self) -> CacheStart | None:
+        if self.cache is None:
+            return None
+        held = np.isin(np.arange(len(self.sizes)), list(self.stored))
+        return CacheStart("/cache", self.index.sizes.astype(np.uint32), held, self.cache)
 
     # -- what clients do ---------------------------------------------------------------------------------------------
 
@@ -281,14 +311,22 @@ class World:
             self._fill(read, piece, vector, failed=piece in lost)
         self.tell(ReadEnded(read, lost))
         for piece in lost:
-            places = read.places_of(piece)
-            assert not read.epoch.states.waited_for(places).any(), "what could not be read is still waited for"
+            if not read.pieces["cached"][piece]:
+                places = read.places_of(piece)
+                assert not read.epoch.states.waited_for(places).any(), "what could not be read is still waited for"
         self.check()
 
     def _fill(self, read: Read, piece: int, vector: NDArray[np.void], *, failed: bool) -> None:
         """A piece of a read brings its bytes."""
-        chunk, offset, size, *_ = read.pieces[piece].item()
+        chunk, offset, size, *_, cached = read.pieces[piece].item()
         data = self.index.chunks[chunk][offset : offset + size]
+        if cached:
+            places = read.places_of(piece).tolist()
+            assert failed or set(places) <= self.stored, "a read of what is not in the cache folder"
+            data = self._part(chunk)[offset : offset + size]
+        if not failed:
+            source = read.epoch.number, cached
+            self.read_bytes[source] = self.read_bytes.get(source, 0) + size
         assert len(data) == size, "a read beyond the end of the file"
         assert int(vector["length"].sum()) == size
         done, stop = 0, size // 2 if failed else size
@@ -298,6 +336,31 @@ class World:
                 ctypes.memmove(base, part.ctypes.data, length)
             done += length
 
+    def finish_write(self, number: int = 0, *, wrong: Sequence[int] = (), stopped: str = "") -> None:
+        """A write ends: the folder has the samples, but for those that were `wrong`."""
+        write = self.writes.pop(number)
+        held = ~np.isin(write.places, wrong)
+        chunk_of = write.pages.reshape(-1)
+        ends = np.cumsum(write.counts.astype(np.int64))
+        for place, end, count in zip(write.places.tolist(), ends.tolist(), write.counts.tolist(), strict=True):
+            pages = self.arena.pages[chunk_of[end - count : end]].tobytes()
+            size = int(self.index.sizes[place])
+            assert pages[ROW_BYTES : ROW_BYTES + size] == content(place, size).tobytes(), "pages were used again"
+        if stopped:
+            held[:] = False
+        self.stored |= set(write.places[held].tolist())
+        self.tell(WriteEnded(write, held, stopped))
+        self.check()
+
+    def _part(self, number: int) -> NDArray[np.uint8]:
+        """A chunk's part: holes, and the bytes of samples that were written."""
+        part = np.full(len(self.index.chunks[number]), 238, np.uint8)
+        for place in self.stored:
+            if place // self.chunk_size == number:
+                span = slice(int(self.index.table["offset"][place]), None)
+                part[span][: self.index.sizes[place]] = self.index.chunks[number][span][: self.index.sizes[place]]
+        return part
+
     def finish_job(self, *, looks: bool = True) -> None:
         """The planner has done the oldest of its jobs, as `NodeServer` would have it do.
 
@@ -306,7 +369,8 @@ class World:
         job = self.jobs.pop(0)
         match job:
             case Choice():
-                self.tell(KeptChosen(job.kept(self.pages_of)))
+                kept = job.kept(self.pages_of)
+                self.tell(KeptChosen(kept, job.cached(kept)))
             case ReadFor():
                 samples = [content(place, int(self.index.sizes[place])).tobytes() for place in job.places.tolist()]
                 self.tell(ReadForEnded(job, pack_samples(list(samples))))
@@ -353,6 +417,13 @@ class World:
                 self.jobs.append(instruction)
             case Read():
                 self.reads.append(instruction)
+            case Write():
+                self.writes.append(instruction)
+                assert len(self.writes) <= WRITES, "more writes at a time than are allowed"
+            case Forget(forgotten, parts):
+                chunks = set((forgotten // self.chunk_size).tolist()) if parts else set()
+                self.stored -= set(forgotten.tolist())
+                self.stored -= {place for place in self.stored if place // self.chunk_size in chunks}
             case Answer():
                 if instruction.client not in self.gone:
                     self._take(instruction)
@@ -403,6 +474,8 @@ class World:
         """The planner or a reader has done the oldest of its work; whether there was any."""
         if self.jobs:
             self.finish_job()
+        elif self.writes:
+            self.finish_write()
         elif self.reads:
             self.finish_read()
         else:
@@ -485,19 +558,22 @@ class World:
         present = np.flatnonzero(residents._head >= 0)
         self.right &= set(present.tolist())
         np.add.at(owner, residents.chains(present)[1], 1)
-        for read in self.reads:
+        reads = [*self.reads, *core.reads._again]
+        for read in reads:
             np.add.at(owner, allocator.chains(read.heads, self.pages_of[read.places]), 1)
         assert (owner == 1).all(), f"pages with no owner or several: {np.flatnonzero(owner != 1)}"
 
         reasons = residents._kept.astype(np.int64)
         for epoch in epochs.values():
             reasons[epoch.states.all(HELD)] += 1
-        for places in core.draws.leases.places():
+        queued = [*core.caching.writing._queue, *(write.places for write in self.writes)]
+        for places in (*core.draws.leases.places(), *queued):
             np.add.at(reasons, places, 1)
         assert (reasons == residents._references).all(), "a reference without a reason, or the other way round"
         assert ((reasons > 0) == (residents._head >= 0)).all()
         assert residents.kept_pages == int(self.pages_of[residents._kept].sum())
         assert not (residents._kept & ~residents._to_keep).any()
+        assert core.caching.writing._pages == sum(int(self.pages_of[places].sum()) for places in queued)
         giants = self.pages_of > max(1, (allocator.count - 1) // LARGEST_SHARE)
         assert not giants[present].any(), "a sample is held that is too large to be"
 
@@ -508,7 +584,7 @@ class World:
         for epoch in epochs.values():
             to_come = np.isin(read_of_sample(epoch.plan), epoch.reads.rest())
             on_the_way = np.zeros(len(self.sizes), np.int64)
-            for read in self.reads:
+            for read in reads:
                 if read.epoch is epoch:
                     on_the_way[read.places] += 1
             assert (on_the_way <= 1).all(), "a sample is read twice at the same time"
@@ -525,6 +601,8 @@ class World:
             assert life.live is not None or life.planned, "a draw waits for an epoch that is never made"
         assert set(core.draws.leases) == set(self.held)
         assert core.reads.on_the_way == len(self.reads)
+        held = np.flatnonzero(core.caching._held).tolist() if self.cache is not None else []
+        assert set(held) <= self.stored, "a sample counts as cached that the folder does not hold"
 
         known = set(self.runs) if self.network is None else set(core.epochs.runs)  # other nodes are clients, too
         assert {run for run, _ in core.epochs.lives} <= known

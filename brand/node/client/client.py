@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from brand.errors import ServerError, counted
 from brand.node.client.connector import Cluster, Connector
 from brand.node.client.session import Drawn, ServerFacts, Session
+from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages
 from brand.node.wire.messages import MAX_DRAW, Kind
@@ -49,6 +50,7 @@ class Client:
         run: Name of the training, which its processes share and no other process has.
         attach: Never start a server.
         cluster: How a server that this client starts becomes one of several; None: it is alone.
+        cache: The cache folder of a server that this client starts; None: it has none.
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class Client:
         *,
         attach: bool,
         cluster: Cluster | None = None,
+        cache: Cache | None = None,
     ) -> None:
         self.path, self.address, self.run = path, address, run
         self._mean_bytes = mean_bytes
-        self._connector = Connector(path, data_set, address, memory, attach=attach, cluster=cluster)
+        self._connector = Connector(path, data_set, address, memory, attach=attach, cluster=cluster, cache=cache)
         self._begin_anew()
         _clients.add(self)
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from brand.errors import EndedError, ServerError
 from brand.node.client.launch import Spec, start_server
 from brand.node.client.session import ServerFacts, Session
+from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages
 from brand.node.wire.messages import Kind
@@ -32,10 +33,18 @@ class Connector:
     """Connects to the server of one data set; the arguments are those of `Client`. Picklable."""
 
     def __init__(
-        self, path: str, data_set: str, address: str, memory: Memory, *, attach: bool, cluster: Cluster | None
+        self,
+        path: str,
+        data_set: str,
+        address: str,
+        memory: Memory,
+        *,
+        attach: bool,
+        cluster: Cluster | None,
+        cache: Cache | None,
     ) -> None:
         self._path, self._data_set, self._address = path, data_set, address
-        self._memory, self._attach, self._cluster = memory, attach, cluster
+        self._memory, self._attach, self._cluster, self._cache = memory, attach, cluster, cache
         self._served: ServerFacts | None = None
         """The server to which this process, or the one that it was forked from, was last connected."""
         self._said = ""
@@ -57,7 +66,8 @@ class Connector:
             if self._attach:
                 raise ServerError(self._why_none()) from None
         member = None if self._cluster is None else self._cluster.member()
-        start_server(Spec(self._path, self._address, self._memory, (owner,), member))
+        cache = None if self._cache is None else self._cache.to_json()
+        start_server(Spec(self._path, self._address, self._memory, (owner,), member, cache))
         return self._joined(Session(self._address, self._data_set, owner, worker))
 
     def note_end(self, error: Exception) -> None:

@@ -43,6 +43,8 @@ class Spec:
     """The server ends with the last of these processes."""
     cluster: dict[str, Any] | None = None
     """For one of several nodes: what `brand.cluster.process` also has to know."""
+    cache: list[Any] | None = None
+    """The cache folder, as `Cache.to_json` gives it; None: there is none."""
 
     def to_json(self) -> str:
         """The text that goes to the standard input of the server."""
@@ -52,7 +54,7 @@ class Spec:
     def from_json(cls, text: str) -> Spec:
         """Inverse of `to_json`."""
         value = json.loads(text)
-        return cls(value["path"], value["address"], value["memory"], tuple(value["owners"]), value["cluster"])
+        return cls(**value | {"owners": tuple(value["owners"])})
 
 
 def start_server(spec: Spec) -> None:

@@ -140,7 +140,8 @@ class Session:
         if not right.all():
             right[~right] = stored.part(~right).right()
         # Release at once, not with the next request: until then the server cannot use the pages again.
-        self.send(messages.pack_release(lease.number, checked=bool(right.all())))
+        wrong = lease.places[present[~right]]
+        self.send(messages.pack_release(lease.number, checked=not len(wrong), wrong=wrong))
         if not right.all():  # the caller reads them exactly, and says what is wrong if storage is
             stored, present = stored.part(right), present[right]
         return Drawn(lease.places, present, stored, waited_s)

@@ -1,9 +1,9 @@
 """What does one node do next, as far as it needs no other node? Its epochs, draws, reads and kept samples.
 
 A draw waits for the reads that will bring its samples. Where no more reads can start (`unblock`), the node makes room:
-it drops runs that no client draws from, then gives up skipped positions, then kept samples. If that is not enough, it
-answers the draw as it stands, and the client reads the missing samples exactly from storage. Memory is only a cache:
-slower is allowed, wrong is not.
+it drops samples that wait to be written to the cache folder, then runs that no client draws from, then gives up skipped
+positions, then kept samples. If that is not enough, it answers the draw as it stands, and the client reads the missing
+samples exactly from storage. Memory is only a cache: slower is allowed, wrong is not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.decide.caching import CacheStart, Caching
 from brand.node.decide.counters import Counters
 from brand.node.decide.draws import Draws
 from brand.node.decide.epochs import Epochs
@@ -44,15 +45,17 @@ class Core:
     """The state of a node server. Other nodes may fill `remote_pages` of its memory."""
 
     def __init__(
-        self, index: Rows, residents: Residents, chunk_size: int, members: Members, remote_pages: int = 0
+        self,
+        index: Rows,
+        residents: Residents,
+        chunk_size: int,
+        members: Members,
+        remote_pages: int = 0,
+        cache: CacheStart | None = None,
     ) -> None:
         allocator = residents.pool.allocator
-        limits = Limits(
-            residents,
-            max(1, (allocator.count - 1) // LARGEST_SHARE),
-            members.node,
-            largest_sent(remote_pages, members, allocator.page),
-        )
+        largest = max(1, (allocator.count - 1) // LARGEST_SHARE)
+        limits = Limits(residents, largest, members.node, largest_sent(remote_pages, members, allocator.page))
         self.residents, self.remote_pages, self.chunk_size = residents, remote_pages, chunk_size
         self.counters = Counters()
         self.peers = Peers(members.others)
@@ -60,9 +63,12 @@ class Core:
         passed = self.counters.nodes
         self.receiving = Receiving(index, residents, self.epochs, members, self.peers, remote_pages, passed)
         self.sending = Sending(residents, self.epochs, passed)
-        self.reads = Reads(index, residents, self.epochs, self.receiving, chunk_size, remote_pages, self.counters.reads)
+        self.caching = Caching(residents, chunk_size, largest, self.counters.cache, cache)
+        self.reads = Reads(
+            index, residents, self.epochs, self.receiving, self.caching, chunk_size, remote_pages, self.counters
+        )
         self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, self.counters.draws)
-        self.keeping = Keeping(residents, self.epochs, members, remote_pages)
+        self.keeping = Keeping(residents, self.epochs, members, self.caching, remote_pages)
 
     def __repr__(self) -> str:
         return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r}, {self.peers!r})"
@@ -81,6 +87,13 @@ class Core:
         """A plan is made."""
         self.epochs.plan_ready(key, plan, read_of)
         self.draws.settle(now_s)
+
+    def kept_chosen(self, kept: NDArray[np.bool_] | None, cached: NDArray[np.bool_] | None) -> None:
+        """The planner has chosen what memory keeps and what the cache folder holds; None: as before."""
+        if kept is not None:
+            self.residents.keep(kept)
+        if cached is not None:
+            self.caching.chosen(cached)
 
     def read_done(self, read: Read, failed: tuple[int, ...], now_s: float) -> None:
         """A read has ended, and some of its pieces failed. Clients read the samples of these exactly."""
@@ -101,7 +114,8 @@ class Core:
             return False
         share = self.residents.pool.allocator.count // AHEAD_SHARE
         made_room = (
-            self.epochs.drop_idle(now_s - IDLE_S)
+            self.caching.writing.make_room()
+            or self.epochs.drop_idle(now_s - IDLE_S)
             or self._give_up_skipped()
             or self.residents.keep_less(self.chunk_size, share)
         )
@@ -131,6 +145,7 @@ class Core:
                 "leased": sum(int(residents.pages_of[p].sum()) for p in self.draws.leases.places()) * page,
                 "free": allocator.free * page,
             },
+            "cache": self.caching.facts(),
             "reading": self.reads.on_the_way,
             "waiting": len(self.draws.waiting),
             "epochs": [

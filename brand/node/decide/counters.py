@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(slots=True)
 class DrawCounters:
@@ -47,12 +50,12 @@ class ReadCounters:
     """Samples that these reads brought into memory: `held_samples / read_samples` is the mean fill rate."""
     failed_reads: int = 0
 
-    def started(self, reads: int, size: int, samples: int, held: int) -> None:
-        """Reads of `size` bytes begin. They read `samples` samples, and `held` of them go into memory."""
-        self.reads += reads
-        self.read_bytes += size
-        self.read_samples += samples
-        self.held_samples += held
+    def started(self, pieces: NDArray[np.void]) -> None:
+        """Reads begin: pieces of dtype `PIECE`."""
+        self.reads += len(pieces)
+        self.read_bytes += int(pieces["size"].sum())
+        self.read_samples += int(pieces["span"].sum())
+        self.held_samples += int(pieces["samples"].sum())
 
     def failed(self, reads: int) -> None:
         """Reads failed, or could not begin."""
@@ -104,6 +107,35 @@ class NodeCounters:
         self.fetched += samples
 
 
+@dataclass(slots=True)
+class CacheCounters:
+    """Traffic of the cache folder, since the server started."""
+
+    reads: int = 0
+    """Large reads from the folder. None of them counts as a read of the storage."""
+    read_bytes: int = 0
+    written_bytes: int = 0
+    bad: int = 0
+    """Samples of the folder that could not be read there."""
+
+    def started(self, pieces: NDArray[np.void]) -> None:
+        """Reads begin: pieces of dtype `PIECE`."""
+        self.reads += len(pieces)
+        self.read_bytes += int(pieces["size"].sum())
+
+    def wrote(self, size: int) -> None:
+        """Samples of `size` bytes were written."""
+        self.written_bytes += size
+
+    def lost(self, samples: int) -> None:
+        """Samples can no longer be read."""
+        self.bad += samples
+
+    def to_json(self) -> dict[str, int]:
+        """The counters as plain values."""
+        return asdict(self)
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
     """All counters of a node."""
@@ -111,6 +143,7 @@ class Counters:
     draws: DrawCounters = field(default_factory=DrawCounters)
     reads: ReadCounters = field(default_factory=ReadCounters)
     nodes: NodeCounters = field(default_factory=NodeCounters)
+    cache: CacheCounters = field(default_factory=CacheCounters)
 
     def to_json(self, mean_bytes: float) -> dict[str, Any]:
         """The counters as plain values, with three ratios. `mean_bytes` is the mean size of a stored sample.

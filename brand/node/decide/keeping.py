@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from brand.node.decide.caching import Caching
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.members import Members
 from brand.node.decide.tasks import Choice
@@ -20,8 +21,10 @@ AHEAD_MOST: Final = 256 << 20
 class Keeping:
     """Choices of kept samples. Other nodes may fill `remote_pages` of the arena."""
 
-    def __init__(self, residents: Residents, epochs: Epochs, members: Members, remote_pages: int) -> None:
-        self._residents, self._epochs, self._members = residents, epochs, members
+    def __init__(
+        self, residents: Residents, epochs: Epochs, members: Members, caching: Caching, remote_pages: int
+    ) -> None:
+        self._residents, self._epochs, self._members, self._caching = residents, epochs, members, caching
         self._remote_pages = remote_pages
         self._runs: set[RunNumber] = set()
         """Runs that were under way at the last choice."""
@@ -35,11 +38,14 @@ class Keeping:
         if runs == self._runs or (runs and not live):
             return None
         self._runs = runs
-        for (run, _), at in live:
-            order = self._epochs.runs[run].order
+        orders = [(self._epochs.runs[run].order, at.epoch.plan) for (run, _), at in live]
+        keeping = [each for each in orders if each[0].policy.kept_unit is not None]
+        for order, plan in keeping or orders:
             unit = order.policy.kept_unit
-            if unit is not None:
-                return Choice(at.epoch.plan, unit, order.seed, self._room(order), self._members.owners(order.mapping))
+            shelf = self._caching.shelf(unit, order.chunk_size)
+            if unit is not None or shelf is not None:
+                owners = self._members.owners(order.mapping)
+                return Choice(plan, unit, order.seed, self._room(order), owners, shelf)
         return None
 
     def _room(self, order: Order) -> int:

@@ -9,12 +9,14 @@ sample as for many, so a bundle of 32 costs each of its samples a small part of 
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.counters import ReadCounters
+from brand.node.decide.caching import Caching
+from brand.node.decide.counters import Counters
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key, Live
@@ -37,13 +39,17 @@ class Reads:
         residents: Residents,
         epochs: Epochs,
         receiving: Receiving,
+        caching: Caching,
         chunk_size: int,
         remote_pages: int,
-        counters: ReadCounters,
+        counters: Counters,
     ) -> None:
         self._index, self._residents, self._epochs, self._receiving = index, residents, epochs, receiving
-        self._chunk_size, self._remote_pages, self._counters = chunk_size, remote_pages, counters
+        self._chunk_size, self._remote_pages = chunk_size, remote_pages
+        self._caching, self._counters = caching, counters
         self._last = 0
+        self._again: deque[Read] = deque()
+        """Reads that have failed in the cache folder, and now go to the storage."""
         self.on_the_way = 0
         """Reads that have started and not ended; a bundle is one."""
         self.no_room = False
@@ -60,6 +66,8 @@ class Reads:
     def next(self) -> Read | None:
         """The read to start now; None: there is none, or memory has no room for it."""
         self.no_room = False
+        if self._again:
+            return self._begin(self._again.popleft())
         while (epoch := self._most_urgent()) is not None:
             read = self._bundle(epoch) if epoch.plan.reads is None else self._stripe(epoch)
             if read is not None or self.no_room:
@@ -67,21 +75,34 @@ class Reads:
         return None
 
     def done(self, read: Read, failed: tuple[int, ...]) -> None:
-        """A read has ended, and some of its pieces failed. Clients read the samples of these exactly."""
+        """A read has ended, and some of its pieces failed. Those that failed in the cache folder go to the storage.
+
+        Of those that failed in the storage, clients read the samples exactly.
+        """
         self.on_the_way -= 1
         residents, states = self._residents, read.epoch.states
         places, heads = read.places, read.heads
         if failed:
-            self._counters.failed(len(failed))
-            lost = np.repeat(np.isin(np.arange(len(read.pieces)), failed), read.pieces["samples"])
-            residents.pool.give_back(places[lost], heads[lost])
-            states.fails(places[lost])
-            places, heads = places[~lost], heads[~lost]
+            fails, cached = np.isin(np.arange(len(read.pieces)), failed), read.pieces["cached"]
+            if (fails & cached).any():
+                self._last += 1
+                again = read.part(self._last, fails & cached)
+                self._caching.lose(again.places)
+                again.pieces["cached"] = False
+                self._again.append(again)
+            if (fails & ~cached).any():
+                self._counters.reads.failed(int((fails & ~cached).sum()))
+                lost = read.of_pieces(fails & ~cached)
+                residents.pool.give_back(places[lost], heads[lost])
+                states.fails(places[lost])
+            left = read.of_pieces(~fails)
+            places, heads = places[left], heads[left]
         twice = residents.present(places)  # another epoch's read was faster
         residents.put(places[~twice], heads[~twice])
         if twice.any():
             residents.pool.give_back(places[twice], heads[twice])
             residents.refer(places[twice])
+        self._caching.take(places)
         gone = places[~states.arrives(places)]
         if len(gone):
             residents.let_go(gone)
@@ -93,7 +114,7 @@ class Reads:
             if live.epoch.reads.next is None:
                 continue
             lead = (
-                self._before(key, live)
+                _before(self._epochs, len(self._residents.pages_of), key, live)
                 + live.epoch.reads.deadline
                 - live.epoch.progress.start
                 - live.epoch.progress.done
@@ -101,14 +122,6 @@ class Reads:
             if least is None or lead < least:
                 best, least = live.epoch, lead
         return best
-
-    def _before(self, key: Key, live: Live) -> int:
-        """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
-        behind = self._epochs.get((key[0], key[1] - 1))
-        if behind is None or live.begun:
-            return 0
-        progress = behind.epoch.progress
-        return len(self._residents.pages_of) - progress.start - progress.done
 
     def _stripe(self, epoch: Epoch) -> Read | None:
         """Start the next read of an epoch, where it needs one; None: it does not, or memory has no room (`no_room`)."""
@@ -128,7 +141,7 @@ class Reads:
                 if rows is not None:
                     epoch.reads.pop()
                     return self._start_stripe(epoch, span, absent, rows)
-                self._counters.failed(1)
+                self._counters.reads.failed(1)
             elif self._will_have_room(needed):
                 return None
             epoch.states.leaves(absent)  # they never fit, or the index cannot be read: exact reads will say why
@@ -160,7 +173,7 @@ class Reads:
             return None
         rows, known = rows_of_each(self._index, absent, residents.pages_of, page)
         if not known.all():
-            self._counters.failed(int((~known).sum()))
+            self._counters.reads.failed(int((~known).sum()))
             epoch.states.leaves(absent[~known])  # exact reads will say why
         return self._start_bundle(epoch, absent[known], rows) if known.any() else None
 
@@ -187,22 +200,22 @@ class Reads:
         held[absent - first] = True
         heads, pages = self._residents.pool.take(absent, rows[held])
         sizes = rows["size"].astype(np.int64)
-        size, forget = int(sizes.sum()), bool(self._residents.to_keep(absent).all())
-        piece = (first // self._chunk_size, int(rows["offset"][0]), size, len(absent), forget)
-        vectors = [self._residents.pool.vector(sizes, held, pages)]
-        self._counters.started(1, size, end - first, len(absent))
-        return self._start(epoch, np.array([piece], PIECE), vectors, absent, heads)
+        piece = np.zeros(1, PIECE)
+        piece["chunk"], piece["offset"], piece["size"] = first // self._chunk_size, rows["offset"][0], sizes.sum()
+        piece["span"], piece["samples"] = end - first, len(absent)
+        piece["forget"] = self._residents.to_keep(absent).all()
+        piece["cached"] = self._caching.holds(absent).all()
+        return self._start(epoch, piece, [self._residents.pool.vector(sizes, held, pages)], absent, heads)
 
     def _start_bundle(self, epoch: Epoch, places: NDArray[np.intp], rows: NDArray[np.void]) -> Read:
         heads, pages = self._residents.pool.take(places, rows)
         pieces = np.empty(len(places), PIECE)
-        pieces["chunk"], pieces["samples"] = places // self._chunk_size, 1
+        pieces["chunk"], pieces["span"], pieces["samples"] = places // self._chunk_size, 1, 1
         pieces["offset"], pieces["size"] = rows["offset"], rows["size"]
-        pieces["forget"] = self._residents.to_keep(places)
+        pieces["forget"], pieces["cached"] = self._residents.to_keep(places), self._caching.holds(places)
         vector = self._residents.pool.vector(pieces["size"], np.ones(len(places), np.bool_), pages)
         ends = np.cumsum(self._residents.pages_of[places]).tolist()
         vectors = [vector[first:end] for first, end in zip([0, *ends], ends, strict=False)]
-        self._counters.started(len(pieces), int(pieces["size"].sum()), len(places), len(places))
         return self._start(epoch, pieces, vectors, places, heads)
 
     def _start(
@@ -215,5 +228,22 @@ class Reads:
     ) -> Read:
         epoch.states.starts(places)
         self._last += 1
+        return self._begin(Read(self._last, pieces, vectors, places, heads, epoch))
+
+    def _begin(self, read: Read) -> Read:
         self.on_the_way += 1
-        return Read(self._last, pieces, vectors, places, heads, epoch)
+        cached = read.pieces["cached"]
+        if cached.any():
+            self._counters.cache.started(read.pieces[cached])
+        if not cached.all():
+            self._counters.reads.started(read.pieces[~cached])
+        return read
+
+
+def _before(epochs: Epochs, samples: int, key: Key, live: Live) -> int:
+    """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
+    behind = epochs.get((key[0], key[1] - 1))
+    if behind is None or live.begun:
+        return 0
+    progress = behind.epoch.progress
+    return samples - progress.start - progress.done

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.lives import Key
-from brand.node.decide.tasks import Read
+from brand.node.decide.tasks import Read, Write
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Question, Reply
@@ -53,13 +53,15 @@ class ClientDraws:
     drawer: Drawer | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ClientReleases:
     """A client has copied the samples of a lease. `checked`: all checksums were right."""
 
     client: ClientNumber
     lease: int
     checked: bool
+    wrong: NDArray[np.int64] | tuple[()] = ()
+    """Places of samples whose checksums were wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,13 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptChosen:
-    """The planner has chosen which samples are kept: `mask`, shape (samples,)."""
+    """The planner has chosen which samples are kept, and which have a place in the cache folder, shape (samples,).
 
-    mask: NDArray[np.bool_]
+    None: nothing changes.
+    """
+
+    mask: NDArray[np.bool_] | None
+    cached: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +115,17 @@ class ReadEnded:
     read: Read
     failed: tuple[int, ...] = ()
     """Numbers of its pieces that failed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteEnded:
+    """A write to the cache folder has ended."""
+
+    write: Write
+    held: NDArray[np.bool_]
+    """Which of its samples the folder holds now."""
+    stopped: str
+    """Why nothing more can be written; empty while it can."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,6 +178,7 @@ Stimulus = (
     | PlanMade
     | KeptChosen
     | ReadEnded
+    | WriteEnded
     | ReadForEnded
     | StreamOpens
     | StreamEnds

@@ -18,7 +18,7 @@ from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.protocol.order import Order
-from brand.protocol.placement import choose_kept
+from brand.protocol.placement import choose_cached, choose_kept
 from brand.protocol.plan import Plan
 
 
@@ -96,28 +96,82 @@ class MakePlan:
     order: Order
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Shelf:
+    """What a cache folder has room for."""
+
+    sizes: NDArray[np.uint32]
+    """Stored size of each place's sample in bytes, shape (samples,)."""
+    held: NDArray[np.bool_]
+    """Which samples the folder holds already. They stay."""
+    able: NDArray[np.bool_]
+    """Which samples come into memory, from where they are written, shape (samples,)."""
+    room: int
+    """Bytes for more samples."""
+    unit: int
+    """Samples of a chunk that are written together."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Have the planner choose the samples to keep while the epoch of this plan goes on, then say `KeptChosen`."""
+    """Have the planner choose the samples to keep while the epoch of this plan goes on, then say `KeptChosen`.
+
+    It also chooses what the cache folder holds, if there is one.
+    """
 
     plan: Plan
-    unit: int
-    """Samples of a chunk that are kept together (`Policy.kept_unit`)."""
+    unit: int | None
+    """Samples of a chunk that are kept together (`Policy.kept_unit`); None: what is kept does not change."""
     seed: int
     room: int
     """Pages that kept samples and the samples of the epoch may take together."""
     owners: Owners
+    shelf: Shelf | None = None
+    """The room of the cache folder; None: there is none, or it takes no more."""
 
-    def kept(self, pages_of: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    def kept(self, pages_of: NDArray[np.uint32]) -> NDArray[np.bool_] | None:
         """Which samples to keep, shape (samples,): as many as fit of those that this node owns."""
+        if self.unit is None:
+            return None
         if self.owners.of_chunk is None:
             return choose_kept(self.plan, pages_of, self.room, self.unit, self.seed)
         mine = self.owners.mine(np.arange(len(pages_of)))
         return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.unit, self.seed) & mine
 
+    def cached(self, kept: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+        """Which samples have a place in the cache folder, shape (samples,), beside those that memory keeps.
 
-PIECE: Final = np.dtype([("chunk", "<i4"), ("offset", "<i8"), ("size", "<i8"), ("samples", "<i4"), ("forget", "?")])
-"""A range of a chunk. It brings `samples` samples into memory. `forget`: its bytes will not be read again."""
+        What this node does not own is read by other nodes. Where the folder has room for all, it also takes what memory
+        keeps, so that the next server reads it there.
+        """
+        shelf = self.shelf
+        if shelf is None:
+            return None
+        mine = shelf.able & self.owners.mine(np.arange(len(shelf.able)))
+        size_of = np.where(mine & ~shelf.held, shelf.sizes, 0)
+        if int(size_of.sum(dtype=np.int64)) <= shelf.room:
+            return mine | shelf.held
+        if kept is not None:
+            size_of[kept] = 0
+        return shelf.held | choose_cached(self.plan.mapping, size_of, shelf.room, shelf.unit, self.seed)
+
+
+PIECE: Final = np.dtype(
+    [
+        ("chunk", "<i4"),
+        ("offset", "<i8"),
+        ("size", "<i8"),
+        ("span", "<i4"),
+        ("samples", "<i4"),
+        ("forget", "?"),
+        ("cached", "?"),
+    ]
+)
+"""A range of a chunk. It has `span` samples, and brings `samples` of them into memory.
+
+`forget`: its bytes will not be read again. `cached`: it is read from the cache folder, where the same bytes lie at the
+same offset.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -146,6 +200,38 @@ class Read:
         first = int(samples[:piece].sum())
         places: NDArray[Any] = self.places[first : first + int(samples[piece])]
         return places
+
+    def of_pieces(self, which: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of `places` are those of some pieces; `which` has the shape (pieces,)."""
+        return np.repeat(which, self.pieces["samples"])
+
+    def part(self, number: int, which: NDArray[np.bool_]) -> Read:
+        """A read of some of the pieces."""
+        vectors = [vector for vector, wanted in zip(self.vectors, which.tolist(), strict=True) if wanted]
+        mine = self.of_pieces(which)
+        return Read(number, self.pieces[which], vectors, self.places[mine], self.heads[mine], self.epoch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """Have samples written to the cache folder as far as their checksums are right, then say `WriteEnded`."""
+
+    number: int
+    places: NDArray[Any]
+    """In rising order."""
+    counts: NDArray[np.uint32]
+    """Number of pages of each sample."""
+    pages: NDArray[np.int32]
+    """All pages, sample by sample. The samples stay in memory until the write has ended."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forget:
+    """Have the cache folder forget samples."""
+
+    places: NDArray[Any]
+    parts: bool
+    """Whether the files go that have these samples: they cannot be read. All samples in them are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,4 +301,4 @@ class Refuse:
     error: BrandError
 
 
-Instruction = MakePlan | Choice | Read | ReadFor | Answer | Say | Number | Divided | Deliver | Refuse
+Instruction = MakePlan | Choice | Read | ReadFor | Write | Forget | Answer | Say | Number | Divided | Deliver | Refuse

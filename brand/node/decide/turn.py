@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import numpy as np
+
 from brand.errors import ProtocolError
 from brand.node.decide.answering import Answering, ReadFor
+from brand.node.decide.caching import CacheStart
 from brand.node.decide.core import Core
 from brand.node.decide.divisions import Divisions
 from brand.node.decide.fetches import Fetches
@@ -37,6 +40,7 @@ from brand.node.decide.stimuli import (
     Stimulus,
     StreamEnds,
     StreamOpens,
+    WriteEnded,
 )
 from brand.node.decide.tasks import Instruction, MakePlan, Number, Read, Refuse, Rows, Say
 from brand.node.decide.telling import Telling
@@ -54,7 +58,8 @@ _FRONT: Final = 64
 class Turn:
     """The state of one node, and its decisions.
 
-    At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory.
+    At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache` says what
+    the cache folder holds; None: there is none.
     """
 
     def __init__(
@@ -65,9 +70,10 @@ class Turn:
         members: Members,
         depth: int,
         remote_pages: int = 0,
+        cache: CacheStart | None = None,
     ) -> None:
         self.members, self.depth = members, depth
-        self.core = Core(index, residents, chunk_size, members, remote_pages)
+        self.core = Core(index, residents, chunk_size, members, remote_pages, cache)
         self.telling = Telling(self.core, members.node)
         self.divisions = Divisions(self.core.epochs)
         samples = len(residents.pages_of)
@@ -104,8 +110,9 @@ class Turn:
                 core.epochs.begin_here(client, key, position, (rank, replicas), batch, processes, drawer)
             case ClientDraws(client, key, positions, drawer):
                 core.draws.ask(client, key, positions, now_s, drawer)
-            case ClientReleases(client, lease, checked):
-                core.draws.leases.release(client, lease, checked=checked)
+            case ClientReleases(client, lease, checked, wrong):
+                leased = core.draws.leases.release(client, lease, checked=checked)
+                core.caching.distrust(leased[np.isin(leased, wrong)])
             case ClientDivides(client, key, rank):
                 self.divisions.ask(client, key, rank, now_s)
             case ClientFetches(client, places):
@@ -116,10 +123,12 @@ class Turn:
                 self.fetches.left(client)
             case PlanMade(key, plan, read_of):
                 core.plan_ready(key, plan, read_of, now_s)
-            case KeptChosen(mask):
-                core.residents.keep(mask)
+            case KeptChosen(mask, cached):
+                core.kept_chosen(mask, cached)
             case ReadEnded(read, failed):
                 core.read_done(read, failed, now_s)
+            case WriteEnded(write, held, stopped):
+                core.caching.written(write, held, stopped)
             case ReadForEnded(read_for, data):
                 self.answering.have_read(read_for, data)
             case StreamOpens(node, asks):
@@ -191,6 +200,7 @@ class Turn:
         if choice is not None:
             instructions.append(choice)
         instructions += self._reads(now_s)
+        instructions += core.caching.instructions()
         core.tend(now_s)
         instructions += core.draws.answers()
         instructions += self._say(now_s, unsent)

@@ -46,8 +46,11 @@ class Leases:
         self._leases[self._last] = _Lease(client, places, now_s)
         return self._last
 
-    def release(self, client: int, number: int, *, checked: bool) -> None:
-        """A client has copied the samples of a lease. Raises `UsageError` where the lease is not this client's."""
+    def release(self, client: int, number: int, *, checked: bool) -> NDArray[Any]:
+        """A client has copied the samples of a lease. Returns their places.
+
+        Raises `UsageError` where the lease is not this client's.
+        """
         held = self._leases.get(number)
         if held is None or held.client != client:
             raise UsageError(f"lease {number} is not this client's")
@@ -55,6 +58,7 @@ class Leases:
         if checked:
             self._residents.mark_checked(held.places)
         self._residents.let_go(held.places)
+        return held.places
 
     def left(self, client: int) -> None:
         """A client is gone."""

@@ -10,31 +10,52 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 from brand.storage.vectored import VectorReader
 
-Job = Callable[[VectorReader | None], Any]
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """What one I/O thread reads with."""
+
+    storage: VectorReader
+    cache: VectorReader | None = None
+    """Reads the parts of the cache folder; None: there is none."""
+
+    def of(self, *, cached: bool) -> VectorReader:
+        """The reader for a read, by its source."""
+        return self.cache if cached and self.cache is not None else self.storage
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.storage.close()
+        if self.cache is not None:
+            self.cache.close()
+
+
+Job = Callable[[Readers | None], Any]
 Done = Callable[[Any, BaseException | None], None]
-Part = Callable[[VectorReader, int], object]
+Part = Callable[[Readers, int], object]
 PartsDone = Callable[[dict[int, BaseException]], None]
-_Task = Callable[[VectorReader | None], Callable[[], None] | None]
+_Task = Callable[[Readers | None], Callable[[], None] | None]
 """What a thread runs. The result, if there is one, is called in the loop."""
 
 
 class Executor:
     """Threads that run jobs and queue their results for the loop.
 
-    Raises OSError where `make_reader` fails: a thread without a reader would leave its jobs undone.
+    Raises OSError where `make_readers` fails: a thread without a reader would leave its jobs undone.
     """
 
-    def __init__(self, depth: int, make_reader: Callable[[], VectorReader]) -> None:
+    def __init__(self, depth: int, make_readers: Callable[[], Readers]) -> None:
         self.depth = depth
-        made: list[VectorReader] = []
+        made: list[Readers] = []
         try:
-            made += (make_reader() for _ in range(depth))
+            made += (make_readers() for _ in range(depth))
             self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             """Readable when there are results."""
         except OSError:
@@ -57,12 +78,13 @@ class Executor:
         return f"Executor(depth {self.depth}, {waiting}, {self._results.qsize()} results)"
 
     def read(self, job: Job, done: Done) -> None:
-        """Run `job(reader)` in an I/O thread, then `done(result, error)` in the loop."""
+        """Run `job(readers)` in an I/O thread, then `done(result, error)` in the loop."""
         self._reads.put(_alone(job, done))
 
     def share(self, part: Part, parts: int, done: PartsDone) -> None:
-        """Run `part(reader, number)` for each number below `parts`, then `done(errors)` in the loop, with the errors of
-        parts that failed.
+        """Run `part(readers, number)` for each number below `parts`, then `done(errors)` in the loop.
+
+        `errors` are those of parts that failed, by their numbers.
 
         Parts start in ascending order, each in the next I/O thread that is free, so storage gets as many operations at
         a time as there are threads.
@@ -74,6 +96,11 @@ class Executor:
     def plan(self, job: Job, done: Done) -> None:
         """Run `job(None)` in the planner thread, then `done(result, error)` in the loop."""
         self._plans.put(_alone(job, done))
+
+    def post(self, done: Callable[[], None]) -> None:
+        """Call `done` in the loop. Any thread may call this."""
+        self._results.put(done)
+        os.eventfd_write(self.wake, 1)
 
     def finish(self) -> None:
         """Call `done` of every job that has ended. The loop calls this when `wake` is readable."""
@@ -92,30 +119,29 @@ class Executor:
         if not any(thread.is_alive() for thread in self._threads):
             os.close(self.wake)
 
-    def _read(self, reader: VectorReader) -> None:
+    def _read(self, readers: Readers) -> None:
         try:
-            self._run(self._reads, reader)
+            self._run(self._reads, readers)
         finally:
-            reader.close()
+            readers.close()
 
     def _plan(self) -> None:
         self._run(self._plans, None)
 
-    def _run(self, tasks: SimpleQueue[_Task | None], reader: VectorReader | None) -> None:
+    def _run(self, tasks: SimpleQueue[_Task | None], readers: Readers | None) -> None:
         while (task := tasks.get()) is not None:
-            result = task(reader)
+            result = task(readers)
             if result is not None:
-                self._results.put(result)
-                os.eventfd_write(self.wake, 1)
+                self.post(result)
             del task, result
 
 
 def _alone(job: Job, done: Done) -> _Task:
     """A job that one thread runs."""
 
-    def task(reader: VectorReader | None) -> Callable[[], None]:
+    def task(readers: Readers | None) -> Callable[[], None]:
         try:
-            return partial(done, job(reader), None)
+            return partial(done, job(readers), None)
         except Exception as error:  # noqa: BLE001 - a thread's errors belong to the loop
             return partial(done, None, error)
 
@@ -131,14 +157,14 @@ class _Shared:
         self._taken = self._ended = 0
         self._errors: dict[int, BaseException] = {}
 
-    def __call__(self, reader: VectorReader | None) -> Callable[[], None] | None:
+    def __call__(self, readers: Readers | None) -> Callable[[], None] | None:
         """Run parts until none is left. Returns what to tell the loop where the last part to end was run here."""
-        assert reader is not None
+        assert readers is not None
         last = False
         while (number := self._take()) is not None:
             error: Exception | None = None
             try:
-                self._part(reader, number)
+                self._part(readers, number)
             except Exception as caught:  # noqa: BLE001 - a thread's errors belong to the loop
                 error = caught
             last = self._end(number, error)

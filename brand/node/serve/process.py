@@ -16,12 +16,18 @@ from brand.errors import BrandError
 from brand.node.client.launch import Spec, detach
 from brand.node.serve.server import NodeServer
 from brand.node.serve.tuning import tune_server_process
+from brand.node.setup.caching import Cache
 from brand.storage.files import no_descriptor_left
 
 
 def main() -> None:
     """Serve what standard input says, until the owners have ended."""
-    serve(lambda spec: NodeServer(spec.path, spec.address, memory=spec.memory, owners=spec.owners))
+    serve(_make)
+
+
+def _make(spec: Spec) -> NodeServer:
+    cache = None if spec.cache is None else Cache(*spec.cache)
+    return NodeServer(spec.path, spec.address, memory=spec.memory, owners=spec.owners, cache=cache)
 
 
 def serve(make: Callable[[Spec], NodeServer]) -> None:

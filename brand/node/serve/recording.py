@@ -28,13 +28,23 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, UsageError
 from brand.node.decide import stimuli
 from brand.node.decide.answering import ReadFor
+from brand.node.decide.caching import CacheStart
 from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
-from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus
-from brand.node.decide.tasks import Choice, Instruction, MakePlan, Read, Rows
+from brand.node.decide.stimuli import (
+    KeptChosen,
+    NodeSays,
+    PlanMade,
+    ReadEnded,
+    ReadForEnded,
+    Stimulus,
+    WriteEnded,
+)
+from brand.node.decide.tasks import Choice, Forget, Instruction, MakePlan, Read, Rows, Write
 from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
+from brand.node.memory.pages import pages_needed
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.wire import peer_messages
@@ -42,6 +52,7 @@ from brand.node.wire.drawing import Begin, Drawer, Drawing
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.protocol.order import Order
 from brand.protocol.plan import read_of_sample
+from brand.protocol.random import blocks
 
 VERSION: Final = 2
 MOST_BYTES: Final = 1 << 28
@@ -147,11 +158,13 @@ class _Player:
         allocator = Allocator(int(head["pages"]) * self._page, self._page)
         members = Members(NodeNumber(head["node"]), head["nodes"], head["share_chunks"])
         residents = Residents(Pool(allocator, NoMemory(self._page), pages_of), members.nodes)
-        self._turn = Turn(index, residents, head["chunk_size"], members, head["depth"], head["remote_pages"])
+        cache = _unpack_cache(head["cache"], index, pages_of, self._page)
+        self._turn = Turn(index, residents, head["chunk_size"], members, head["depth"], head["remote_pages"], cache)
         self._pages_of = pages_of
         self._orders: dict[Key, Order] = {}
         self._choice: Choice | None = None
         self._reads: dict[int, Read] = {}
+        self._writes: dict[int, Write] = {}
         self._reads_for: dict[tuple[NodeNumber, int, int], ReadFor] = {}
 
     def play(self, entry: dict[str, Any]) -> tuple[list[Instruction], str | None]:
@@ -171,6 +184,8 @@ class _Player:
                     self._choice = instruction
                 case Read(number):
                     self._reads[number] = instruction
+                case Write(number):
+                    self._writes[number] = instruction
                 case ReadFor(node, number, opening):
                     self._reads_for[node, number, opening] = instruction
         return then, None
@@ -184,9 +199,12 @@ class _Player:
                 return PlanMade(key, plan, read_of_sample(plan))
             case "KeptChosen":
                 assert self._choice is not None
-                return KeptChosen(self._choice.kept(self._pages_of))
+                kept = self._choice.kept(self._pages_of)
+                return KeptChosen(kept, self._choice.cached(kept))
             case "ReadEnded":
                 return ReadEnded(self._reads.pop(entry["read"]), tuple(entry["failed"]))
+            case "WriteEnded":
+                return WriteEnded(self._writes.pop(entry["write"]), _unpack(entry["held"]), entry["stopped"])
             case "ReadForEnded":
                 return ReadForEnded(self._reads_for.pop(tuple(entry["read"])), _unpack(entry["data"]))
             case "NodeSays" if entry["message"]["is"] == "Push":
@@ -213,7 +231,30 @@ def _describe(turn: Turn) -> dict[str, Any]:
         "node": members.node,
         "nodes": members.nodes,
         "share_chunks": members.share_chunks,
+        "cache": _pack_cache(turn.core.caching.start),
     }
+
+
+def _pack_cache(start: CacheStart | None) -> dict[str, Any] | None:
+    if start is None:
+        return None
+    held = base64.b64encode(np.packbits(start.held).tobytes()).decode()
+    return {"folder": start.folder, "held": held, "limit": start.limit, "stopped": start.stopped}
+
+
+def _unpack_cache(
+    value: dict[str, Any] | None, index: Rows, pages_of: NDArray[np.uint32], page: int
+) -> CacheStart | None:
+    """Inverse of `_pack_cache`. The sizes are those of the index, as far as they agree with the pages."""
+    if value is None:
+        return None
+    samples = len(pages_of)
+    sizes = np.empty(samples, np.uint32)
+    for part in blocks(samples):
+        rows = index.rows(part.start, part.stop)
+        sizes[part] = np.where(pages_needed(rows["size"], page) == pages_of[part], rows["size"], 0)
+    held = np.unpackbits(np.frombuffer(base64.b64decode(value["held"]), np.uint8), count=samples).astype(np.bool_)
+    return CacheStart(value["folder"], sizes, held, value["limit"], value["stopped"])
 
 
 def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
@@ -225,6 +266,8 @@ def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
             return {"is": "KeptChosen"}
         case ReadEnded(read, failed):
             return {"is": "ReadEnded", "read": read.number, "failed": failed}
+        case WriteEnded(write, held, stopped):
+            return {"is": "WriteEnded", "write": write.number, "held": _pack(held), "stopped": stopped}
         case ReadForEnded(read, data):
             return {"is": "ReadForEnded", "read": (read.node, read.number, read.opening), "data": _pack(data)}
     packed: dict[str, Any] = _pack(stimulus)
@@ -251,8 +294,12 @@ def _pack(value: Any) -> Any:
             return {"is": "Push", **sent}
         case Read(number, pieces, _, places, heads):
             return [number, _pack(pieces), _pack(places), _pack(heads)]
-        case Choice(_, unit, seed, room):
-            return [unit, seed, room]
+        case Write(number, places, _, pages):
+            return [number, _pack(places), _pack(pages)]
+        case Forget(places, parts):
+            return [_pack(places), parts]
+        case Choice(_, unit, seed, room, _, shelf):
+            return [unit, seed, room, None if shelf is None else [shelf.room, shelf.unit]]
     return {"is": type(value).__name__} | {field.name: _pack(getattr(value, field.name)) for field in fields(value)}
 
 

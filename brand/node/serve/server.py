@@ -19,20 +19,35 @@ from typing import Final
 from brand.errors import BrandError
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.stimuli import ClientLeaves, Stimulus
-from brand.node.decide.tasks import Answer, Choice, Deliver, Divided, Instruction, MakePlan, Number, Read, Refuse, Say
+from brand.node.decide.tasks import (
+    Answer,
+    Choice,
+    Deliver,
+    Divided,
+    Forget,
+    Instruction,
+    MakePlan,
+    Number,
+    Read,
+    Refuse,
+    Say,
+    Write,
+)
 from brand.node.decide.turn import Turn
 from brand.node.memory.arena import Arena
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.serve.clients import Clients
 from brand.node.serve.exchange import Exchange, Watch
-from brand.node.serve.executor import Executor
+from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.recording import Recorder
 from brand.node.serve.requests import Requests
+from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
 from brand.node.serve.work import Work
-from brand.node.setup.choose import choose_depth, choose_vector_reader
+from brand.node.setup.caching import Cache, cache_reader, open_cache
+from brand.node.setup.choose import choose_depth, use_page_cache
 from brand.node.setup.measure import lay_out, members_of, stored_sizes
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages
@@ -40,7 +55,7 @@ from brand.node.wire.messages import Kind
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber
 from brand.storage.dataset import StoredDataSet
-from brand.storage.location import Where
+from brand.storage.location import Where, vector_reader
 
 _POLL_S: Final = 0.05
 
@@ -61,10 +76,10 @@ class NodeServer:
     """Serves one data set at an abstract socket address, alone or as one of several nodes (`among`).
 
     `page_cache`: whether large reads go through the page cache; None: where the cache can hold all the data. `record`
-    names the file for a log of all decisions (`brand.node.serve.recording`).
+    names the file for a log of all decisions (`brand.node.serve.recording`). `cache` is the server's cache folder.
 
     Raises `UsageError` (memory too small, a log that cannot be written), OSError (EADDRINUSE: the address is taken),
-    `FormatError` (no data set).
+    `FormatError` (no data set), `CacheError` (no cache folder).
     """
 
     def __init__(
@@ -78,6 +93,7 @@ class NodeServer:
         page_cache: bool | None = None,
         among: Among | None = None,
         record: str | os.PathLike[str] | None = None,
+        cache: Cache | None = None,
     ) -> None:
         data = StoredDataSet(where)
         self.address = address
@@ -87,7 +103,9 @@ class NodeServer:
         )
         try:
             node, nodes, remote_memory = (among.node, among.nodes, among.remote_memory) if among else (0, 1, None)
-            layout = lay_out(stored_sizes(data), memory, remote_memory, members_of(data, node, nodes))
+            sizes = stored_sizes(data)
+            layout = lay_out(sizes, memory, remote_memory, members_of(data, node, nodes))
+            folder, cached = (None, None) if cache is None else open_cache(cache, data, sizes)
             page = layout.allocator.page
             self._arena = Arena(layout.allocator.count, page)
             joined = None if among is None else among.network(data, page)
@@ -95,13 +113,20 @@ class NodeServer:
             self._clients.close()
             raise
         depth, chunk_size = depth or choose_depth(data), data.header.chunk_size
-        executor = Executor(depth, choose_vector_reader(data, layout.allocator.bytes, page_cache=page_cache))
+        through = use_page_cache(data, layout.allocator.bytes) if page_cache is None else page_cache
+
+        def readers() -> Readers:
+            near = None if folder is None else cache_reader(folder, page_cache=through)
+            return Readers(vector_reader(data.location, page_cache=through), near)
+
+        executor = Executor(depth, readers)
+        storing = None if folder is None else Storing(folder, data, self._arena, executor.post)
         residents = Residents(Pool(layout.allocator, self._arena, layout.pages_of), nodes)
-        self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages)
+        self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages, cached)
         self._recorder = None if record is None else Recorder(record, self._turn)
         self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
-        self._work = Work(data, layout.pages_of, executor, self._turn.wants_plan, self._tell, self._troubles)
+        self._work = Work(data, layout.pages_of, executor, self._turn.wants_plan, self._tell, self._troubles, storing)
         self._lifetime = Lifetime(self._selector, owners)
         self._requests = Requests(
             data, address, layout, self._arena, self._turn, self._exchange, self._lifetime, self._tell
@@ -202,6 +227,10 @@ class NodeServer:
                 self._work.choose(instruction)
             case Read():
                 self._work.read(instruction)
+            case Write():
+                self._work.write(instruction)
+            case Forget():
+                self._work.forget(instruction)
             case ReadFor():
                 self._work.read_for(instruction)
             case Say():

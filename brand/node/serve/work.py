@@ -13,18 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.answering import ReadFor
-from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus
-from brand.node.decide.tasks import Choice, MakePlan, Read
-from brand.node.serve.executor import Executor
+from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
+from brand.node.decide.tasks import Choice, Forget, MakePlan, Read, Write
+from brand.node.serve.executor import Executor, Readers
+from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
 from brand.node.wire.samples import pack_samples
 from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
-from brand.storage.vectored import VectorReader
 
 
 class Work:
-    """Instructions that take time. `wants_plan` says whether a plan is still of use."""
+    """Instructions that take time.
+
+    `wants_plan` says whether a plan is still of use. `storing` writes the cache folder; None: there is none.
+    """
 
     def __init__(
         self,
@@ -34,9 +37,10 @@ class Work:
         wants_plan: Callable[[MakePlan], bool],
         tell: Callable[[Stimulus], object],
         troubles: Troubles,
+        storing: Storing | None = None,
     ) -> None:
         self._data, self._pages_of, self._executor = data, pages_of, executor
-        self._wants_plan, self._tell, self._troubles = wants_plan, tell, troubles
+        self._wants_plan, self._tell, self._troubles, self._storing = wants_plan, tell, troubles, storing
 
     def __repr__(self) -> str:
         return f"Work({self._executor!r})"
@@ -53,6 +57,8 @@ class Work:
     def close(self) -> None:
         """End the threads."""
         self._executor.close()
+        if self._storing is not None:
+            self._storing.close()
 
     def make_plan(self, wanted: MakePlan) -> None:
         """Make the plan of an epoch, if it is still wanted when the planner gets to it."""
@@ -66,25 +72,49 @@ class Work:
         self._executor.plan(make, self._made)
 
     def choose(self, choice: Choice) -> None:
-        """Choose which samples are kept."""
-        self._executor.plan(lambda _: KeptChosen(choice.kept(self._pages_of)), self._made)
+        """Choose which samples are kept in memory, and which in the cache folder."""
+
+        def choose(_: object) -> KeptChosen:
+            kept = choice.kept(self._pages_of)
+            return KeptChosen(kept, choice.cached(kept))
+
+        self._executor.plan(choose, self._made)
 
     def read(self, read: Read) -> None:
         """Read samples into memory. The pieces of a bundle are spread over the threads."""
 
-        def job(reader: VectorReader, number: int) -> None:
-            # Without `close` each of many threads would keep some chunks open.
-            self._data.check_tables(read.places_of(number).astype(np.int64), close=True)
-            chunk, offset, size, _, forget = read.pieces[number].item()
-            reader.scatter(chunk, offset, size, read.vectors[number], forget=forget)
+        def job(readers: Readers, number: int) -> None:
+            piece = read.pieces[number]
+            cached = bool(piece["cached"])
+            if not cached:  # what is cached was checked before
+                # Without `close` each of many threads would keep some chunks open.
+                self._data.check_tables(read.places_of(number).astype(np.int64), close=True)
+            chunk, offset, size, forget = (
+                int(piece["chunk"]),
+                int(piece["offset"]),
+                int(piece["size"]),
+                bool(piece["forget"]),
+            )
+            readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number], forget=forget)
 
         def done(errors: Mapping[int, BaseException]) -> None:
             for number, error in errors.items():
                 path = self._data.location.chunk_file(int(read.pieces["chunk"][number]))
-                self._troubles.read_failed(path, error, time.monotonic())
+                file = f"the cached part of {path}" if read.pieces["cached"][number] else path
+                self._troubles.read_failed(file, error, time.monotonic())
             self._tell(ReadEnded(read, tuple(sorted(errors))))
 
         self._executor.share(job, len(read.pieces), done)
+
+    def write(self, write: Write) -> None:
+        """Write samples to the cache folder."""
+        assert self._storing is not None
+        self._storing.write(write, lambda held, stopped: self._tell(WriteEnded(write, held, stopped)))
+
+    def forget(self, forget: Forget) -> None:
+        """Have the cache folder forget samples."""
+        assert self._storing is not None
+        self._storing.forget(forget)
 
     def read_for(self, read: ReadFor) -> None:
         """Read samples exactly for another node. A sample that cannot be read is left out."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Literal
 
 import numpy as np
@@ -23,9 +21,7 @@ from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
 from brand.storage.dataset import StoredDataSet
-from brand.storage.location import vector_reader
 from brand.storage.profile import best_depth, load_profile, stripe_bytes, stripe_length
-from brand.storage.vectored import VectorReader
 
 MIXING_SHARE: Final = 16
 """`1 / MIXING_SHARE` of the samples is in memory for mixing; memory beyond that keeps samples instead."""
@@ -232,17 +228,12 @@ def choose_depth(data: StoredDataSet) -> int:
     return DEFAULT_DEPTH if profile is None else best_depth(profile)
 
 
-def choose_vector_reader(
-    data: StoredDataSet, arena_bytes: int, *, page_cache: bool | None = None
-) -> Callable[[], VectorReader]:
-    """A function that makes the reader of one I/O thread. The function raises OSError.
+def use_page_cache(data: StoredDataSet, arena_bytes: int) -> bool:
+    """Whether large reads go through the page cache: only where it can hold all the data beside the arena.
 
-    `page_cache`: whether large reads go through the page cache. None: only where the cache can hold all the data beside
-    the arena; a smaller cache only costs time.
+    A smaller one only costs time.
     """
-    if page_cache is None:
-        page_cache = int(data.chunk_rows["file_size"].sum()) + arena_bytes <= available_bytes()
-    return partial(vector_reader, data.location, page_cache=page_cache)
+    return int(data.chunk_rows["file_size"].sum()) + arena_bytes <= available_bytes()
 
 
 def _group_chunks(facts: Facts, memory: float) -> int:

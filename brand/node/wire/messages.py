@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, ServerError, UnreachableError, UsageError
 from brand.errors import ProtocolError as ProtocolError
 
-VERSION: Final = 3
+VERSION: Final = 4
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
 """Largest body that a server takes."""
@@ -49,6 +49,7 @@ _POSITIONS: Final = struct.Struct("<III")
 _DRAW: Final = struct.Struct("<II")
 _LEASE: Final = struct.Struct("<QII")
 _RELEASE: Final = struct.Struct("<Q?")
+_NO_PLACES: Final = np.empty(0, np.int64)
 
 
 ABSENT: Final = 0
@@ -244,15 +245,21 @@ def unpack_lease(body: bytes | memoryview) -> Lease:
     return lease
 
 
-def pack_release(number: int, *, checked: bool) -> bytes:
-    """`RELEASE`. `checked`: all checksums were right."""
-    return frame(Kind.RELEASE, _RELEASE.pack(number, checked))
+def pack_release(number: int, *, checked: bool, wrong: NDArray[np.int64] = _NO_PLACES) -> bytes:
+    """`RELEASE`."""
+    return frame(Kind.RELEASE, _RELEASE.pack(number, checked), wrong.tobytes())
 
 
-def unpack_release(body: bytes | memoryview) -> tuple[int, bool]:
-    """Number of the lease, and whether all checksums were right. Raises `ProtocolError`."""
-    number, checked = _unpack(_RELEASE, body)
-    return number, checked
+def unpack_release(body: bytes | memoryview) -> tuple[int, bool, NDArray[np.int64]]:
+    """Number of a lease, whether all its checksums were right, places of samples with wrong ones.
+
+    Raises `ProtocolError`.
+    """
+    rest = len(body) - _RELEASE.size
+    if rest < 0 or rest % 8 or rest // 8 > MAX_DRAW:
+        raise ProtocolError(f"a release of {len(body)} bytes")
+    number, checked = _RELEASE.unpack_from(body)
+    return number, checked, np.frombuffer(body, np.int64, offset=_RELEASE.size)
 
 
 def unpack_peers(body: bytes | memoryview) -> dict[int, str]:

@@ -1,0 +1,112 @@
+"""Which cache folder does a server use, and is it of use? The user names it, profiles of both disks say the rest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.decide.caching import CacheStart
+from brand.node.setup.memory import parse_size
+from brand.printable import printable
+from brand.storage.cachefolder import CacheFolder
+from brand.storage.dataset import StoredDataSet
+from brand.storage.profile import bandwidth, load_profile, stripe_bytes
+from brand.storage.vectored import DirectFiles, LocalFiles, VectorReader
+
+OFF: Final = "off"
+"""The state of a folder that is slower than the storage."""
+READS_ONLY: Final = "reads only"
+"""The state of a folder that another server writes."""
+
+_SIZED: Final = re.compile(r"(.+):(\d+(?:\.\d+)?\s*[A-Za-z]*)")
+
+log = logging.getLogger("brand.node")
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A folder on a local disk where a server keeps what it has read from a slower storage.
+
+    Args:
+        folder: The folder. It may hold caches of several data sets.
+        size: How much all of them may take: `"100GB"` or a number of bytes. None: what is free, less 5 % of the disk
+            and 5 GB.
+    """
+
+    folder: str | os.PathLike[str]
+    size: str | int | None = None
+
+    def __post_init__(self) -> None:
+        if not os.fspath(self.folder):
+            raise UsageError("cache='': name a folder on a local disk")
+        _ = self.bytes
+
+    @property
+    def bytes(self) -> int | None:
+        """The limit in bytes; None: what is free. Raises `UsageError`."""
+        if self.size is None:
+            return None
+        if isinstance(self.size, bool) or not isinstance(self.size, str | int):
+            raise UsageError(f"size={self.size!r} of a cache: give bytes, or a text such as '100GB'")
+        size = parse_size(self.size) if isinstance(self.size, str) else self.size
+        if size < 1:
+            raise UsageError(f"size={self.size!r} of a cache: at least one byte is needed")
+        return size
+
+    def to_json(self) -> list[Any]:
+        """The plain values that a server process is given."""
+        return [os.path.abspath(self.folder), self.size]
+
+
+CacheOf = str | os.PathLike[str] | Cache | None
+"""A folder, a `Cache`, or none."""
+
+
+def as_cache(cache: CacheOf) -> Cache | None:
+    """The cache that a user names. Raises `UsageError`."""
+    return cache if cache is None or isinstance(cache, Cache) else Cache(cache)
+
+
+def parse_cache(text: str) -> Cache:
+    """The cache of a text such as `/nvme` or `/nvme:100GB`. Raises `UsageError`."""
+    match = _SIZED.fullmatch(text)
+    return Cache(text) if match is None else Cache(match[1], match[2])
+
+
+def open_cache(cache: Cache, data: StoredDataSet, sizes: NDArray[np.uint32]) -> tuple[CacheFolder | None, CacheStart]:
+    """The cache folder of a server, and what it decides by. Raises `CacheError`.
+
+    Where the stored profiles say that the folder's disk is slower than the storage, the folder is None.
+    """
+    folder = os.path.abspath(cache.folder)
+    opened = CacheFolder(folder, data, sizes, cache.bytes)
+    if why := _of_no_use(folder, data):
+        log.warning("the cache folder %s is not used: %s", printable(folder), why)
+        opened.close()
+        return None, CacheStart(folder, sizes, np.zeros(len(data), np.bool_), 0, OFF)
+    start = CacheStart(folder, sizes, opened.held.copy(), opened.limit, "" if opened.writes else READS_ONLY)
+    return opened, start
+
+
+def cache_reader(folder: CacheFolder, *, page_cache: bool) -> VectorReader:
+    """A reader of the parts of a folder, for one thread."""
+    return LocalFiles(folder.part_file) if page_cache else DirectFiles(folder.part_file)
+
+
+def _of_no_use(folder: str, data: StoredDataSet) -> str:
+    """Why reads from the folder would be slower than from the storage; empty where they are not, or nobody measured."""
+    near, far = load_profile(folder), load_profile(data.path)
+    if near is None or far is None or near.device == far.device:
+        return ""
+    size = np.array([float(stripe_bytes(far))])
+    fast, slow = float(bandwidth(near, size)[0]), float(bandwidth(far, size)[0])
+    if fast >= slow:
+        return ""
+    return f"its disk reads {fast / 1e6:,.0f} MB/s, and the storage of {printable(str(data.path))} {slow / 1e6:,.0f}"

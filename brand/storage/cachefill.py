@@ -1,0 +1,63 @@
+"""How is a data set copied into its cache folder ahead of a training? Chunk after chunk, each sample checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from brand.formats.stored import Stored
+from brand.storage.cachefolder import CacheFolder
+from brand.storage.dataset import StoredDataSet
+
+STEP_BYTES: Final = 8 << 20
+"""About how much is read at a time."""
+
+OnChunk = Callable[[int, int, int], object]
+"""Takes how many chunks are done and in all, and how many bytes of this one were copied."""
+
+
+@dataclass(slots=True)
+class Filled:
+    """What was copied."""
+
+    samples: int = 0
+    bytes: int = 0
+    damaged: int = 0
+    """Samples that the storage cannot read, or whose checksums are wrong."""
+
+
+def fill(data: StoredDataSet, folder: CacheFolder, on_chunk: OnChunk) -> Filled:
+    """Copy the samples that the folder does not hold, until it takes no more (`folder.stopped`), and publish them.
+
+    Raises `FormatError` where the index cannot be read.
+    """
+    filled, chunks, size = Filled(), data.chunks_here, data.header.chunk_size
+    for done, number in enumerate(chunks, 1):
+        before = filled.bytes
+        places = np.arange(number * size, min((number + 1) * size, len(data)))
+        places = places[~folder.held[places]]
+        ends = np.cumsum(data.rows_at(places)["size"], dtype=np.int64)
+        for part in np.split(places, np.flatnonzero(np.diff(ends // STEP_BYTES)) + 1):
+            if len(part) and not folder.stopped:
+                _copy(data, folder, part, filled)
+                folder.publish_if_due()
+        if folder.stopped:
+            break
+        on_chunk(done, len(chunks), filled.bytes - before)
+    folder.publish()
+    return filled
+
+
+def _copy(data: StoredDataSet, folder: CacheFolder, places: np.ndarray, filled: Filled) -> None:
+    found = data.stored_bytes(places)
+    right = np.array([each is not None for each in found])
+    samples = [each for each in found if each is not None]
+    filled.damaged += len(found) - len(samples)
+    lengths = np.array([len(each) for each in samples], np.int64)
+    memory = np.frombuffer(b"".join(samples), np.uint8)
+    held = folder.store(places[right], Stored(memory, np.cumsum(lengths) - lengths, data.rows_at(places[right])))
+    filled.samples += int(held.sum())
+    filled.bytes += int(lengths[held].sum())

@@ -1,0 +1,108 @@
+"""Folders and files that no other user can change: how are they opened, and which are refused?
+
+A folder is opened once, then its descriptor stands for it: a name that is exchanged later leads nowhere else. Below the
+folder that the user gives, no symbolic link is followed. Folders and files there belong to this user, and nobody else
+may write them. The folder that the user gives may be root's or, as /tmp, one in which each user has files of their own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Final
+
+from brand.errors import CacheError
+from brand.formats.publish import storage_reason
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+def open_given(folder: str) -> int:
+    """A descriptor of the folder that the user gives; the folder is made where only its last part is missing.
+
+    Raises `CacheError` where another user could exchange what is in it.
+    """
+    try:
+        make_folder(folder)
+        descriptor = os.open(folder, _FOLDER)
+    except OSError as error:
+        raise refused(folder, error) from None
+    found = os.fstat(descriptor)
+    if found.st_uid not in (0, os.geteuid()):
+        os.close(descriptor)
+        raise CacheError(f"{folder} belongs to another user (number {found.st_uid}): give a folder of your own")
+    if found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX:
+        os.close(descriptor)
+        raise CacheError(f"other users may write {folder}: give a folder of your own, or run `chmod go-w {folder}`")
+    return descriptor
+
+
+def open_own_folder(name: str, parent: int, shown: str, *, make: bool = True) -> int:
+    """A descriptor of a folder in the folder `parent`, made where it is missing and `make`; `shown` is its path.
+
+    Raises `CacheError`, FileNotFoundError.
+    """
+    try:
+        if make:
+            make_folder(name, parent)
+        descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise refused(shown, error) from None
+    return _checked(descriptor, shown)
+
+
+def open_own_file(name: str, flags: int, parent: int, shown: str) -> int:
+    """A descriptor of a file in the folder `parent`; `shown` is its path. Raises `CacheError`, OSError."""
+    try:
+        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=parent)
+    except OSError as error:
+        error.filename = shown
+        if error.errno in (errno.ELOOP, errno.EISDIR):
+            raise refused(shown, error) from None
+        raise
+    return _checked(descriptor, shown)
+
+
+def make_folder(name: str, parent: int | None = None) -> None:
+    """Make a folder that only this user can enter, if it is not there. Raises OSError."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        pass
+    except OSError:
+        if not os.access(name, os.F_OK, dir_fd=parent):
+            raise
+
+
+def check_names(folder: int, shown: str) -> None:
+    """Check that no entry of a folder is a symbolic link. Raises `CacheError`."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                raise CacheError(f"{shown}/{entry.name} is a symbolic link, which Brand never makes: remove it")
+
+
+def refused(shown: str, error: OSError) -> CacheError:
+    """The error for a folder or file that cannot be used."""
+    if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
+        return CacheError(f"{shown} is a symbolic link or no folder: remove it, or give another cache folder")
+    return CacheError(f"the cache folder {shown} cannot be used: {storage_reason(error)}; give another one")
+
+
+def _checked(descriptor: int, shown: str) -> int:
+    found = os.fstat(descriptor)
+    wrong = ""
+    if found.st_uid != os.geteuid():
+        wrong = f"{shown} belongs to another user (number {found.st_uid}): give a cache folder of your own"
+    elif found.st_mode & _OTHERS:
+        wrong = f"other users may write {shown}, so nothing in it can be trusted: remove it"
+    elif not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
+        wrong = f"{shown} is neither a file nor a folder: remove it"
+    if wrong:
+        os.close(descriptor)
+        raise CacheError(wrong)
+    return descriptor
