@@ -74,8 +74,7 @@ class Caching:
 
     def holds(self, places: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether the folder holds each of these places, shape (places,)."""
-        held: NDArray[np.bool_] = self._held[places]
-        return held
+        return np.zeros(len(places), np.bool_) if self._start is None else self._held[places]
 
     def shelf(self, kept_unit: int | None, chunk_size: int) -> Shelf | None:
         """What the planner needs to choose the samples that are written; None: nothing is written."""
