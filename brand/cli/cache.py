@@ -56,7 +56,7 @@ def fill_(dst: Path, folder: str, as_json: bool) -> int:  # noqa: FBT001 - click
     """
     data, wanted, total = StoredDataSet(dst), parse_cache(folder), 0
     where = os.fspath(wanted.folder)
-    with closing(CacheFolder(where, data, stored_sizes(data), wanted.bytes)) as opened:
+    with closing(CacheFolder(where, data, stored_sizes(data), wanted.limit_bytes)) as opened:
         if not opened.writes:
             raise CacheError(f"a server writes the cache of {dst} in {where}: it fills it while it trains")
         with meter(quiet=as_json) as show:

@@ -277,5 +277,5 @@ def test_wrong_use_of_a_cache(texts: Path, tmp_path: Path) -> None:
 def test_a_cache_on_the_command_line(words: str, folder: str, size: int | None) -> None:
     """A folder, and a size behind the last colon."""
     cache = parse_cache(words)
-    assert (cache.folder, cache.bytes) == (folder, size)
-    assert Cache(*cache.to_json()).bytes == size
+    assert (cache.folder, cache.limit_bytes) == (folder, size)
+    assert Cache(*cache.to_json()).limit_bytes == size

@@ -46,10 +46,10 @@ class Cache:
     def __post_init__(self) -> None:
         if not os.fspath(self.folder):
             raise UsageError("cache='': name a folder on a local disk")
-        _ = self.bytes
+        _ = self.limit_bytes
 
     @property
-    def bytes(self) -> int | None:
+    def limit_bytes(self) -> int | None:
         """The limit in bytes; None: what is free. Raises `UsageError`."""
         if self.size is None:
             return None
@@ -86,7 +86,7 @@ def open_cache(cache: Cache, data: StoredDataSet, sizes: NDArray[np.uint32]) -> 
     Where the stored profiles say that the folder's disk is slower than the storage, the folder is None.
     """
     folder = os.path.abspath(cache.folder)
-    opened = CacheFolder(folder, data, sizes, cache.bytes)
+    opened = CacheFolder(folder, data, sizes, cache.limit_bytes)
     if why := _of_no_use(folder, data):
         log.warning("the cache folder %s is not used: %s", printable(folder), why)
         opened.close()
