@@ -169,6 +169,8 @@ def _together(nodes: Sequence[Sequence[Work]], per_epoch: int) -> tuple[_Reads, 
     due, after = np.concatenate(dues), np.concatenate(afters)
     size = np.concatenate([work.read_sizes for works in nodes for work in works])
     cached = np.concatenate([work.from_cache for works in nodes for work in works])
+    if not cached.any():
+        return _merged(due, after, size), _merged(*np.empty((3, 0), np.int64))
     return _merged(due[~cached], after[~cached], size[~cached]), _merged(due[cached], after[cached], size[cached])
 
 

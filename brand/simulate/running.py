@@ -245,16 +245,13 @@ class _Node:
 
     def _count(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any], kept_pages: int) -> Work:
         run, residents = self._run, self._residents
+        draws, held = self._draws(epoch, plan), self._held(epoch, plan, read_of)
         numbers = epoch.reads.rest()
-        reads = plan.reads_at(numbers)
-        first = reads["chunk"].astype(np.int64) * run.order.chunk_size + reads["first"]
-        ends = np.concatenate(([0], np.cumsum(run.sizes, dtype=np.int64)))
-        held = self._held(epoch, plan, read_of)
         from_cache = (held.cached == held.samples)[numbers]
-        draws = self._draws(epoch, plan)
+        reads = plan.reads_at(numbers)
         allocator = residents.pool.allocator
         return Work(
-            read_sizes=ends[first + reads["count"]] - ends[first],
+            read_sizes=self._sizes(reads),
             read_pages=held.pages[numbers],
             from_cache=from_cache,
             due=np.minimum(reads["deadline"] // (run.batch * run.ranks), run.iterations - 1),
@@ -274,9 +271,16 @@ class _Node:
             requests=self._requests(epoch),
         )
 
+    def _sizes(self, reads: NDArray[np.void]) -> NDArray[np.int64]:
+        """Bytes of each read."""
+        ends = np.concatenate(([0], np.cumsum(self._run.sizes, dtype=np.int64)))
+        first = reads["chunk"].astype(np.int64) * self._run.order.chunk_size + reads["first"]
+        sizes: NDArray[np.int64] = ends[first + reads["count"]] - ends[first]
+        return sizes
+
     def _held(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any]) -> _Held:
         """What each read of the plan brings into memory."""
-        pages, held, cached = np.zeros((3, plan.read_count), np.int64)
+        pages, (held, cached) = np.zeros(plan.read_count, np.int64), np.zeros((2, plan.read_count), np.int32)
         for part in blocks(len(self._run.sizes)):
             places = np.arange(part.start, part.stop)
             due = epoch.states.due(part) & (epoch.owner_of(places) == self._members.node)
@@ -327,8 +331,8 @@ class _Held:
     """What reads bring into memory. Arrays have the shape (reads of the plan,)."""
 
     pages: NDArray[np.int64]
-    samples: NDArray[np.int64]
-    cached: NDArray[np.int64]
+    samples: NDArray[np.int32]
+    cached: NDArray[np.int32]
     """Those of the samples that the cache folder holds."""
 
 
