@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
+from brand.node.decide.caching import CacheStart
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
@@ -43,7 +44,6 @@ from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Told
 from brand.protocol.order import Order
 from brand.protocol.owners import drawer_of
-from brand.protocol.placement import cached_unit, choose_cached
 from brand.protocol.plan import Plan, read_of_sample
 from brand.protocol.random import blocks
 
@@ -106,7 +106,7 @@ class Work:
     kept_bytes: int
     """Memory of the samples that the node has kept before the epoch."""
     cached_bytes: int
-    """What the cache folder has held before the epoch."""
+    """What the cache folder has held before the epoch, of what memory does not keep."""
     read_samples: int
     """Samples that large reads read from the storage."""
     held_samples: int
@@ -169,13 +169,19 @@ class _Node:
         layout = lay_out(run.sizes, run.memory, run.remote_memory, members)
         self._run, self._members, self._page = run, members, layout.allocator.page
         self._residents = Residents(Pool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of), run.nodes)
-        self._turn = Turn(_NoIndex(), self._residents, run.order.chunk_size, members, 0, layout.remote_pages)
+        cache = (
+            CacheStart("", run.sizes, np.zeros(len(run.sizes), np.bool_), run.cache_bytes) if run.cache_bytes else None
+        )
+        size = run.order.chunk_size
+        self._turn = Turn(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache)
         self._largest_sent = self._turn.core.epochs.limits.largest_sent(node)
         for other in members.others:
             self._turn.handle(StreamOpens(other, asks=True), 0.0)
         self._number = RunNumber(0)
+        self._placed = np.zeros(len(run.sizes), np.bool_)
+        """Whether each sample has a place in the cache folder, shape (samples,)."""
         self._cached: NDArray[np.bool_] | None = None
-        """Whether the cache folder holds each place, shape (samples,); None: there is none, or it is empty yet."""
+        """Which of them the folder holds and memory does not keep; None: there is no folder, or it is empty yet."""
         for rank in run.ranks_of(node):
             (said,) = self._turn.handle(ClientRegisters(ClientNumber(rank + 1), run.order, _NAME, turn=0), 0.0)
             assert isinstance(said, Number)
@@ -204,7 +210,7 @@ class _Node:
         work = self._count(live.epoch, plan, read_of, kept_pages)
         self._fill(live.epoch)
         if self._cached is None and self._run.cache_bytes:
-            self._cached = self._choose_cached(live.epoch)
+            self._cached = self._placed & ~self._residents.kept()
         return work
 
     def _key(self, epoch: int) -> Key:
@@ -217,7 +223,10 @@ class _Node:
                 case MakePlan(key):
                     self._turn.handle(PlanMade(key, plan, read_of), 0.0)
                 case Choice():
-                    self._turn.handle(KeptChosen(instruction.kept(self._residents.pages_of)), 0.0)
+                    kept = instruction.kept(self._residents.pages_of)
+                    cached = instruction.cached(kept)
+                    self._turn.handle(KeptChosen(kept, cached), 0.0)
+                    self._placed = self._placed if cached is None else cached
                 case _:
                     pass
 
@@ -233,15 +242,6 @@ class _Node:
                 heads, _ = residents.pool.take(new, np.empty(0, ROW))
                 residents.put(new, heads)
                 residents.let_go(new)
-
-    def _choose_cached(self, epoch: Epoch) -> NDArray[np.bool_]:
-        """Places that the cache folder holds after the first epoch: of those that the node reads and does not keep."""
-        run, order = self._run, self._run.order
-        never_held = self._turn.core.epochs.limits.need_no_read()
-        mine = epoch.owner_of(np.arange(len(run.sizes))) == self._members.node
-        size_of = np.where(mine & ~never_held & ~self._residents.kept(), run.sizes, 0)
-        unit = cached_unit(order.policy.kept_unit, order.chunk_size, float(run.sizes.mean()))
-        return choose_cached(order.mapping, size_of, run.cache_bytes, unit, order.seed)
 
     def _count(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any], kept_pages: int) -> Work:
         run, residents = self._run, self._residents

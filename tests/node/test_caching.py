@@ -18,7 +18,7 @@ from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.serve.recording import Recorder, replay
-from brand.node.wire.numbers import ClientNumber
+from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.protocol.placement import cached_unit
 from tests.node.world import World
 from tests.rounds import Chance, rounds
@@ -142,15 +142,21 @@ def test_a_sample_with_a_wrong_checksum_is_not_cached() -> None:
     found.settle()
 
 
-def test_a_read_that_fails_in_the_folder_goes_to_the_storage() -> None:
-    """At once and without an exact read. The chunk is forgotten, and not cached again by this server."""
+def reading(**order: Any) -> tuple[World, RunNumber]:
+    """A server whose folder holds all, and a run that has begun: the first reads are under way."""
     found = world(sum(SIZES), stored=set(range(len(SIZES))))
-    run = found.register(1, **ORDER)
+    run = found.register(1, **(order or ORDER))
     found.begin(1, run, 0)
     while not found.reads:
         found.step()
         if found.jobs:
             found.finish_job()
+    return found, run
+
+
+def test_a_read_that_fails_in_the_folder_goes_to_the_storage() -> None:
+    """At once and without an exact read. The chunk is forgotten, and not cached again by this server."""
+    found, _ = reading()
     read = found.reads[0]
     (piece,) = read.pieces
     assert piece["cached"]
@@ -197,15 +203,34 @@ def test_a_sample_that_a_client_finds_wrong_is_read_from_the_storage_and_written
     assert reads[-1][0] == 0
 
 
+def test_pieces_of_a_bundle_that_fail_in_the_folder_go_to_the_storage_alone() -> None:
+    """The others have arrived, and no sample is read exactly."""
+    found, run = reading(protocol="uniform", group_chunks=2)
+    read = found.reads[0]
+    assert len(read.pieces) > 3
+    assert read.pieces["cached"].all()
+    failed, arrived = read.places[[0, 2]].tolist(), np.delete(read.places, [0, 2])
+    found.finish_read(failed={0, 2})
+    found.step()
+    again = found.reads[-1]
+    assert again.places.tolist() == failed
+    assert not again.pieces["cached"].any()
+    assert found.core.residents.present(arrived).all()
+    assert not found.core.residents.present(np.array(failed)).any()
+    while found.reads:  # parts that the server has forgotten cannot be read by what was under way
+        read = found.reads[0]
+        cached = np.flatnonzero(read.pieces["cached"]).tolist()
+        found.finish_read(failed=[each for each in cached if read.places_of(each)[0] not in found.stored])
+        found.step()
+    for first in range(0, len(SIZES), 8):
+        assert found.draw(1, run, 0, range(first, min(first + 8, len(SIZES))))
+        found.settle()
+    assert found.core.counters.draws.exact == found.core.counters.reads.failed_reads == 0
+
+
 def test_a_read_that_fails_in_both_leaves_the_rest_to_the_clients() -> None:
     """As without a folder."""
-    found = world(sum(SIZES), stored=set(range(len(SIZES))))
-    run = found.register(1, **ORDER)
-    found.begin(1, run, 0)
-    while not found.reads:
-        found.step()
-        if found.jobs:
-            found.finish_job()
+    found, run = reading()
     found.finish_read(failed={0})
     found.step()
     found.finish_read(len(found.reads) - 1, failed={0})
