@@ -37,7 +37,7 @@ class Writing:
         self._most = min(QUEUE_BYTES // allocator.page, allocator.count // QUEUE_SHARE)
         self._queue: deque[NDArray[Any]] = deque()
         self._left_out: deque[NDArray[Any]] = deque()
-        """Samples that memory keeps, so that no read brings them again."""
+        """Samples that memory keeps, so that no read brings them again; no more than memory holds."""
         self._pages = 0
         """Pages of the samples in the queue, and of those that are being written."""
         self._under_way: set[int] = set()
