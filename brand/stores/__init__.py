@@ -1,0 +1,10 @@
+"""Objects at a URL: how are they read and written, whatever store they are in?
+
+url          what a URL names; no secret may stand in it
+store        what Brand needs of a store; which one a URL needs
+cloud        S3, Google Cloud Storage, Azure and the web, through obstore
+hub          the Hugging Face Hub
+filesystems  any other store, through fsspec
+reasons      in words: why a store did not do what it was asked
+forking      a process whose parent has spoken to a store may not
+"""

@@ -1,0 +1,236 @@
+"""S3, Google Cloud Storage, Azure Blob Storage, web servers: how are their objects read and written? Through obstore.
+
+obstore repeats requests that fail, with growing pauses, and goes on in the middle of a body that stops. This module
+sets its limits, and checks what obstore does not: that a body has just the bytes that were asked for, that an object
+stays the same, that no redirect leads to a host that the user has not named, and that no message holds a secret.
+
+Endpoints, regions and credentials come from the environment, by the names that the provider's own tools use.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from brand.errors import UsageError
+from brand.stores.forking import note_use
+from brand.stores.reasons import failed, replaced, too_long, too_short
+from brand.stores.store import missing
+from brand.stores.url import Url
+
+PATIENCE_S: Final = 120.0
+"""How long a request that fails is repeated."""
+STALL_S: Final = 10.0
+"""A body that stops for so long is cut, and the rest of it asked for anew."""
+_CONNECT_S: Final = 10.0
+_REQUEST_S: Final = 300.0
+"""The longest that one request may take with its body."""
+_MOST_TRIES: Final = 1000
+"""More than fit into the patience: time limits tries, not their number."""
+_PIECE: Final = 1 << 20
+"""Bytes of a piece of a body."""
+_PART: Final = 64 << 20
+"""Larger objects are written in parts of so many bytes."""
+_NOWHERE: Final = "http://127.0.0.1:9"
+"""A proxy that is not there: what would go to a host that is not excepted ends there. So no redirect leads elsewhere."""
+_PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+_HOSTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "s3": ("amazonaws.com", "amazonaws.com.cn", "169.254.0.0/16", "fd00:ec2::/32"),
+    "gs": ("googleapis.com", "metadata.google.internal", "169.254.0.0/16"),
+    "az": ("core.windows.net", "login.microsoftonline.com", "169.254.0.0/16"),
+}
+"""Hosts of a provider: its stores, and where credentials come from."""
+_OWN_CREDENTIALS: Final = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+"""Variables by which obstore itself finds credentials, or none are wanted."""
+_ENDPOINTS: Final = (
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_ENDPOINT",
+)
+
+
+def open_cloud(
+    url: Url, patience_s: float | None = None, headers: Mapping[str, str] | None = None, hosts: tuple[str, ...] = ()
+) -> CloudStore:
+    """The store of a URL. `headers` go with each request; redirects may lead to `hosts`. Raises `UsageError`."""
+    try:
+        from obstore import store as stores
+    except ImportError:
+        raise missing(url, "obstore", "'brand-data[cloud]'") from None
+    options: dict[str, Any] = {
+        "connect_timeout": timedelta(seconds=_CONNECT_S),
+        "read_timeout": timedelta(seconds=STALL_S),
+        "timeout": timedelta(seconds=_REQUEST_S),
+        "allow_http": True,  # the user writes http:// into the URL or the endpoint, or does not
+    }
+    if headers:
+        options["default_headers"] = dict(headers)
+    if not any(os.environ.get(name) for name in _PROXIES):
+        allowed = {*_HOSTS.get(url.scheme, ()), *_endpoints(url), *hosts}
+        options |= {"proxy_url": _NOWHERE, "proxy_excludes": ",".join(sorted(allowed))}
+    backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2}
+    retry = {
+        "max_retries": _MOST_TRIES,
+        "retry_timeout": timedelta(seconds=PATIENCE_S if patience_s is None else patience_s),
+        "backoff": backoff,
+    }
+    common: dict[str, Any] = {"client_options": options, "retry_config": retry}
+    try:
+        match url.scheme:
+            case "s3":
+                made: Any = stores.S3Store(url.host, **_s3(url), **common)
+            case "gs":
+                made = stores.GCSStore(url.host, **common)
+            case "az":
+                made = stores.AzureStore(url.host, **common)
+            case _:
+                made = stores.HTTPStore.from_url(url.root, **common)
+    except Exception as error:  # noqa: BLE001 - the library raises many kinds for options that contradict
+        raise UsageError(f"{url}: {failed(error, str(url)).strerror}") from None
+    return CloudStore(url, made)
+
+
+class CloudStore:
+    """A `Store` through `client`, a store of obstore."""
+
+    def __init__(self, url: Url, client: Any) -> None:
+        self.url, self._client = url, client
+        self._versions: dict[str, str] = {}
+        """The ETag of each object at its first read."""
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"CloudStore({self.url}, {len(self._versions)} objects read)"
+
+    def read(self, name: str, most: int) -> bytes:
+        """See `Store`."""
+        parts, size = [], 0
+        with self._asking(name):
+            result = self._client.get(self.url.key(name))
+            for part in result.stream(min_chunk_size=_PIECE):
+                size += len(part)
+                if size > most:
+                    raise too_long(self.url.child(name), most)
+                parts.append(bytes(part))
+        return b"".join(parts)
+
+    def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
+        """See `Store`."""
+        if not size:
+            return
+        options: dict[str, Any] = {"range": (offset, offset + size)}
+        known = self._versions.get(name)
+        if known is not None:
+            options["if_match"] = known
+        done = 0
+        with self._asking(name):
+            result = self._client.get(self.url.key(name), options=options)
+            self._check_version(name, result.meta.get("e_tag"))
+            for part in result.stream(min_chunk_size=_PIECE):
+                done += len(part)
+                if done > size:
+                    raise too_long(self.url.child(name), size)
+                yield memoryview(part)
+        if done < size:
+            raise too_short(self.url.child(name), offset, size, done)
+
+    def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
+        """See `Store`."""
+        size = len(data) if isinstance(data, bytes) else data.stat().st_size
+        parts = {"use_multipart": size > _PART, "chunk_size": _PART}
+        with self._asking(name):
+            self._client.put(self.url.key(name), data, mode="create" if new else "overwrite", **parts)
+
+    def names(self, folder: str) -> Iterator[tuple[str, int]]:
+        """See `Store`."""
+        start = len(self.url.key(""))
+        with self._asking(folder):
+            for some in self._client.list(self.url.key(folder) + "/"):
+                for each in some:
+                    yield each["path"][start:], each["size"]
+
+    def _check_version(self, name: str, found: str | None) -> None:
+        if found is None:
+            return
+        with self._lock:
+            if self._versions.setdefault(name, found) != found:
+                raise replaced(self.url.child(name))
+
+    def _asking(self, name: str) -> _Asking:
+        return _Asking(self.url.child(name))
+
+
+class _Asking:
+    """While a request is under way: turns the errors of obstore into OSErrors."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> None:
+        note_use()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit):
+            return
+        if isinstance(error, OSError) and error.filename == self._url:
+            return
+        name = type(error).__name__
+        if name == "PreconditionError":
+            raise replaced(self._url) from None
+        if name == "AlreadyExistsError":
+            raise FileExistsError(17, "the object is there already", self._url) from None
+        raise failed(error, self._url) from None
+
+
+def _endpoints(url: Url) -> set[str]:
+    """Hosts that the user names: in the URL, or as an endpoint in the environment."""
+    from urllib.parse import urlsplit
+
+    found = {url.host.rpartition(":")[0] or url.host} if url.scheme in ("http", "https") else set()
+    for name in _ENDPOINTS:
+        host = urlsplit(os.environ.get(name, "")).hostname
+        if host:
+            found.add(host)
+    return found
+
+
+def _s3(url: Url) -> dict[str, Any]:
+    """Options of an S3 store beside what obstore takes from the environment. Raises `UsageError`."""
+    found: dict[str, Any] = {"checksum_algorithm": "SHA256"}  # so the store compares the bytes that it gets
+    given = os.environ
+    if "AWS_REGION" not in given and "AWS_DEFAULT_REGION" not in given:
+        found["region"] = "us-east-1"
+    if any(name in given for name in _OWN_CREDENTIALS) or not _has_profiles():
+        return found
+    try:
+        from boto3.session import Session  # type: ignore[import-untyped,unused-ignore]
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        if "AWS_PROFILE" in given:
+            raise missing(url, "boto3, as AWS_PROFILE is set,", "boto3") from None
+        return found
+    session = Session()
+    if session.get_credentials() is not None:
+        found["credential_provider"] = Boto3CredentialProvider(session)
+        if session.region_name:
+            found["region"] = session.region_name
+    return found
+
+
+def _has_profiles() -> bool:
+    """Whether the user has files of credentials as the AWS command line writes them. Only boto3 reads these."""
+    named = [Path(os.environ[n]) for n in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE") if n in os.environ]
+    usual = [Path.home() / ".aws" / name for name in ("credentials", "config")]
+    return "AWS_PROFILE" in os.environ or any(path.exists() for path in named + usual)

@@ -1,0 +1,94 @@
+"""Any other store: how are its objects read and written? Through fsspec, where it has a library for the scheme."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from brand.errors import UsageError
+from brand.stores.forking import note_use
+from brand.stores.reasons import failed, too_long, too_short
+from brand.stores.store import missing
+from brand.stores.url import Url
+
+_PIECE: Final = 4 << 20
+"""Bytes of one request. The library gives no part of an answer before it has all of it."""
+
+
+def open_file_system(url: Url) -> FileSystemStore:
+    """The store of a URL. Raises `UsageError`."""
+    try:
+        from fsspec.core import url_to_fs  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        raise missing(url, "fsspec and its library for this scheme", "fsspec") from None
+    try:
+        system, folder = url_to_fs(str(url))
+    except (ValueError, ImportError) as error:
+        raise UsageError(f"{url}: {failed(error, '').strerror}") from None
+    return FileSystemStore(url, system, str(folder))
+
+
+class FileSystemStore:
+    """A `Store` through `system`, a file system of fsspec, below `folder`."""
+
+    def __init__(self, url: Url, system: Any, folder: str) -> None:
+        self.url, self._system, self._folder = url, system, folder
+
+    def __repr__(self) -> str:
+        return f"FileSystemStore({self.url})"
+
+    def read(self, name: str, most: int) -> bytes:
+        """See `Store`."""
+        with self._asking(name):
+            data: bytes = self._system.cat_file(self._path(name), start=0, end=most + 1)
+        if len(data) > most:
+            raise too_long(self.url.child(name), most)
+        return data
+
+    def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
+        """See `Store`."""
+        for start in range(offset, offset + size, _PIECE):
+            end = min(start + _PIECE, offset + size)
+            with self._asking(name):
+                data = memoryview(self._system.cat_file(self._path(name), start=start, end=end))
+            if len(data) > end - start:
+                raise too_long(self.url.child(name), end - start)
+            if len(data) < end - start:
+                raise too_short(self.url.child(name), offset, size, start - offset + len(data))
+            yield data
+
+    def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
+        """See `Store`. These libraries cannot write create-only, so `new` looks first."""
+        with self._asking(name):
+            if new and self._system.exists(self._path(name)):
+                raise FileExistsError(errno.EEXIST, "the object is there already", self.url.child(name))
+            if isinstance(data, bytes):
+                self._system.pipe_file(self._path(name), data)
+            else:
+                self._system.put_file(str(data), self._path(name))
+
+    def names(self, folder: str) -> Iterator[tuple[str, int]]:
+        """See `Store`."""
+        with self._asking(folder), suppress(FileNotFoundError):
+            for path, facts in self._system.find(self._path(folder), detail=True).items():
+                yield str(path)[len(self._folder) + 1 :], int(facts["size"])
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    @contextmanager
+    def _asking(self, name: str) -> Iterator[None]:
+        """Turn the errors of a library into OSErrors about the object."""
+        note_use()
+        try:
+            yield
+        except (GeneratorExit, KeyboardInterrupt, SystemExit, UsageError):
+            raise
+        except BaseException as error:
+            url = self.url.child(name)
+            if isinstance(error, OSError) and error.filename == url:
+                raise
+            raise failed(error, url) from None

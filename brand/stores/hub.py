@@ -1,0 +1,43 @@
+"""`hf://datasets/owner/name[@revision]/folder`: how are files of the Hugging Face Hub read?
+
+huggingface_hub finds the token and the commit that a revision names. From then on these are plain ranges of that
+commit, so a data set that gets a new commit meanwhile stays the same here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from brand.errors import UsageError
+from brand.stores.cloud import CloudStore, open_cloud
+from brand.stores.reasons import failed
+from brand.stores.store import missing
+from brand.stores.url import Url, parse_url
+
+_KINDS: Final = {"datasets": "dataset", "spaces": "space", "models": "model"}
+_HOSTS: Final = ("hf.co", "huggingface.co")
+"""The Hub's own hosts, to which it redirects reads."""
+
+
+def open_hub(url: Url, patience_s: float | None = None) -> CloudStore:
+    """The store of a URL of the Hub; it only reads. Raises `UsageError`."""
+    try:
+        from huggingface_hub import HfApi, get_token
+        from huggingface_hub.constants import ENDPOINT
+    except ImportError:
+        raise missing(url, "huggingface_hub", "huggingface_hub") from None
+    kind = _KINDS.get(url.host)
+    owner, _, rest = url.path.partition("/")
+    name, _, folder = rest.partition("/")
+    name, _, revision = name.partition("@")
+    if kind is None or not owner or not name:
+        raise UsageError(f"{url}: write hf://datasets/OWNER/NAME/FOLDER, or hf://datasets/OWNER/NAME@REVISION/FOLDER")
+    try:
+        commit = HfApi().repo_info(f"{owner}/{name}", repo_type=kind, revision=revision or None, timeout=30).sha
+    except Exception as error:  # noqa: BLE001 - the library raises those of several others
+        raise UsageError(f"{url}: the Hub does not know it, or does not answer: {failed(error, '').strerror}") from None
+    prefix = "" if kind == "model" else f"{url.host}/"
+    token = get_token()
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    base = parse_url("/".join(part for part in (f"{ENDPOINT}/{prefix}{owner}/{name}/resolve/{commit}", folder) if part))
+    return open_cloud(base, patience_s, headers, _HOSTS)

@@ -1,0 +1,85 @@
+"""In words: why did a store not do what it was asked? Without a secret in it."""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import Final
+
+from brand.printable import printable
+
+_QUERY: Final = re.compile(r"(https?://[^\s?\"')]+)\?[^\s\"')]*")
+_USER: Final = re.compile(r"://[^/@\s]+@")
+_CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
+_STATUS: Final = re.compile(r"status code: (\d{3}[A-Za-z ]{0,40})")
+_MOST: Final = 300
+
+_CODES: Final = {
+    "ExpiredToken": "the credentials have expired: renew them and run the same again, it goes on from its checkpoint",
+    "InvalidAccessKeyId": "the store does not know the access key",
+    "SignatureDoesNotMatch": "the secret key is wrong, or a proxy has changed the request",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong: set it, for example with NTP",
+    "NoSuchBucket": "there is no such bucket",
+    "AccessDenied": "these credentials may not do that",
+    "PermanentRedirect": "the bucket is in another region: set AWS_REGION to the region of the bucket",
+    "AuthorizationHeaderMalformed": "the bucket is in another region: set AWS_REGION to the region of the bucket",
+    "InvalidRange": "the object ends before this range: it was replaced, or the index is of another data set",
+}
+"""Codes in the answers of stores that a user can do something about."""
+
+_HINTS: Final = (
+    ("redirect without LOCATION", _CODES["PermanentRedirect"]),
+    ("tcp connect error", "no connection could be made: check host, port, network and proxy"),
+    ("dns error", "the name of the host is not known: check it, and the network"),
+    ("error trying to connect", "no connection could be made: check host, port, network and proxy"),
+    ("operation timed out", "the store did not answer in time"),
+    ("Token", "no credentials were found where the provider's tools look for them"),
+    ("credential", "no credentials were found where the provider's tools look for them"),
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a request failed, in one line: what a user can do about it, and what the store or the library said."""
+    whole = str(error)
+    code, status = _CODE.search(whole), _STATUS.search(whole)
+    said = without_secrets(whole.partition("Debug source")[0])
+    if code is not None:
+        told = _CODES.get(code[1], f"the store answers {code[1]}")
+        return told if status is None else f"{told} ({status[1].strip()})"
+    for part, told in _HINTS:
+        if part in whole:
+            return f"{told} ({said})"
+    return said
+
+
+def without_secrets(text: str) -> str:
+    """A text of another program in one line, at most 300 characters, without queries and users of URLs."""
+    text = _USER.sub("://", _QUERY.sub(r"\1", text))
+    return printable(" ".join(text.split()))[:_MOST]
+
+
+def failed(error: BaseException, url: str) -> OSError:
+    """The OSError for a request about `url` that failed; its `strerror` is the reason, its `filename` the URL."""
+    number = errno.EIO
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(errno.ENOENT, "there is no such object", url)
+    kind = type(error).__name__
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
+        number = errno.EACCES
+    return OSError(number, reason_of(error), url)
+
+
+def replaced(url: str) -> OSError:
+    """The error for an object that is another one than at its first read."""
+    return OSError(errno.ESTALE, "the object was replaced while it was in use: open the data set again", url)
+
+
+def too_long(url: str, most: int) -> OSError:
+    """The error for a store that sends more than was asked for."""
+    return OSError(errno.EFBIG, f"the store sends more than the {most:,} bytes that were asked for", url)
+
+
+def too_short(url: str, offset: int, size: int, found: int) -> OSError:
+    """The error for an object that ends within a range."""
+    what = f"the store has only {found:,} of the {size:,} bytes from {offset:,} on: the object was cut or replaced"
+    return OSError(errno.ENODATA, what, url)

@@ -1,0 +1,74 @@
+"""What does a URL name? A store and a folder in it. Pure.
+
+A URL is printed, logged and passed to other processes, so no secret may stand in it: a user name, a password or a query
+is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from brand.errors import UsageError
+from brand.printable import printable
+
+_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_LONGEST: Final = 4096
+_ENVIRONMENT: Final = "credentials come from the environment (docs/stores.md), so that no log shows them"
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A folder of a store, without a slash at its end. `str()` gives the URL."""
+
+    scheme: str
+    """In small letters: `s3`, `gs`, `az`, `http`, `https`, `hf`, or what fsspec knows."""
+    host: str
+    """The bucket, the container, or the host with its port."""
+    path: str
+    """The folder below it; empty for all of it."""
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (f"{self.scheme}://{self.host}", self.path) if part)
+
+    def key(self, name: str) -> str:
+        """The name in the store of the object that is called `name` in this folder."""
+        return f"{self.path}/{name}" if self.path else name
+
+    def child(self, name: str) -> str:
+        """The URL of the object that is called `name` in this folder, as messages show it."""
+        return f"{self}/{name}"
+
+    @property
+    def root(self) -> str:
+        """The URL of the whole store: one bucket, one host."""
+        return f"{self.scheme}://{self.host}"
+
+
+def is_url(text: object) -> bool:
+    """Whether a text is a URL; else it is a path."""
+    return isinstance(text, str) and _SCHEME.match(text) is not None
+
+
+def parse_url(text: str) -> Url:
+    """The folder that a URL names. Raises `UsageError`."""
+    shown = printable(text.partition("?")[0])
+    if len(text) > _LONGEST:
+        raise UsageError(f"a URL of {len(text):,} characters; {_LONGEST:,} are the most")
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError as error:
+        raise UsageError(f"{shown} is no URL: {error}") from None
+    if "@" in parts.netloc:
+        raise UsageError(f"{parts.scheme}://...@{parts.hostname}: a URL may hold no user or password; {_ENVIRONMENT}")
+    if parts.query or parts.fragment:
+        raise UsageError(f"{shown}: a URL may hold no query (`?...`) and no fragment (`#...`); {_ENVIRONMENT}")
+    if not parts.netloc and parts.scheme != "file":
+        raise UsageError(f"{shown} names no bucket or host: write {parts.scheme}://bucket/folder")
+    path = parts.path.strip("/")
+    if any(part in ("", ".", "..") for part in unquote(path).split("/")) and path:
+        raise UsageError(f"{shown}: the parts of a path may not be empty, `.` or `..`")
+    return Url(parts.scheme.lower(), parts.netloc, path)
