@@ -117,7 +117,7 @@ class ElsewhereError(BrandError):
         hint: str = "",
     ) -> None:
         self.what, self.chunk, self.sample, self.node, self.hint = what, chunk, sample, node, hint
-        self.path = None if path is None else Path(path)
+        self.path = _as_path(path)
         super().__init__(_placed(what, self.path, chunk, sample) + (f". {hint}" if hint else ""))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -148,8 +148,8 @@ class ProtocolError(BrandError):
 class FormatError(BrandError):
     """A stored file is not what it should be.
 
-    Attributes: `path` (the file), `chunk` (its number), `sample` (public index), `expected`, `found`: each None where
-        unknown. A DataLoader makes an error that a worker raised anew, from its text alone.
+    Attributes: `path` (the file, or its URL as a str), `chunk` (its number), `sample` (public index), `expected`,
+        `found`: each None where unknown. A DataLoader makes an error that a worker raised anew, from its text alone.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class FormatError(BrandError):
         hint: str = "",
     ) -> None:
         self.what, self.chunk, self.sample = what, chunk, sample
-        self.path = None if path is None else Path(path)
+        self.path = _as_path(path)
         self.expected, self.found, self.hint = expected, found, hint
         text = _placed(what, self.path, chunk, sample)
         if expected is not None or found is not None:
@@ -188,7 +188,12 @@ class FormatError(BrandError):
         )
 
 
-def _placed(what: str, path: Path | None, chunk: int | None, sample: int | None) -> str:
+def _as_path(path: str | Path | None) -> str | Path | None:
+    """A path of a file; a URL stays a text, as a `Path` would lose one of its slashes."""
+    return path if path is None or (isinstance(path, str) and "://" in path) else Path(path)
+
+
+def _placed(what: str, path: str | Path | None, chunk: int | None, sample: int | None) -> str:
     """What is wrong, behind where it is, as far as that is known."""
     where = [] if path is None else [printable(_shown(path))]
     where += [f"chunk {chunk}"] if chunk is not None else []
@@ -196,8 +201,10 @@ def _placed(what: str, path: Path | None, chunk: int | None, sample: int | None)
     return f"{', '.join(where)}: {what}" if where else what
 
 
-def _shown(path: Path) -> str:
-    """A path as people would write it here: relative where it lies below the working folder."""
+def _shown(path: str | Path) -> str:
+    """A path as people would write it here: relative where it lies below the working folder. A URL as it is."""
+    if isinstance(path, str):
+        return path
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):

@@ -81,7 +81,7 @@ def pack_front(header: bytes, dictionary: bytes, rows: NDArray[np.void], *, numb
     return preamble[:PREAMBLE_CHECKSUM_AT] + struct.pack("<Q", digest.intdigest()) + rest
 
 
-def parse_preamble(data: bytes, path: Path, number: int | None = None) -> Preamble:
+def parse_preamble(data: bytes, path: str | Path, number: int | None = None) -> Preamble:
     """Read the first 64 bytes.
 
     Raises `TruncatedError`, `LayoutError` (no chunk file), `VersionError`, `OversizedError`.
@@ -116,7 +116,7 @@ def parse_preamble(data: bytes, path: Path, number: int | None = None) -> Preamb
     return Preamble(header_size, dictionary_size, samples, told, file_size, data_set_id, checksum)
 
 
-def read_front(file: BinaryIO, path: Path, number: int | None = None) -> Front:
+def read_front(file: BinaryIO, path: str | Path, number: int | None = None) -> Front:
     """Read and check the front of an open chunk file. Raises a `FormatError` that names what is wrong."""
     file.seek(0, 2)
     actual = file.tell()
@@ -145,7 +145,7 @@ def read_front(file: BinaryIO, path: Path, number: int | None = None) -> Front:
     return Front(preamble, header, rest[header_end:dictionary_end], rows)
 
 
-def _check_length(preamble: Preamble, actual: int, path: Path) -> None:
+def _check_length(preamble: Preamble, actual: int, path: str | Path) -> None:
     facts: dict[str, Any] = {
         "path": path,
         "chunk": preamble.number,
@@ -160,7 +160,7 @@ def _check_length(preamble: Preamble, actual: int, path: Path) -> None:
         raise LayoutError("header and table do not fit the file", **facts, hint=_REBUILD)
 
 
-def _check_place(preamble: Preamble, header: Header, path: Path) -> None:
+def _check_place(preamble: Preamble, header: Header, path: str | Path) -> None:
     if preamble.number >= header.chunks or preamble.samples != header.chunk_samples(preamble.number):
         raise LayoutError(
             f"chunk {preamble.number} with {preamble.samples} samples is no part of a data set"
@@ -170,7 +170,7 @@ def _check_place(preamble: Preamble, header: Header, path: Path) -> None:
         )
 
 
-def _check_rows(rows: NDArray[np.void], preamble: Preamble, header: Header, path: Path) -> None:
+def _check_rows(rows: NDArray[np.void], preamble: Preamble, header: Header, path: str | Path) -> None:
     ends = rows["offset"].astype(np.uint64) + rows["size"]
     starts = np.concatenate(([np.uint64(preamble.front_size)], ends[:-1]))
     faults = (rows["offset"] != starts) | (rows["size"] > rows["raw_size"]) | (rows["index"] >= header.samples)

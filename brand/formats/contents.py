@@ -39,7 +39,7 @@ def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES) -> list[tup
     return [*blocks, (start, len(sizes))] if len(sizes) else []
 
 
-def read_records(file: BinaryIO, front: Front, path: Path) -> Iterator[tuple[np.void, Buffer | FormatError]]:
+def read_records(file: BinaryIO, front: Front, path: str | Path) -> Iterator[tuple[np.void, Buffer | FormatError]]:
     """Yield (row, record) for each sample in storage order. For a damaged record, yield the error in its place.
 
     Raises `LayoutError` where the chunk's dictionary is damaged.
@@ -59,7 +59,7 @@ def read_records(file: BinaryIO, front: Front, path: Path) -> Iterator[tuple[np.
             yield row, _check(stored, row, number, path, unpack)
 
 
-def read_fixed(file: BinaryIO, front: Front, path: Path) -> NDArray[np.void]:
+def read_fixed(file: BinaryIO, front: Front, path: str | Path) -> NDArray[np.void]:
     """The fixed fields of all samples of a chunk, one structured row each.
 
     Raises the `FormatError` of the first damaged sample.
@@ -76,7 +76,7 @@ def read_fixed(file: BinaryIO, front: Front, path: Path) -> NDArray[np.void]:
     return fixed_columns(front.header.schema, heads)
 
 
-def _check(stored: memoryview, row: np.void, number: int, path: Path, unpack: Unpack) -> Buffer | FormatError:
+def _check(stored: memoryview, row: np.void, number: int, path: str | Path, unpack: Unpack) -> Buffer | FormatError:
     expected, sample = int(row["checksum"]), int(row["index"])
     if xxhash.xxh3_64_intdigest(stored) != expected:
         found = xxhash.xxh3_64_hexdigest(stored)

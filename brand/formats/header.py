@@ -53,7 +53,7 @@ class Header:
         }
 
     @classmethod
-    def from_json(cls, value: Any, path: Path) -> Header:
+    def from_json(cls, value: Any, path: str | Path) -> Header:
         """The checked header from an object that was read from `path`. Raises `LayoutError`, `OversizedError`."""
         try:
             classes = value["classes"]
@@ -93,7 +93,7 @@ def pack_header(header: Header) -> bytes:
     return packed
 
 
-def unpack_header(packed: bytes, path: Path) -> Header:
+def unpack_header(packed: bytes, path: str | Path) -> Header:
     """Inverse of `pack_header`. Raises `LayoutError`, `OversizedError`."""
     try:
         size = zstandard.frame_content_size(packed)

@@ -58,6 +58,12 @@ def array_dtypes(header: Header) -> dict[str, tuple[np.dtype[Any], int]]:
     }
 
 
+def array_bytes(header: Header, name: str) -> int:
+    """Size of a file of the index in bytes."""
+    dtype, length = array_dtypes(header)[name]
+    return len(_npy_head(dtype, length)) + dtype.itemsize * length
+
+
 class IndexBuilder:
     """Collects the tables of all chunks.
 

@@ -89,7 +89,7 @@ def read_manifest(folder: Path) -> Manifest:
     return parse_manifest(data, path)
 
 
-def parse_manifest(data: bytes, path: Path) -> Manifest:
+def parse_manifest(data: bytes, path: str | Path) -> Manifest:
     """Check the bytes of a manifest."""
     hint = "`brand reindex` makes it again from the chunks"
     value = parse_signed(data, path, marker=_MARKER, name="manifest", hint=hint)

@@ -25,7 +25,7 @@ def pack_signed(marker: str, facts: Mapping[str, Any]) -> bytes:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
-def parse_signed(data: bytes, path: Path, *, marker: str, name: str, hint: str) -> dict[str, Any]:
+def parse_signed(data: bytes, path: str | Path, *, marker: str, name: str, hint: str) -> dict[str, Any]:
     """The document. Only its kind, version and checksum are checked.
 
     Messages call the document `name`, and tell with `hint` what to do. Raises `LayoutError`, `VersionError`,

@@ -6,7 +6,6 @@ These functions make the errors; the caller raises them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -71,7 +70,7 @@ def unreadable(
 ) -> FormatError:
     """A read of these samples has failed. Names the first sample of the faulty chunk that cannot be read alone."""
     number = next(n for n in np.unique(chunks).tolist() if location.chunk_file(n) == error.filename)
-    path, suspects = Path(error.filename), rows[chunks == number]
+    path, suspects = str(error.filename), rows[chunks == number]
     if isinstance(error, FileNotFoundError):
         return missing_chunk(error.filename, number, int(suspects["index"][0]))
     alone = (row for row in suspects if not _readable(reader, number, row))

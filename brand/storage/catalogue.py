@@ -28,7 +28,10 @@ class Catalogue:
 
     def __init__(self, where: Where) -> None:
         self.location = located(where)
+        self.name = self.location.name
+        """What names it to users and to other processes: a path, or a URL."""
         self.path = self.location.local
+        """Folder of this machine that has its manifest and its index."""
         self.manifest: Manifest = read_manifest(self.path)
         self.header = self.manifest.header
         """Samples, chunk size, schema, classes."""
@@ -52,7 +55,7 @@ class Catalogue:
         return open_array(self.path, CHUNKS_NAME, self.header).all()
 
     def chunk_path(self, number: int) -> Path:
-        """The path of a chunk's file."""
+        """The path of a chunk's file, where it lies in a file system."""
         return Path(self.location.chunk_file(number))
 
     @property

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import DecodeError, ElsewhereError, FormatError
+from brand.errors import DecodeError, ElsewhereError, FormatError, UnreadableError
 from brand.formats.chunk import Front
 from brand.formats.compression import Decompressor
 from brand.formats.record import RecordDecoder
@@ -80,15 +80,20 @@ class StoredDataSet(Catalogue):
                     raise self.decode_error(str(error), int(row["index"])) from error
             raise
 
-    def stored_bytes(self, places: NDArray[np.integer[Any]]) -> list[bytes | None]:
-        """The stored bytes of the samples at these places, checked; None for a sample that cannot be read."""
+    def stored_bytes(self, places: NDArray[np.integer[Any]], *, raising: bool = False) -> list[bytes | None]:
+        """The stored bytes of the samples at these places, checked; None for a sample that cannot be read.
+
+        `raising`: an `UnreadableError` is raised, so None is a sample that is damaged or missing.
+        """
         try:
             stored = self._stored(self.indices(places))
             return [bytes(stored.view(number)) for number in range(len(places))]
-        except (FormatError, ElsewhereError):
+        except (FormatError, ElsewhereError) as error:
+            if raising and isinstance(error, UnreadableError):
+                raise
             if len(places) == 1:
                 return [None]
-        return [found for place in places for found in self.stored_bytes(np.array([place]))]
+        return [found for place in places for found in self.stored_bytes(np.array([place]), raising=raising)]
 
     def decode_error(self, what: str, index: int, hint: str = "") -> DecodeError:
         """The error for a sample whose bytes are right and still do not decode."""
@@ -182,6 +187,9 @@ def _dictionary_of(data: StoredDataSet) -> bytes:
     """The compression dictionary. Every chunk has it, so where one chunk is damaged, others are tried."""
     if not data.manifest.dictionary_size:
         return b""
+    copied = data.location.dictionary()
+    if copied is not None:
+        return copied
     *others, last = data.chunks_here[:_DICTIONARY_TRIES]
     for number in others:
         try:

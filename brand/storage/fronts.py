@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
@@ -18,8 +17,13 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 
-class ChunkFile(io.RawIOBase):
+def opened(location: Location, number: int) -> BinaryIO:
     """A chunk as a file that reads no more than its caller asks for. Raises OSError."""
+    return cast(BinaryIO, _ChunkFile(location, number))
+
+
+class _ChunkFile(io.RawIOBase):
+    """See `opened`."""
 
     def __init__(self, location: Location, number: int) -> None:
         self._reader = location.reader()
@@ -56,8 +60,8 @@ def front_of(location: Location, number: int) -> Front:
 
     Raises `FormatError`, OSError.
     """
-    with ChunkFile(location, number) as file:
-        return read_front(cast(BinaryIO, file), Path(location.chunk_file(number)), number)
+    with opened(location, number) as file:
+        return read_front(file, location.chunk_file(number), number)
 
 
 def open_front(location: Location, number: int) -> Front:

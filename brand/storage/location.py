@@ -1,7 +1,7 @@
 """Where does a data set lie, and what reads its chunks there?
 
 All bytes of chunks come through a `Location`: stripes, exact reads, samples for other nodes, tables and dictionaries.
-Manifest, share file and index are read from local files. A `Folder` has them; any other location first copies them.
+Manifest, share file and index are read from local files. A `Folder` has them; a `Remote` has copies of them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,27 @@ from pathlib import Path
 from typing import Protocol
 
 from brand.formats.constants import chunk_name
+from brand.storage.fetching import fetch_index
 from brand.storage.files import RangeReader, Reader
+from brand.storage.remote import Remote
 from brand.storage.vectored import CopiedReads, DirectFiles, LocalFiles, VectorReader
+from brand.stores.url import is_url, parse_url
 
 
 class Location(Protocol):
     """Where a data set lies. Picklable. Any number of threads may use it, because each makes its own readers."""
+
+    @property
+    def name(self) -> str:
+        """What names it to users and to other processes: a path, or a URL."""
+
+    @property
+    def in_store(self) -> bool:
+        """Whether the chunks are objects of a store.
+
+        Then a process that trains reads none of them: its node server does. And the index was checked as a whole when
+        it was copied, so it is not compared with the chunks' tables.
+        """
 
     @property
     def local(self) -> Path:
@@ -28,6 +43,9 @@ class Location(Protocol):
 
     def chunk_bytes(self, number: int) -> int:
         """Size of a chunk's file in bytes. Raises OSError (FileNotFoundError for a missing chunk)."""
+
+    def dictionary(self) -> bytes | None:
+        """The compression dictionary; None where only the chunks have it. Raises OSError."""
 
     def reader(self) -> Reader:
         """A new reader of ranges of chunks, for one thread."""
@@ -45,6 +63,13 @@ class Folder:
 
     local: Path
 
+    in_store = False
+
+    @property
+    def name(self) -> str:
+        """See `Location`."""
+        return str(self.local)
+
     def chunk_file(self, number: int) -> str:
         """See `Location`."""
         return f"{self.local}/{chunk_name(number)}"
@@ -52,6 +77,9 @@ class Folder:
     def chunk_bytes(self, number: int) -> int:
         """See `Location`."""
         return (self.local / chunk_name(number)).stat().st_size
+
+    def dictionary(self) -> None:
+        """See `Location`."""
 
     def reader(self) -> Reader:
         """See `Location`."""
@@ -63,12 +91,21 @@ class Folder:
 
 
 Where = str | os.PathLike[str] | Location
-"""What names a data set: the path of its folder, or its location."""
+"""What names a data set: the path of its folder, its URL, or its location."""
 
 
 def located(where: Where) -> Location:
-    """The location of a data set. A path becomes absolute, so it stays right when the working folder changes."""
-    return Folder(Path(where).absolute()) if isinstance(where, str | os.PathLike) else where
+    """The location of a data set. A path becomes absolute, so it stays right when the working folder changes.
+
+    The index of a data set at a URL is copied to this machine, if it is not there already. Raises `UsageError`,
+    `StorageError`, `FormatError`.
+    """
+    if not isinstance(where, str | os.PathLike):
+        return where
+    if isinstance(where, str) and is_url(where):
+        url = parse_url(where)
+        return Folder(Path("/", url.path)) if url.scheme == "file" else Remote(str(url), fetch_index(str(url)))
+    return Folder(Path(where).absolute())
 
 
 def vector_reader(location: Location, *, page_cache: bool) -> VectorReader:

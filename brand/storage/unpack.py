@@ -26,6 +26,7 @@ from brand.formats.extras import EXTRAS_METHODS, most_unpacked
 from brand.formats.publish import file_digest, storage_errors
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset import StoredDataSet
+from brand.storage.fronts import opened
 from brand.storage.progress import OnChunk, silent
 
 _STEP_BYTES: Final = 1 << 20
@@ -63,9 +64,9 @@ def unpack(path: Path, out: Path, on_chunk: OnChunk = silent) -> int:
 
 
 def _chunk(data_set: StoredDataSet, number: int, out: Path, field: str) -> int:
-    front, path = data_set.open_chunk(number), data_set.chunk_path(number)
+    front, path = data_set.open_chunk(number), data_set.location.chunk_file(number)
     decode = RecordDecoder(data_set.header.schema, (field, "key"))
-    with path.open("rb") as file:
+    with opened(data_set.location, number) as file:
         for row, record in read_records(file, front, path):
             if isinstance(record, FormatError):
                 raise record
@@ -141,7 +142,7 @@ def _zip_errors(archive_path: Path) -> Iterator[None]:
         raise LayoutError(f"not a readable zip file: {error}", path=archive_path) from error
 
 
-def _target(out: Path, key: str, source: Path) -> Path:
+def _target(out: Path, key: str, source: str | Path) -> Path:
     """The path of a key's file; makes its folder. Raises `LayoutError` for a key that would leave `out`."""
     parts = PurePosixPath(key).parts
     if not parts or key.startswith("/") or any(part in ("..", ".") for part in parts) or "\0" in key:

@@ -197,6 +197,30 @@ class _Scatterer:
         return at
 
 
+def scatter_memory(source: NDArray[np.uint8], vector: NDArray[np.void], at: int) -> int:
+    """Copy all of `source` into the pieces from number `at` on. Returns the number of the piece to go on with.
+
+    A piece that is filled in part is cut. process_vm_readv(2) copies, from this process to itself: one call for a
+    thousand pieces. Raises OSError.
+    """
+    done, rest = 0, np.empty(1, vector.dtype)
+    while done < len(source):
+        pieces = vector[at : at + _PIECES]
+        rest["base"], rest["length"] = source.ctypes.data + done, len(source) - done
+        count = _copy(os.getpid(), pieces.ctypes.data, len(pieces), rest.ctypes.data, 1, 0)
+        if count <= 0:
+            error = ctypes.get_errno() if count else errno.EFAULT
+            raise OSError(error, f"process_vm_readv: {os.strerror(error)}")
+        at = _advance(vector, at, count)
+        done += count
+    return at
+
+
+_copy: Any = ctypes.CDLL(None, use_errno=True).process_vm_readv
+_copy.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
+_copy.restype = ctypes.c_ssize_t
+
+
 def _advance(vector: NDArray[np.void], at: int, count: int) -> int:
     """The number of the piece to go on with after `count` bytes. A piece that was filled in part is cut."""
     lengths = np.cumsum(vector["length"][at : at + _PIECES])

@@ -22,7 +22,7 @@ from brand.stores.reasons import failed, replaced, too_long, too_short
 from brand.stores.store import missing
 from brand.stores.url import Url
 
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 45.0
 """How long a request that fails is repeated."""
 STALL_S: Final = 10.0
 """A body that stops for so long is cut, and the rest of it asked for anew."""
@@ -36,7 +36,7 @@ _PIECE: Final = 1 << 20
 _PART: Final = 64 << 20
 """Larger objects are written in parts of so many bytes."""
 _NOWHERE: Final = "http://127.0.0.1:9"
-"""A proxy that is not there: what would go to a host that is not excepted ends there. So no redirect leads elsewhere."""
+"""A proxy that is not there: what would go to a host that is not excepted ends there. No redirect leads elsewhere."""
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _HOSTS: Final[Mapping[str, tuple[str, ...]]] = {
     "s3": ("amazonaws.com", "amazonaws.com.cn", "169.254.0.0/16", "fd00:ec2::/32"),

@@ -154,6 +154,16 @@ class _Location:
     habit: Habit
 
     @property
+    def name(self) -> str:
+        """See `Location`."""
+        return self.inner.name
+
+    @property
+    def in_store(self) -> bool:
+        """See `Location`."""
+        return self.inner.in_store
+
+    @property
     def local(self) -> Path:
         """See `Location`."""
         return self.inner.local
@@ -165,6 +175,10 @@ class _Location:
     def chunk_bytes(self, number: int) -> int:
         """See `Location`."""
         return self.inner.chunk_bytes(number)
+
+    def dictionary(self) -> bytes | None:
+        """See `Location`."""
+        return self.inner.dictionary()
 
     def reader(self) -> Reader:
         """See `Location`."""

@@ -27,6 +27,7 @@ from brand.protocol.order import Order
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where
+from brand.stores.url import is_url
 from brand.torch.fetch import MEDIA, Fetched, Fetcher, rows
 from brand.torch.habit import ReadingHabit
 from brand.torch.labels import class_to_idx, targets, transform_hint
@@ -53,7 +54,8 @@ class BrandDataset(Dataset[Any]):
     a separate process, which starts with the first draw and ends with the training (Linux only).
 
     Args:
-        path: The data set's folder, or its `Location`. A server that starts by itself reads the location's folder.
+        path: The data set's folder, its URL (`s3://bucket/photos.brand`, see `docs/stores.md`), or its `Location`. A
+            server that starts by itself reads what the location names.
         transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` for single fields.
         fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
         decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both are the file's
@@ -92,7 +94,10 @@ class BrandDataset(Dataset[Any]):
         cache: CacheOf = None,
     ) -> None:
         self._stored = StoredDataSet(path)
-        self.path = Path(path) if isinstance(path, str | os.PathLike) else path.local
+        self.path = self._stored.path if is_url(path) or not isinstance(path, str | os.PathLike) else Path(path)
+        """The folder that has the manifest and the index; of a data set at a URL, that of their copies."""
+        self.name = self._stored.name if self._stored.location.in_store else str(self.path)
+        """What names the data set to users: its path, or its URL."""
         self.transform, self.decode = transform, decode
         self.fields = None if fields is None else _as_names(fields)
         known = {*self._stored.header.schema.names, "index", "key"}
@@ -110,7 +115,7 @@ class BrandDataset(Dataset[Any]):
         self.memory, self.protocol, self.server, self.on_error = memory, protocol, server, on_error
         self.remote_memory, self.tls = remote_memory, tls
         if cache is not None and server is not None:
-            raise UsageError(f"cache= is the server's: start it with `brand serve {self.path} --cache FOLDER`")
+            raise UsageError(f"cache= is the server's: start it with `brand serve {self.name} --cache FOLDER`")
         self.cache = as_cache(cache)
         self._way = Way(
             self._stored, server=server, memory=memory, remote_memory=remote_memory, tls=tls, cache=self.cache
@@ -151,7 +156,7 @@ class BrandDataset(Dataset[Any]):
         header = self._stored.header
         fields = ", ".join(f"{name}: {codec}" for name, codec in header.schema.fields)
         chunks = f"{counted(header.chunks, 'chunk')} of {header.chunk_size:,}"
-        return f"BrandDataset({str(self.path)!r}, {counted(len(self), 'sample')}, {chunks}, {{{fields}}})"
+        return f"BrandDataset({self.name!r}, {counted(len(self), 'sample')}, {chunks}, {{{fields}}})"
 
     @property
     def schema(self) -> dict[str, str]:

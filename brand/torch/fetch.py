@@ -70,7 +70,7 @@ class Fetcher:
         """Tag and epoch of the last draw."""
 
     def __repr__(self) -> str:
-        return f"Fetcher({str(self.data.path)!r}, {counted(len(self._orders), 'order')}, drew last {self._drawn})"
+        return f"Fetcher({self.data.name!r}, {counted(len(self._orders), 'order')}, drew last {self._drawn})"
 
     def tag_of(self, order: Order) -> int:
         """The tag of an order's tickets: the same in all processes, unless the tags of two orders collide."""
@@ -126,11 +126,13 @@ class Fetcher:
         return Fetched(self, indices, stored, present, late, samples, order, waited_s)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Exactly these samples; samples in the shares of other nodes come from these nodes.
+        """Exactly these samples. Those in the shares of other nodes, or in a store, come through the node server.
 
         Raises `FormatError`, `ServerError`.
         """
         data = self.data
+        if data.location.in_store:
+            return self._fetched(indices) if len(indices) else []
         if data.share is None:
             return data.samples(indices, self.decoder)
         here = data.here(data.places(indices) // data.header.chunk_size)
@@ -144,26 +146,27 @@ class Fetcher:
         return found
 
     def _fetched(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Samples in the shares of other nodes."""
+        """Samples that only the node server can get: those in the shares of other nodes, or in a store."""
         places, back = np.unique(self.data.places(indices), return_inverse=True)
         rows_of = self.data.rows_at(places)
         present, stored = self.way.client.fetch(places, rows_of)
         missing = np.flatnonzero(~present)
         if len(missing):
             chunk = int(places[missing[0]]) // self.data.header.chunk_size
+            in_store = self.data.location.in_store
             raise UnreadableError(
-                "the node that has it cannot read it",
-                path=self.data.chunk_path(chunk),
+                "it is missing or damaged in the store" if in_store else "the node that has it cannot read it",
+                path=self.data.location.chunk_file(chunk),
                 chunk=chunk,
                 sample=int(rows_of["index"][missing[0]]),
-                hint="Run `brand verify` on that node",
+                hint=f"Run `brand verify {self.data.name}`" if in_store else "Run `brand verify` on that node",
             )
         sizes = rows_of["size"].astype(np.int64)
         fetched = Stored(np.frombuffer(b"".join(stored), np.uint8), np.cumsum(sizes) - sizes, rows_of)
         wrong = np.flatnonzero(~fetched.right())
         if len(wrong):
             index, chunk = int(rows_of["index"][wrong[0]]), int(places[wrong[0]]) // self.data.header.chunk_size
-            raise ChecksumError("another node sent other bytes", path=self.data.path, chunk=chunk, sample=index)
+            raise ChecksumError("another node sent other bytes", path=self.data.name, chunk=chunk, sample=index)
         samples = self.data.decoded(fetched, self.decoder)
         return [dict(samples[number]) for number in back.tolist()]
 

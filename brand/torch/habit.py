@@ -48,7 +48,7 @@ class ReadingHabit:
                 "transform= in place of the wrapper: it gets the whole sample, with its own `index` and `key`. What a "
                 "BrandSampler yields is no index: a table of the wrapper finds nothing, or a default, under it. (This "
                 "is said once.)",
-                data_set.path,
+                data_set.name,
             )
 
     def note(self, indices: NDArray[np.int64], data_set: Any) -> None:
@@ -64,5 +64,5 @@ class ReadingHabit:
                 "sampler=BrandSampler(data_set) in place of shuffle=True: it draws every sample once an epoch, in "
                 "random order, at the speed of sequential storage. (This is said once.)",
                 self._jumps,
-                printable(str(data_set.path)),
+                printable(data_set.name),
             )

@@ -241,7 +241,7 @@ class Iteration:
                 try:
                     result += self._data.finish([sample])
                 except Exception as error:
-                    error.add_note(f"in the transform of sample {index} of {self._data.path}")
+                    error.add_note(f"in the transform of sample {index} of {self._data.name}")
                     raise
         return result
 

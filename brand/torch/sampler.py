@@ -92,7 +92,7 @@ class BrandSampler(DistributedSampler[int]):
 
     def __repr__(self) -> str:
         coming = "" if self._next is None else f", next epoch {self._next.epoch} from {self._next.position:,}"
-        return f"BrandSampler({str(self.data_set.path)!r}, seed={self.seed}, {self._present!r}{coming})"
+        return f"BrandSampler({self.data_set.name!r}, seed={self.seed}, {self._present!r}{coming})"
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch, from its beginning, or from the position of a loaded state of this epoch.

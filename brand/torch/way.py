@@ -55,7 +55,7 @@ class Way:
     def client(self) -> Client:
         """The client of the server. Raises `UsageError`, and `ServerError` where another rank does not answer."""
         return Client(
-            str(self._data.path),
+            self._data.name,
             self._data.id,
             self._data.mean_bytes,
             self._own_address() if self._server is None else self._server,

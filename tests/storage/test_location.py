@@ -150,6 +150,16 @@ class Objects:
         """See `Location`."""
         return f"objects/{chunk_name(number)}"
 
+    in_store = False
+
+    @property
+    def name(self) -> str:
+        """See `Location`."""
+        return str(self.local)
+
+    def dictionary(self) -> None:
+        """See `Location`."""
+
     def chunk_bytes(self, number: int) -> int:
         """See `Location`."""
         return len(self.found(number))

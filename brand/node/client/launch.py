@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -20,15 +19,10 @@ from brand.errors import ServerDiedError as ServerDiedError
 from brand.errors import ServerError as ServerError
 from brand.node.setup.memory import Memory
 from brand.storage.files import no_descriptor_left
+from brand.storage.pythonchild import child_command
 
 START_LIMIT_S: Final = 60.0
 """How long a server may take to listen."""
-_CODE: Final = """
-import importlib, json, sys
-sys.path[:] = json.loads(sys.argv[1])
-importlib.import_module(sys.argv[2]).main()
-"""
-"""The server can import what this process can import, as with multiprocessing."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +56,11 @@ def start_server(spec: Spec) -> None:
 
     Raises `ServerError`; `ServerDiedError` where the server ended without a message.
     """
-    main = "brand.node.serve.process" if spec.cluster is None else "brand.cluster.process"
-    command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path), main]
+    module = "brand.node.serve.process" if spec.cluster is None else "brand.cluster.process"
     try:
-        started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        started = subprocess.Popen(
+            child_command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
     except OSError as error:
         why = no_descriptor_left(error) or str(error)
         raise ServerError(f"the node server for {spec.path} cannot be started: {why}") from None

@@ -30,9 +30,10 @@ PART: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReadFor:
-    """Samples to read exactly for another node."""
+    """Samples to read exactly for another node, or for a client of this one (`Fetches.reads`)."""
 
     node: NodeNumber
+    """The node that has asked; this node itself for a client of its own."""
     number: int
     """Number of the node's question."""
     opening: int

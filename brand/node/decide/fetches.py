@@ -1,11 +1,13 @@
-"""How does a client get a sample by name that only another node's disk holds?
+"""How does a client get a sample by name that it cannot read itself?
 
-Its server asks the owners, and puts their answers together. Where an owner does not answer in time, the client gets an
-error that names the node, so it never waits for ever.
+Where only another node's disk holds the sample, the server asks the owners, and puts their answers together. Where an
+owner does not answer in time, the client gets an error that names the node, so it never waits for ever. Where the data
+set is in a store, the server reads the sample itself (`reads_here`): no client speaks to a store.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,7 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import ProtocolError, UnreachableError
+from brand.errors import ProtocolError, ServerError, UnreachableError
+from brand.node.decide.answering import ReadFor
 from brand.node.decide.counters import NodeCounters
 from brand.node.decide.members import Owners
 from brand.node.decide.tasks import Deliver, Refuse, Rows
@@ -68,8 +71,11 @@ class _Fetch:
 class Fetches:
     """Fetches of this node's clients that are under way."""
 
-    def __init__(self, index: Rows, owners: Owners, samples: int, counters: NodeCounters) -> None:
+    def __init__(
+        self, index: Rows, owners: Owners, samples: int, counters: NodeCounters, *, reads_here: bool = False
+    ) -> None:
         self._index, self._owners, self._samples, self._counters = index, owners, samples, counters
+        self._reads_here = reads_here
         self._questions: dict[int, _Question] = {}
         self._fetches: list[_Fetch] = []
         self._done: list[Deliver | Refuse] = []
@@ -81,25 +87,30 @@ class Fetches:
             raise ProtocolError("places that the data set does not have")
         if (self._owners.of(places) != owner).any():
             raise ProtocolError(f"places that node {owner} does not own")
+        return self._size(places)
+
+    def _size(self, places: NDArray[np.int64]) -> int:
+        """Stored bytes of samples. Raises `ProtocolError` where they are too many."""
         size = int(self._index.rows_at(places)["size"].sum(dtype=np.int64))
         if len(places) > 1 and size > LARGEST:
             raise ProtocolError(f"more than {LARGEST:,} bytes in one question")
         return size
 
     def want(self, client: ClientNumber, places: NDArray[np.int64], now_s: float) -> None:
-        """A client wants samples that are on other nodes. Raises `ProtocolError`."""
+        """A client wants samples that it cannot read. Raises `ProtocolError`."""
         if len(places) == 0 or places.min() < 0 or places.max() >= self._samples:
             raise ProtocolError("places that the data set does not have")
         if any(fetch.client == client for fetch in self._fetches):
             raise ProtocolError("a second fetch before the first is answered")
-        fetch = _Fetch(client, places, now_s + LIMIT_S)
-        owner = self._owners.of(places)
-        if (owner == self._owners.node).any():
+        here = self._owners.node
+        fetch = _Fetch(client, places, math.inf if self._reads_here else now_s + LIMIT_S)
+        owner = np.full(len(places), here) if self._reads_here else self._owners.of(places)
+        if (owner == here).any() and not self._reads_here:
             raise ProtocolError("places that this node has itself")
         questions = {}
         for node in map(NodeNumber, np.unique(owner).tolist()):
             theirs = np.unique(places[owner == node])
-            size = len(theirs) + self.check(theirs, node)  # one byte for each sample says whether it is there
+            size = len(theirs) + self._size(theirs)  # one byte for each sample says whether it is there
             self._last += 1
             questions[self._last] = _Question(theirs, fetch, size)
             fetch.open[self._last] = node
@@ -114,6 +125,25 @@ class Fetches:
         for number, question in [item for item in mine if not item[1].asked][: max(0, free)]:
             question.ask()
             yield Fetch(number, question.places)
+
+    def reads(self, free: int) -> Iterator[ReadFor]:
+        """Reads to start now for clients of this node, at most `free`."""
+        if self._reads_here:
+            mine = [(number, question) for number, question in self._questions.items() if not question.asked]
+            for number, question in mine[: max(0, free)]:
+                question.ask()
+                yield ReadFor(self._owners.node, number, 0, question.places, question.size)
+
+    def have_read(self, read: ReadFor, data: bytes, reason: str) -> None:
+        """A read for a client of this node has ended. `reason`: why the store gave nothing; empty where it gave all."""
+        question = self._questions.get(read.number)
+        if question is None:  # the client is gone
+            return
+        if reason:
+            self._end(question.fetch)
+            self._done.append(Refuse(question.fetch.client, ServerError(reason)))
+        else:
+            self.came(read.node, Fetched(read.number, len(data), 0, memoryview(data)))
 
     def came(self, node: NodeNumber, fetched: Fetched) -> None:
         """A part of an answer has come. Raises `ProtocolError`."""

@@ -130,10 +130,12 @@ class WriteEnded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadForEnded:
-    """A read for another node has ended, with `data` as `pack_samples` makes it."""
+    """A read for a node has ended, with `data` as `pack_samples` makes it."""
 
     read: ReadFor
     data: bytes
+    reason: str = ""
+    """Why the store gave nothing at all; empty where it answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class Turn:
     """The state of one node, and its decisions.
 
     At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache` says what
-    the cache folder holds; None: there is none.
+    the cache folder holds; None: there is none. `in_store`: no client can read the data set itself.
     """
 
     def __init__(
@@ -71,6 +71,8 @@ class Turn:
         depth: int,
         remote_pages: int = 0,
         cache: CacheStart | None = None,
+        *,
+        in_store: bool = False,
     ) -> None:
         self.members, self.depth = members, depth
         self.core = Core(index, residents, chunk_size, members, remote_pages, cache)
@@ -78,7 +80,7 @@ class Turn:
         self.divisions = Divisions(self.core.epochs)
         samples = len(residents.pages_of)
         by_share = members.owners(Places(samples, chunk_size, 1))
-        self.fetches = Fetches(index, by_share, samples, self.core.counters.nodes)
+        self.fetches = Fetches(index, by_share, samples, self.core.counters.nodes, reads_here=in_store)
         self.answering = Answering(members.others, depth)
 
     def __repr__(self) -> str:
@@ -129,8 +131,11 @@ class Turn:
                 core.read_done(read, failed, now_s)
             case WriteEnded(write, held, stopped):
                 core.caching.written(write, held, stopped)
-            case ReadForEnded(read_for, data):
-                self.answering.have_read(read_for, data)
+            case ReadForEnded(read_for, data, reason):
+                if read_for.node == self.members.node:
+                    self.fetches.have_read(read_for, data, reason)
+                else:
+                    self.answering.have_read(read_for, data)
             case StreamOpens(node, asks):
                 instructions += self._opened(node, now_s, asks=asks)
             case StreamEnds(node, asks):
@@ -212,6 +217,7 @@ class Turn:
     def _reads(self, now_s: float) -> Iterator[Read | ReadFor]:
         """Reads to start. Reads for other nodes come first, and may be half of all reads that are under way."""
         reads = self.core.reads
+        yield from self.fetches.reads(self.depth)  # a client waits, and clients are few
         yield from self.answering.reads(self.depth - reads.on_the_way)
         while reads.on_the_way + self.answering.on_the_way < self.depth:
             read = reads.next()

@@ -54,7 +54,7 @@ from brand.protocol.order import Order
 from brand.protocol.plan import read_of_sample
 from brand.protocol.random import blocks
 
-VERSION: Final = 2
+VERSION: Final = 3
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size."""
 
@@ -206,7 +206,8 @@ class _Player:
             case "WriteEnded":
                 return WriteEnded(self._writes.pop(entry["write"]), _unpack(entry["held"]), entry["stopped"])
             case "ReadForEnded":
-                return ReadForEnded(self._reads_for.pop(tuple(entry["read"])), _unpack(entry["data"]))
+                read_for = self._reads_for.pop(tuple(entry["read"]))
+                return ReadForEnded(read_for, _unpack(entry["data"]), entry["reason"])
             case "NodeSays" if entry["message"]["is"] == "Push":
                 sent = {name: _unpack(each) for name, each in entry["message"].items() if name not in ("is", "pages")}
                 data = NoMemory(self._page).take_out(np.zeros(entry["message"]["pages"], np.int32))
@@ -268,8 +269,9 @@ def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
             return {"is": "ReadEnded", "read": read.number, "failed": failed}
         case WriteEnded(write, held, stopped):
             return {"is": "WriteEnded", "write": write.number, "held": _pack(held), "stopped": stopped}
-        case ReadForEnded(read, data):
-            return {"is": "ReadForEnded", "read": (read.node, read.number, read.opening), "data": _pack(data)}
+        case ReadForEnded(read, data, reason):
+            which = (read.node, read.number, read.opening)
+            return {"is": "ReadForEnded", "read": which, "data": _pack(data), "reason": reason}
     packed: dict[str, Any] = _pack(stimulus)
     return packed
 

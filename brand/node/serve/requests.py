@@ -87,7 +87,7 @@ class Requests:
             case Kind.RELEASE:
                 self._tell(ClientReleases(client, *messages.unpack_release(body)))
             case Kind.FETCH:
-                if self._exchange is None:
+                if self._exchange is None and not self._data.location.in_store:
                     raise UsageError("this server knows no other node from which it could fetch")
                 self._tell(ClientFetches(client, messages.unpack_fetch(body)))
             case Kind.PEERS:
@@ -104,7 +104,7 @@ class Requests:
     def _greet(self, clients: Clients, channel: Channel, hello: dict[str, Any]) -> None:
         data, layout, exchange = self._data, self._layout, self._exchange
         if hello.get("data_set") not in (data.id, None):  # None: a client that only looks
-            here = f"the server at {self._address} serves data set {data.id} ({data.path})"
+            here = f"the server at {self._address} serves data set {data.id} ({data.name})"
             raise UsageError(f"{here}, not {hello.get('data_set')}")
         owner = hello.get("owner")
         if owner is not None and self._lifetime.owned:
@@ -157,7 +157,7 @@ class Requests:
     def _facts(self, clients: Clients) -> dict[str, Any]:
         """Statistics of the server, as plain values."""
         return {
-            "data_set": str(self._data.path),
+            "data_set": self._data.name,
             "address": self._address,
             "process": os.getpid(),
             "uptime_s": time.monotonic() - self._started_s,

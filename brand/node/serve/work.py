@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import UnreadableError
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.decide.tasks import Choice, Forget, MakePlan, Read, Write
@@ -117,14 +118,22 @@ class Work:
         self._storing.forget(forget)
 
     def read_for(self, read: ReadFor) -> None:
-        """Read samples exactly for another node. A sample that cannot be read is left out."""
+        """Read samples exactly for another node, or for a client. A sample that cannot be read is left out.
+
+        A store that does not answer is no damage: then a client of this node hears why, and no sample is left out.
+        """
+        telling = self._data.location.in_store
 
         def done(data: Any, error: BaseException | None) -> None:
-            if error is not None:
+            if isinstance(error, UnreadableError) and telling:
+                self._troubles.read_failed(str(error.path), error, time.monotonic())
+                self._tell(ReadForEnded(read, b"", str(error)))
+            elif error is not None:
                 raise error  # a bug: a sample that storage cannot read is left out, without an error
-            self._tell(ReadForEnded(read, data))
+            else:
+                self._tell(ReadForEnded(read, data))
 
-        self._executor.read(lambda _: pack_samples(self._data.stored_bytes(read.places)), done)
+        self._executor.read(lambda _: pack_samples(self._data.stored_bytes(read.places, raising=telling)), done)
 
     def _made(self, result: Any, error: BaseException | None) -> None:
         if error is not None:

@@ -102,11 +102,11 @@ def cache_reader(folder: CacheFolder, *, page_cache: bool) -> VectorReader:
 
 def _of_no_use(folder: str, data: StoredDataSet) -> str:
     """Why reads from the folder would be slower than from the storage; empty where they are not, or nobody measured."""
-    near, far = load_profile(folder), load_profile(data.path)
+    near, far = load_profile(folder), load_profile(data.name)
     if near is None or far is None or near.device == far.device:
         return ""
     size = np.array([float(stripe_bytes(far))])
     fast, slow = float(bandwidth(near, size)[0]), float(bandwidth(far, size)[0])
     if fast >= slow:
         return ""
-    return f"its disk reads {fast / 1e6:,.0f} MB/s, and the storage of {printable(str(data.path))} {slow / 1e6:,.0f}"
+    return f"its disk reads {fast / 1e6:,.0f} MB/s, and the storage of {printable(data.name)} {slow / 1e6:,.0f}"

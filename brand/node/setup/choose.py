@@ -128,7 +128,7 @@ def facts_of(data: StoredDataSet) -> Facts:
     """The facts about a data set, with the stored profile of its storage."""
     header, share = data.header, data.share
     chunks = None if share is None else share.group_chunks
-    read_bytes = stripe_bytes(load_profile(data.path))
+    read_bytes = stripe_bytes(load_profile(data.name))
     return Facts(data.id, header.samples, header.chunk_size, data.mean_bytes, read_bytes, chunks)
 
 
@@ -224,7 +224,7 @@ def _owned_chunks(facts: Facts) -> int:
 
 def choose_depth(data: StoredDataSet) -> int:
     """Reads in flight: as many as the storage rewards."""
-    profile = load_profile(data.path)
+    profile = load_profile(data.name)
     return DEFAULT_DEPTH if profile is None else best_depth(profile)
 
 

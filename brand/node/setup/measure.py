@@ -77,9 +77,9 @@ def members_of(data: StoredDataSet, node: int, nodes: int) -> Members:
         return Members(here, nodes)
     if (share.node, share.nodes) != (node, nodes):
         has = f"is the share of node {share.node} of {share.nodes}"
-        raise UsageError(f"{data.path} {has}, and this is node {node} of {nodes}")
+        raise UsageError(f"{data.name} {has}, and this is node {node} of {nodes}")
     members = Members(here, nodes, share.group_chunks)
     owners = members.owners(Mapping(len(data), data.header.chunk_size, 1)).of_chunk
     if owners is not None and not np.array_equal(owners, share.owners(np.arange(len(owners)))):
-        raise UsageError(f"{data.path} was divided in another way than this version knows; divide the data set again")
+        raise UsageError(f"{data.name} was divided in another way than this version knows; divide the data set again")
     return members

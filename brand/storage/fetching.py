@@ -1,0 +1,59 @@
+"""How does this process get the index of a data set at a URL? Another process copies it to a folder of this machine.
+
+The libraries that speak to stores start threads, and would make this process unfit to fork its DataLoader workers. So a
+process of its own (`indexcopy`) speaks to the store, says where the copy is, and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import brand.errors
+from brand.errors import BrandError, FormatError, StorageError
+from brand.storage.pythonchild import child_command
+
+LIMIT_S: Final = 3600.0
+"""How long the copy of an index may take. Each request has a limit of its own, which is much shorter."""
+
+
+def fetch_index(url: str) -> Path:
+    """The folder of this machine that has manifest and index of the data set at `url`, copied where it is not there.
+
+    The manifest is read anew each time, so a data set that was replaced is found. Raises `NotADataSetError` and other
+    `FormatError`s, `UsageError`, `StorageError`.
+    """
+    command = child_command("brand.storage.indexcopy")
+    try:
+        done = subprocess.run(command, input=url.encode(), stdout=subprocess.PIPE, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise StorageError(f"the index of {url} was not copied within {LIMIT_S:.0f} s") from None
+    except OSError as error:
+        raise StorageError(f"the index of {url} cannot be copied: no process can be started: {error}") from None
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise StorageError(f"the process that copies the index of {url} ended; it may have said why") from None
+    if "error" in answer:
+        raise unpack_error(answer)
+    return Path(answer["folder"])
+
+
+def pack_error(error: BrandError) -> dict[str, Any]:
+    """An error as plain values, for another process."""
+    name = type(error).__name__
+    if not isinstance(error, FormatError):
+        return {"error": name, "text": str(error)}
+    facts = {key: getattr(error, key) for key in ("path", "chunk", "expected", "found", "hint")}
+    return {"error": name, "text": error.what, "facts": {k: v if v is None else str(v) for k, v in facts.items()}}
+
+
+def unpack_error(value: dict[str, Any]) -> BrandError:
+    """Inverse of `pack_error`; a `StorageError` for what it does not know."""
+    found = getattr(brand.errors, str(value["error"]), StorageError)
+    if isinstance(found, type) and issubclass(found, FormatError):
+        return found(str(value["text"]), **value["facts"])
+    kind = found if isinstance(found, type) and issubclass(found, BrandError) else StorageError
+    return kind(str(value["text"]))
