@@ -35,6 +35,7 @@ are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from brand.printable import printable, printable_lines
@@ -253,3 +254,40 @@ class ChecksumError(FormatError):
 
 class DecodeError(FormatError):
     """The bytes are as they were written, and still do not decode."""
+
+
+def pack_error(error: BrandError) -> dict[str, object]:
+    """An error as plain values, so that another process can raise it."""
+    if not isinstance(error, FormatError):
+        return {"type": type(error).__name__, "message": str(error)}
+    facts = {name: getattr(error, name) for name in _FACTS}
+    plain = {name: value if isinstance(value, int | None) else str(value) for name, value in facts.items()}
+    return {"type": type(error).__name__, "message": error.what, **plain}
+
+
+def unpack_error(value: Mapping[str, object]) -> BrandError | None:
+    """Inverse of `pack_error`; None where the values are those of no error that another process may raise here."""
+    kind, message = _SENT.get(str(value.get("type"))), str(value.get("message"))
+    if kind is None or not issubclass(kind, FormatError):
+        return None if kind is None else kind(message)
+    path, chunk, sample, expected, found, hint = (value.get(name) for name in _FACTS)
+    return kind(
+        message,
+        path=None if path is None else str(path),
+        chunk=chunk if isinstance(chunk, int) else None,
+        sample=sample if isinstance(sample, int) else None,
+        expected=expected,
+        found=found,
+        hint=str(hint or ""),
+    )
+
+
+def _with_subclasses(cls: type[BrandError]) -> list[type[BrandError]]:
+    return [cls, *(found for child in cls.__subclasses__() for found in _with_subclasses(child))]
+
+
+_FACTS = ("path", "chunk", "sample", "expected", "found", "hint")
+_SENT = {
+    cls.__name__: cls for root in (UsageError, StorageError, ServerError, FormatError) for cls in _with_subclasses(root)
+}
+"""Errors that a process may raise because another process tells it so, by name."""

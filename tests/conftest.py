@@ -14,7 +14,8 @@ import pytest
 from brand.chunker import convert_audio, convert_images
 from brand.node.client import launch, session
 from brand.testing import node as running_node
-from tests import rounds
+from brand.testing.objects import S3, ObjectStore
+from tests import places, rounds
 from tests.leftovers import Leftovers
 from tests.support import LIMIT_S, Disk, options
 
@@ -40,20 +41,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     rounds.deal(metafunc)
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    """The seed of a run that is not the usual one."""
-    return rounds.how_to_repeat(config)
+@pytest.fixture(params=["folder", "store"], autouse=bool(os.environ.get("ALLP")))
+def lies_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the data sets of a test lie that runs `EVERYWHERE` (`tests/places.py`)."""
+    where: str = request.param
+    if where == "folder":
+        return where
+    store, root, cache = request.getfixturevalue("served")
+    for name, value in places.environment(store, cache).items():
+        monkeypatch.setenv(name, value)
+    places.at_urls(root, monkeypatch)
+    return where
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The figures of such a run, and its seed once more."""
-    header = rounds.how_to_repeat(config)
-    if header is not None:
-        terminalreporter.section("rounds of chance")
-        reports = [report for found in terminalreporter.stats.values() for report in found]
-        for line in rounds.figures([r for r in reports if isinstance(r, pytest.TestReport) and "rounds" in r.keywords]):
-            terminalreporter.write_line(line)
-        terminalreporter.write_line(header)
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ObjectStore, Path, Path]]:
+    """A store that serves the folder of all tests, that folder, and one for copies of indices."""
+    root = tmp_path_factory.getbasetemp()
+    with ObjectStore(root, flavour=S3(places.KEYS)) as store:
+        yield store, root, tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="session", autouse=True)

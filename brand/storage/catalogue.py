@@ -8,7 +8,6 @@ Opening reads nothing of the index, so it takes the same time and memory for any
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,10 +52,6 @@ class Catalogue:
     def chunk_rows(self) -> NDArray[np.void]:
         """File size and checksum of each chunk, shape (chunks,)."""
         return open_array(self.path, CHUNKS_NAME, self.header).all()
-
-    def chunk_path(self, number: int) -> Path:
-        """The path of a chunk's file, where it lies in a file system."""
-        return Path(self.location.chunk_file(number))
 
     @property
     def chunks_here(self) -> range:

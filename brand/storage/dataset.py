@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import DecodeError, ElsewhereError, FormatError, UnreadableError
+from brand.errors import DecodeError, ElsewhereError, FormatError
 from brand.formats.chunk import Front
 from brand.formats.compression import Decompressor
 from brand.formats.record import RecordDecoder
@@ -83,17 +83,17 @@ class StoredDataSet(Catalogue):
     def stored_bytes(self, places: NDArray[np.integer[Any]], *, raising: bool = False) -> list[bytes | None]:
         """The stored bytes of the samples at these places, checked; None for a sample that cannot be read.
 
-        `raising`: an `UnreadableError` is raised, so None is a sample that is damaged or missing.
+        `raising`: the first such sample raises its error.
         """
         try:
             stored = self._stored(self.indices(places))
             return [bytes(stored.view(number)) for number in range(len(places))]
-        except (FormatError, ElsewhereError) as error:
-            if raising and isinstance(error, UnreadableError):
+        except (FormatError, ElsewhereError):
+            if raising:
                 raise
             if len(places) == 1:
                 return [None]
-        return [found for place in places for found in self.stored_bytes(np.array([place]), raising=raising)]
+        return [found for place in places for found in self.stored_bytes(np.array([place]))]
 
     def decode_error(self, what: str, index: int, hint: str = "") -> DecodeError:
         """The error for a sample whose bytes are right and still do not decode."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import brand.errors
-from brand.errors import BrandError, FormatError, StorageError
+from brand.errors import StorageError, unpack_error
 from brand.storage.pythonchild import child_command
 
 LIMIT_S: Final = 3600.0
@@ -36,24 +35,6 @@ def fetch_index(url: str) -> Path:
         answer = json.loads(done.stdout)
     except ValueError:
         raise StorageError(f"the process that copies the index of {url} ended; it may have said why") from None
-    if "error" in answer:
-        raise unpack_error(answer)
+    if "type" in answer:
+        raise unpack_error(answer) or StorageError(f"the index of {url} cannot be copied: {answer}")
     return Path(answer["folder"])
-
-
-def pack_error(error: BrandError) -> dict[str, Any]:
-    """An error as plain values, for another process."""
-    name = type(error).__name__
-    if not isinstance(error, FormatError):
-        return {"error": name, "text": str(error)}
-    facts = {key: getattr(error, key) for key in ("path", "chunk", "expected", "found", "hint")}
-    return {"error": name, "text": error.what, "facts": {k: v if v is None else str(v) for k, v in facts.items()}}
-
-
-def unpack_error(value: dict[str, Any]) -> BrandError:
-    """Inverse of `pack_error`; a `StorageError` for what it does not know."""
-    found = getattr(brand.errors, str(value["error"]), StorageError)
-    if isinstance(found, type) and issubclass(found, FormatError):
-        return found(str(value["text"]), **value["facts"])
-    kind = found if isinstance(found, type) and issubclass(found, BrandError) else StorageError
-    return kind(str(value["text"]))

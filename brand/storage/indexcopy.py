@@ -28,13 +28,13 @@ from brand.errors import (
     NotADataSetError,
     StorageError,
     UsageError,
+    pack_error,
 )
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, MAX_SHARE, SHARE_NAME
 from brand.formats.index import array_bytes
 from brand.formats.manifest import Manifest, index_names, parse_manifest
 from brand.formats.publish import publish_bytes, storage_errors, sync_folder
 from brand.printable import printable
-from brand.storage.fetching import pack_error
 from brand.storage.fronts import open_front
 from brand.storage.ownfolder import open_given, open_own_folder
 from brand.storage.remote import DICTIONARY_NAME, Remote
@@ -50,7 +50,7 @@ _AT_ONCE: Final = 8
 def main() -> None:
     """Copy the index of the URL on standard input; say on standard output where it is, or why it is nowhere."""
     try:
-        answer = {"folder": str(copy_index(sys.stdin.read().strip()))}
+        answer: dict[str, object] = {"folder": str(copy_index(sys.stdin.read().strip()))}
     except BrandError as error:
         answer = pack_error(error)
     sys.stdout.write(json.dumps(answer))

@@ -176,7 +176,7 @@ def _fill(
     sizes = data_set.chunk_rows["file_size"]
     for number in share.chunks:
         data_set.check_file_size(number)
-        way = link_or_copy(data_set.chunk_path(number), out / chunk_name(number), spare, copy=copy)
+        way = link_or_copy(Path(data_set.location.chunk_file(number)), out / chunk_name(number), spare, copy=copy)
         ways[way] += 1
         count(int(sizes[number]) if way == "copied" else 0)
     for folder in folders:

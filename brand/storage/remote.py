@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +29,19 @@ DICTIONARY_NAME: Final = "dictionary"
 
 @dataclass(frozen=True)
 class Remote:
-    """A data set in a store; a `Location`. Making one speaks to no store."""
+    """A data set in a store; a `Location`. Making one speaks to no store, and neither does making a reader.
+
+    All readers of one object share the connections, and the versions of the chunks that they have seen.
+    """
 
     name: str
     """The URL."""
     local: Path
 
     in_store = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"name": self.name, "local": self.local}
 
     def chunk_file(self, number: int) -> str:
         """See `Location`."""
@@ -51,41 +58,42 @@ class Remote:
 
     def reader(self) -> Reader:
         """See `Location`."""
-        return _StoreReader(self.name)
+        return _StoreReader(self)
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader:  # noqa: ARG002 - no page cache has what is in a store
         """See `Location`."""
-        return _StoreVectors(self.name)
+        return _StoreVectors(self)
+
+    @cached_property
+    def store(self) -> Store:
+        """The store. Raises `UsageError`."""
+        return open_store(self.name)
 
 
-class _Lazy:
-    """A store that is opened with the first read, so that a process that reads nothing never speaks to it."""
+class _Reading:
+    """What both readers have in common."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    @property
-    def _store(self) -> Store:
-        return open_store(self._url)
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
 
     def close(self) -> None:
-        """Let go of nothing: all readers of a process share its connections."""
+        """Let go of nothing: the readers share their connections."""
 
 
-class _StoreReader(_Lazy):
+class _StoreReader(_Reading):
     """A `Reader` of chunks in a store. Where an object ends early, it raises OSError, and gives no zeros."""
 
     def read_into(self, ranges: Sequence[Range]) -> None:
         """See `Reader`. Ranges are read at the same time; none is joined to another one."""
         if ranges:
-            read_all(self._store, [(chunk_name(number), offset, buffer) for number, offset, buffer in ranges])
+            read_all(self._remote.store, [(chunk_name(number), offset, buffer) for number, offset, buffer in ranges])
 
 
-class _StoreVectors(_Lazy):
+class _StoreVectors(_Reading):
     """A `VectorReader` of chunks in a store: each piece of a body is copied once, to where its samples belong."""
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:  # noqa: ARG002
         """See `VectorReader`."""
         vector, at = np.array(vector, order="C"), 0
-        for piece in self._store.pieces(chunk_name(number), offset, size):
+        for piece in self._remote.store.pieces(chunk_name(number), offset, size):
             at = scatter_memory(np.frombuffer(piece, np.uint8), vector, at)

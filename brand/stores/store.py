@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -64,9 +63,8 @@ def _fill(store: Store, wanted: Wanted) -> None:
         done += len(piece)
 
 
-@lru_cache(maxsize=64)
 def open_store(text: str, patience_s: float | None = None) -> Store:
-    """The store of a URL; the same object for the same URL, so that an object's first version counts for all reads.
+    """The store of a URL.
 
     `patience_s`: how long a request is repeated where the store does not answer; None: `PATIENCE_S`. Raises
     `UsageError`, also where the library that is needed is not installed, and where this process may not speak to a

@@ -153,13 +153,12 @@ class Fetcher:
         missing = np.flatnonzero(~present)
         if len(missing):
             chunk = int(places[missing[0]]) // self.data.header.chunk_size
-            in_store = self.data.location.in_store
             raise UnreadableError(
-                "it is missing or damaged in the store" if in_store else "the node that has it cannot read it",
+                "the node that has it cannot read it",
                 path=self.data.location.chunk_file(chunk),
                 chunk=chunk,
                 sample=int(rows_of["index"][missing[0]]),
-                hint=f"Run `brand verify {self.data.name}`" if in_store else "Run `brand verify` on that node",
+                hint="Run `brand verify` on that node",
             )
         sizes = rows_of["size"].astype(np.int64)
         fetched = Stored(np.frombuffer(b"".join(stored), np.uint8), np.cumsum(sizes) - sizes, rows_of)
@@ -167,8 +166,7 @@ class Fetcher:
         if len(wrong):
             index, chunk = int(rows_of["index"][wrong[0]]), int(places[wrong[0]]) // self.data.header.chunk_size
             raise ChecksumError("another node sent other bytes", path=self.data.name, chunk=chunk, sample=index)
-        samples = self.data.decoded(fetched, self.decoder)
-        return [dict(samples[number]) for number in back.tolist()]
+        return self.data.decoded(fetched.part(back), self.decoder)  # a sample that is asked for twice is made twice
 
     def _where(self, ticket: np.int64, order: Order) -> str:
         """A ticket as a text for the user."""

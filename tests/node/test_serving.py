@@ -23,6 +23,7 @@ from brand.torch import BrandDataset, BrandSampler
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing, greeted
 from tests.orders import SLOTS, order_of
+from tests.storage.support import chunk as chunk_path
 from tests.support import wait_until
 
 FIELDS = ("index", "number", "text")
@@ -275,7 +276,7 @@ def test_damage_is_told_by_file_chunk_and_sample(texts: Path, tmp_path: Path, wh
     data = StoredDataSet(path)
     place = 5 * 32 + 9
     row = data.rows(place, place + 1)[0]
-    file = data.chunk_path(5)
+    file = chunk_path(path, 5)
     content = bytearray(file.read_bytes())
     if what == "byte":
         content[int(row["offset"]) + int(row["size"]) // 2] ^= 1

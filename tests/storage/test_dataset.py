@@ -154,7 +154,6 @@ def test_the_chunk_of_a_sample_holds_it(plain_set: Path) -> None:
     for index in range(10):
         assert index in data_set.open_chunk(data_set.chunk_of(index)).rows["index"]
     assert sorted(data_set.rows(0, 10)["index"].tolist()) == list(range(10))
-    assert data_set.chunk_path(2) == plain_set / "chunks" / "00000002.brand"
 
 
 def test_the_independent_reader_reads_the_same(plain_set: Path, dense_set: Path) -> None:

@@ -17,6 +17,7 @@ from brand.node.setup.choose import Facts, MinIO, Nodes, Pool, ProtocolChoice, U
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.storage.support import chunk as chunk_path
 from tests.torch.support import indices_of, make_samples, make_set, planned, records, records_of, served
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -195,7 +196,7 @@ def test_a_missing_chunk_is_replaced_by_its_group(small: Path, tmp_path: Path, p
     path = shutil.copytree(small, tmp_path / "missing")
     data = StoredDataSet(path)
     lost = set(data.indices(np.arange(2 * CHUNK, 3 * CHUNK)).tolist())
-    data.chunk_path(2).unlink()
+    chunk_path(path, 2).unlink()
     with served(path, memory=0.5, protocol=protocol, on_error="skip") as data_set:
         found = indices_of(BrandLoader(data_set, 5))
     assert len(found) == COUNT

@@ -16,7 +16,10 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, Weighte
 from brand.errors import ChecksumError, MissingFileError
 from brand.storage.dataset import StoredDataSet
 from brand.torch import BrandDataset
+from tests import places
 from tests.torch.support import MANY_WORKERS, failure_of
+
+pytestmark = places.EVERYWHERE
 
 
 def pixels(image: Image.Image) -> torch.Tensor:

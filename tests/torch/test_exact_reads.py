@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 from brand import pack
 from brand.errors import NotADataSetError, SchemaError, UsageError
 from brand.torch import BrandDataset
+from tests import places
 from tests.rounds import examples
+
+pytestmark = places.EVERYWHERE
 
 Sample = dict[str, Any]
 

@@ -18,6 +18,7 @@ from brand.node.setup.measure import measure_pages, stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
 from brand.storage.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests import places
 from tests.rounds import examples
 from tests.torch.support import (
     MANY_WORKERS,
@@ -33,7 +34,10 @@ from tests.torch.support import (
 )
 from tests.torch.training import run_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+pytestmark = [
+    places.EVERYWHERE,
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 
 EPOCHS = 5
 PROTOCOLS: list[ProtocolChoice] = ["stripes", "slots", Stripes(length=3, mixing=0.2), Slots(refill="random")]

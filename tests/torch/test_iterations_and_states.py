@@ -23,9 +23,10 @@ from brand.protocol.tickets import tickets
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, fetch, habit
 from brand.torch.ranks import find_rank
+from tests import places
 from tests.torch.support import TORCHDATA, Openings, failure_of, indices_of, planned, stateful_loader
 
-pytestmark = TORCHDATA
+pytestmark = [places.EVERYWHERE, TORCHDATA]
 
 BATCH = 7
 

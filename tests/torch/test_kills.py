@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 from brand.torch import BrandDataset, BrandSampler
+from tests import places
 from tests.leftovers import Leftovers
 from tests.rounds import Chance, rounds
 from tests.support import LIMIT_S, free_port, session_processes, wait_until
 from tests.torch.resumable import SEED, Job, Started, any_job, started, trained
 from tests.torch.support import make_samples, make_set, planned
 
-pytestmark = pytest.mark.slow
+pytestmark = [places.EVERYWHERE, pytest.mark.slow]
 EPOCHS, SAMPLES = 3, 600
 AT_WORK = ["DataLoader", "persistent", "StatefulDataLoader"]
 """Loaders with worker processes."""

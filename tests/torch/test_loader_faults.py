@@ -26,9 +26,14 @@ from brand.testing.forge import put_together, sign_index, take_apart
 from brand.testing.node import running_server
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests import places
+from tests.places import named
+from tests.storage.support import chunk as chunk_path
 from tests.support import LIMIT_S, session_processes, wait_until
 from tests.torch.support import indices_of, loader_threads, planned, served
 from tests.torch.test_loader import gone
+
+pytestmark = places.EVERYWHERE
 
 BATCH = 4
 
@@ -64,7 +69,7 @@ def damage(path: Path, index: int) -> None:
     """Change the first byte of a sample."""
     data = StoredDataSet(path)
     place = int(data.places(np.array([index]))[0])
-    flip_bit(data.chunk_path(data.chunk_of(index)), 8 * int(data.rows(place, place + 1)[0]["offset"]))
+    flip_bit(chunk_path(path, data.chunk_of(index)), 8 * int(data.rows(place, place + 1)[0]["offset"]))
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------
@@ -140,7 +145,7 @@ def test_a_damaged_sample(damaged: Path, order: list[int], position: int, transf
         assert isinstance(error, ChecksumError)
         data, sample = StoredDataSet(damaged), order[position]
         chunk = data.chunk_of(sample)
-        assert (error.path, error.chunk, error.sample) == (data.chunk_path(chunk), chunk, sample)
+        assert (error.path, error.chunk, error.sample) == (named(data, chunk), chunk, sample)
         begun = position // BATCH * BATCH
         assert found == order[: len(found)]
         assert loader.state_dict()["position"] == len(found)
@@ -154,7 +159,7 @@ def test_a_record_that_does_not_decode(damaged: Path, transform: Any) -> None:
     with served(damaged, memory=1.0) as data_set:
         order = planned(damaged, BrandSampler(data_set).order, 0)
     data, position = StoredDataSet(damaged), 45
-    chunk = data.chunk_path(data.chunk_of(order[position]))
+    chunk = chunk_path(damaged, data.chunk_of(order[position]))
     parts = take_apart(chunk)
     (broken,) = (sample for sample in parts.samples if sample.index == order[position])
     broken.data, broken.raw_size = bytes([255] * len(broken.data)), len(broken.data)
@@ -188,7 +193,7 @@ def list_of_indices(samples: list[Any]) -> list[list[int]]:
 
 def test_a_missing_chunk(damaged: Path) -> None:
     """A file that was not copied."""
-    StoredDataSet(damaged).chunk_path(3).unlink()
+    chunk_path(damaged, 3).unlink()
     with served(damaged) as data_set:
         _, error = until_it_fails(BrandLoader(data_set, BATCH))
         assert isinstance(error, MissingFileError)

@@ -15,10 +15,11 @@ from brand.errors import UsageError
 from brand.protocol.tickets import positions_of, tag_and_epoch
 from brand.testing.cluster import RunningCluster, running_cluster
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests import places
 from tests.node.conftest import texts as texts
 from tests.support import LIMIT_S
 
-pytestmark = pytest.mark.usefixtures("one_job")
+pytestmark = [places.EVERYWHERE, pytest.mark.usefixtures("one_job")]
 NODES, BATCH, SAMPLES = 3, 16, 1200
 
 

@@ -16,9 +16,11 @@ from brand.errors import UsageError
 from brand.node.setup.choose import ProtocolChoice
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests import places
 from tests.torch.support import TORCHDATA, indices_of, make_samples, make_set, planned, stateful_loader
 
 pytestmark = [
+    places.EVERYWHERE,
     TORCHDATA,
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]

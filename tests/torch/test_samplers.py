@@ -27,6 +27,7 @@ from brand.errors import ServerError, UsageError
 from brand.node.client.client import look_at
 from brand.protocol.tickets import positions_of
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests import places
 from tests.torch.support import (
     Openings,
     Record,
@@ -39,7 +40,10 @@ from tests.torch.support import (
     served,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+pytestmark = [
+    places.EVERYWHERE,
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 
 SAMPLES = records(make_samples(75, 1500))
 SIZES = (1, 2, 7, 30)
@@ -289,7 +293,10 @@ def test_neither_opening_nor_sampling_starts_a_server(small: Path) -> None:
 # -- other systems, forks --------------------------------------------------------------------------------------------
 
 
-def test_without_memfd_exact_reads_work_and_a_draw_says_why_not(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@places.IN_A_FOLDER
+def test_without_memfd_exact_reads_work_and_a_draw_says_why_not(
+    small: Path, lies_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on macOS."""
     monkeypatch.delattr(os, "memfd_create")
     data_set = BrandDataset(small)

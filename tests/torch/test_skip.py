@@ -25,10 +25,15 @@ from brand.testing.damage import flip_bit
 from brand.testing.forge import put_together, sign_index, take_apart
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests import places
 from tests.orders import order_of
+from tests.storage.support import chunk as chunk_path
 from tests.torch.support import failure_of, make_samples, make_set, planned, records, records_of, served
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+pytestmark = [
+    places.EVERYWHERE,
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 
 COUNT, CHUNK, BATCH = 75, 8, 7
 SAMPLES = records(make_samples(COUNT, 1500))
@@ -46,7 +51,7 @@ def damaged(small: Path, tmp_path: Path) -> Path:
     for place in DAMAGED_PLACES:
         row = data.rows(place, place + 1)[0]
         assert row["size"]
-        flip_bit(data.chunk_path(place // CHUNK), 8 * int(row["offset"]))
+        flip_bit(chunk_path(target, place // CHUNK), 8 * int(row["offset"]))
     return target
 
 
@@ -110,7 +115,7 @@ def keyless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pack([{"data": bytes([n]) * 9} for n in range(40)], path, {"data": "bytes"}, chunk_size=4, jobs=1)
     data = StoredDataSet(path)
     for place in range(0, 40, 8):
-        flip_bit(data.chunk_path(place // 4), 8 * int(data.rows(place, place + 1)["offset"][0]))
+        flip_bit(chunk_path(path, place // 4), 8 * int(data.rows(place, place + 1)["offset"][0]))
     return path
 
 
@@ -157,7 +162,8 @@ def test_exact_reads_are_never_replaced(damaged: Path, broken: list[int], read: 
         ways[read]()
 
 
-def test_storage_that_changes_bytes_on_their_way_is_no_damage(small: Path) -> None:
+@places.IN_A_FOLDER  # what is in a store, clients read through the same server
+def test_storage_that_changes_bytes_on_their_way_is_no_damage(small: Path, lies_in: str) -> None:
     """What the server read wrongly is read again, exactly, before anything is replaced."""
     wrong = FaultyStorage(Fault(chunk=2, kind="wrong"), Fault(chunk=4, kind="error"), Fault(chunk=5, kind="short"))
     for kind in (0, -2):
@@ -193,7 +199,7 @@ def test_a_whole_sample_of_a_small_group_is_found(
     path = make_set(tmp_path / "set", make_samples(count, 900), chunk_size)
     data = StoredDataSet(path)
     row = data.rows(place, place + 1)[0]
-    flip_bit(data.chunk_path(place // chunk_size), 8 * int(row["offset"]))
+    flip_bit(chunk_path(path, place // chunk_size), 8 * int(row["offset"]))
     with served(path, memory=1.0, on_error="skip") as data_set:
         order = order_of(path, StripePolicy(group))
         sampler = BrandSampler(data_set)
@@ -212,7 +218,7 @@ def test_a_missing_chunk_is_replaced_by_its_group(small: Path, tmp_path: Path, k
     """All of its samples, each listed; epochs stay as long as they are."""
     path = shutil.copytree(small, tmp_path / "missing")
     data = StoredDataSet(path)
-    data.chunk_path(3).unlink()
+    chunk_path(path, 3).unlink()
     lost = {index for index in range(COUNT) if data.chunk_of(index) == 3}
     with served(path, memory=0.7, protocol=GROUPS, fields=None, on_error="skip") as data_set:
         loader = loader_of(data_set, kind)
@@ -229,7 +235,7 @@ def test_a_missing_chunk_is_replaced_by_its_group(small: Path, tmp_path: Path, k
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """400 samples in four chunks, the third of which is missing."""
     path = make_set(tmp_path_factory.mktemp("sets") / "wide", make_samples(400, 20), 100)
-    StoredDataSet(path).chunk_path(2).unlink()
+    chunk_path(path, 2).unlink()
     return path
 
 
@@ -266,7 +272,7 @@ def test_a_missing_chunk_is_a_line_in_the_log_and_a_count(
 def test_the_samples_of_a_missing_chunk_are_not_all_replaced_by_the_same_one(small: Path, tmp_path: Path) -> None:
     """A sample that comes eight times more often than the others is a bias."""
     path = shutil.copytree(small, tmp_path / "missing")
-    StoredDataSet(path).chunk_path(3).unlink()
+    chunk_path(path, 3).unlink()
     with served(path, memory=0.7, protocol=GROUPS, fields=None, on_error="skip") as data_set:
         records_of(loader_of(data_set, -1))
         assert len({fact["by"] for fact in data_set.stats()["replaced"]}) >= 4
@@ -278,7 +284,7 @@ def test_a_missing_first_chunk_of_a_compressed_data_set(tmp_path: Path, kind: in
     """The others are whole."""
     rows = [{"text": f"the sample with number {number} says what the one before it said"} for number in range(2000)]
     assert pack(rows, tmp_path / "set", {"text": "str"}, chunk_size=50, jobs=1).dictionary_bytes
-    StoredDataSet(tmp_path / "set").chunk_path(0).unlink()
+    chunk_path(tmp_path / "set", 0).unlink()
     with served(tmp_path / "set", memory=0.7, protocol=GROUPS, fields=("text",), on_error="skip") as data_set:
         assert sum(len(batch[0]) for batch in loader_of(data_set, kind)) == 2000
 
@@ -351,8 +357,7 @@ def test_only_fields_that_are_decoded_can_fail(half_files: Path) -> None:
 def test_a_record_that_does_not_decode_is_replaced(small: Path, tmp_path: Path, kind: int) -> None:
     """Its checksum is right and its fields are not: written by something that is broken."""
     path = shutil.copytree(small, tmp_path / "forged")
-    data = StoredDataSet(path)
-    chunk = data.chunk_path(2)
+    chunk = chunk_path(path, 2)
     parts = take_apart(chunk)
     broken = parts.samples[1]
     broken.data, broken.raw_size = b"\xff" * len(broken.data), len(broken.data)

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import EndedError, ProtocolError, ServerError
+from brand.errors import EndedError, FormatError, ProtocolError, ServerError, unpack_error
 from brand.formats.constants import ROW
 from brand.formats.stored import Stored
 from brand.node.client.buffers import Buffers
@@ -206,6 +206,9 @@ class Session:
             fact = messages.unpack_json(body)
             if fact.get("type") == messages.ENDED:
                 raise EndedError(str(fact.get("message")))
+            error = unpack_error(fact)
+            if isinstance(error, FormatError):  # of a sample that the server has read for this process
+                raise error
             refusal = messages.REFUSALS.get(str(fact.get("type")), ServerError)
             raise refusal(f"the node server at {self._address} refuses: {fact.get('message')}")
         if kind != expected:

@@ -1,8 +1,9 @@
 """How does a client get a sample by name that it cannot read itself?
 
 Where only another node's disk holds the sample, the server asks the owners, and puts their answers together. Where an
-owner does not answer in time, the client gets an error that names the node, so it never waits for ever. Where the data
-set is in a store, the server reads the sample itself (`reads_here`): no client speaks to a store.
+owner does not answer in time, the client gets an error that names the node, so it never waits for ever. Where each node
+has all samples (`reads_here`), the server reads them itself: clients ask for what is in a store, as only servers speak
+to stores.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import ProtocolError, ServerError, UnreachableError
+from brand.errors import BrandError, ProtocolError, UnreachableError
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.counters import NodeCounters
 from brand.node.decide.members import Owners
@@ -134,14 +135,14 @@ class Fetches:
                 question.ask()
                 yield ReadFor(self._owners.node, number, 0, question.places, question.size)
 
-    def have_read(self, read: ReadFor, data: bytes, reason: str) -> None:
-        """A read for a client of this node has ended. `reason`: why the store gave nothing; empty where it gave all."""
+    def have_read(self, read: ReadFor, data: bytes, error: BrandError | None) -> None:
+        """A read for a client of this node has ended, with all its samples or with an error."""
         question = self._questions.get(read.number)
         if question is None:  # the client is gone
             return
-        if reason:
+        if error is not None:
             self._end(question.fetch)
-            self._done.append(Refuse(question.fetch.client, ServerError(reason)))
+            self._done.append(Refuse(question.fetch.client, error))
         else:
             self.came(read.node, Fetched(read.number, len(data), 0, memoryview(data)))
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import BrandError
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.lives import Key
 from brand.node.decide.tasks import Read, Write
@@ -134,8 +135,8 @@ class ReadForEnded:
 
     read: ReadFor
     data: bytes
-    reason: str = ""
-    """Why the store gave nothing at all; empty where it answered."""
+    error: BrandError | None = None
+    """What was wrong with a sample that a client of this node wants. For another node, such a sample is left out."""
 
 
 @dataclass(frozen=True, slots=True)

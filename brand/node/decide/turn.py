@@ -59,7 +59,7 @@ class Turn:
     """The state of one node, and its decisions.
 
     At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache` says what
-    the cache folder holds; None: there is none. `in_store`: no client can read the data set itself.
+    the cache folder holds; None: there is none.
     """
 
     def __init__(
@@ -71,8 +71,6 @@ class Turn:
         depth: int,
         remote_pages: int = 0,
         cache: CacheStart | None = None,
-        *,
-        in_store: bool = False,
     ) -> None:
         self.members, self.depth = members, depth
         self.core = Core(index, residents, chunk_size, members, remote_pages, cache)
@@ -80,7 +78,8 @@ class Turn:
         self.divisions = Divisions(self.core.epochs)
         samples = len(residents.pages_of)
         by_share = members.owners(Places(samples, chunk_size, 1))
-        self.fetches = Fetches(index, by_share, samples, self.core.counters.nodes, reads_here=in_store)
+        each_has_all = members.share_chunks is None
+        self.fetches = Fetches(index, by_share, samples, self.core.counters.nodes, reads_here=each_has_all)
         self.answering = Answering(members.others, depth)
 
     def __repr__(self) -> str:
@@ -131,9 +130,9 @@ class Turn:
                 core.read_done(read, failed, now_s)
             case WriteEnded(write, held, stopped):
                 core.caching.written(write, held, stopped)
-            case ReadForEnded(read_for, data, reason):
+            case ReadForEnded(read_for, data, error):
                 if read_for.node == self.members.node:
-                    self.fetches.have_read(read_for, data, reason)
+                    self.fetches.have_read(read_for, data, error)
                 else:
                     self.answering.have_read(read_for, data)
             case StreamOpens(node, asks):

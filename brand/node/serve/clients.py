@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from brand.errors import BrandError, ProtocolError, ServerError
+from brand.errors import BrandError, ProtocolError, ServerError, pack_error
 from brand.node.wire import messages
 from brand.node.wire.connection import Channel, listen, peer, same_user, second_address
 from brand.node.wire.messages import Kind
@@ -89,7 +89,7 @@ class Clients:
         """Tell a client why, and hang up."""
         log.warning("client %d is cut off: %s", channel.number, error)
         channel.end(now_s)
-        self.send(channel, messages.pack_json(Kind.FAILED, {"type": type(error).__name__, "message": str(error)}))
+        self.send(channel, messages.pack_json(Kind.FAILED, pack_error(error)))
 
     def tend(self, now_s: float) -> None:
         """Cut off clients that take too long to end a message."""

@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import BrandError, UsageError
+from brand.errors import BrandError, UsageError, pack_error, unpack_error
 from brand.node.decide import stimuli
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.caching import CacheStart
@@ -207,7 +207,7 @@ class _Player:
                 return WriteEnded(self._writes.pop(entry["write"]), _unpack(entry["held"]), entry["stopped"])
             case "ReadForEnded":
                 read_for = self._reads_for.pop(tuple(entry["read"]))
-                return ReadForEnded(read_for, _unpack(entry["data"]), entry["reason"])
+                return ReadForEnded(read_for, _unpack(entry["data"]), entry["error"] and unpack_error(entry["error"]))
             case "NodeSays" if entry["message"]["is"] == "Push":
                 sent = {name: _unpack(each) for name, each in entry["message"].items() if name not in ("is", "pages")}
                 data = NoMemory(self._page).take_out(np.zeros(entry["message"]["pages"], np.int32))
@@ -269,9 +269,9 @@ def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
             return {"is": "ReadEnded", "read": read.number, "failed": failed}
         case WriteEnded(write, held, stopped):
             return {"is": "WriteEnded", "write": write.number, "held": _pack(held), "stopped": stopped}
-        case ReadForEnded(read, data, reason):
-            which = (read.node, read.number, read.opening)
-            return {"is": "ReadForEnded", "read": which, "data": _pack(data), "reason": reason}
+        case ReadForEnded(read, data, error):
+            which, wrong = (read.node, read.number, read.opening), error and pack_error(error)
+            return {"is": "ReadForEnded", "read": which, "data": _pack(data), "error": wrong}
     packed: dict[str, Any] = _pack(stimulus)
     return packed
 

@@ -87,8 +87,6 @@ class Requests:
             case Kind.RELEASE:
                 self._tell(ClientReleases(client, *messages.unpack_release(body)))
             case Kind.FETCH:
-                if self._exchange is None and not self._data.location.in_store:
-                    raise UsageError("this server knows no other node from which it could fetch")
                 self._tell(ClientFetches(client, messages.unpack_fetch(body)))
             case Kind.PEERS:
                 if self._exchange is not None:

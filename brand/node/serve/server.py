@@ -122,20 +122,14 @@ class NodeServer:
         executor = Executor(depth, readers)
         storing = None if folder is None else Storing(folder, data, self._arena, executor.post)
         residents = Residents(Pool(layout.allocator, self._arena, layout.pages_of), nodes)
-        self._turn = Turn(
-            data,
-            residents,
-            chunk_size,
-            layout.members,
-            depth,
-            layout.remote_pages,
-            cached,
-            in_store=data.location.in_store,
-        )
+        self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages, cached)
         self._recorder = None if record is None else Recorder(record, self._turn)
         self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
-        self._work = Work(data, layout.pages_of, executor, self._turn.wants_plan, self._tell, self._troubles, storing)
+        node = layout.members.node
+        self._work = Work(
+            data, layout.pages_of, executor, self._turn.wants_plan, self._tell, self._troubles, node, storing
+        )
         self._lifetime = Lifetime(self._selector, owners)
         self._requests = Requests(
             data, address, layout, self._arena, self._turn, self._exchange, self._lifetime, self._tell

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UnreadableError
+from brand.errors import BrandError, FormatError, ServerError, UnreadableError
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.decide.tasks import Choice, Forget, MakePlan, Read, Write
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
+from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.samples import pack_samples
 from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
@@ -27,7 +28,8 @@ from brand.storage.dataset import StoredDataSet
 class Work:
     """Instructions that take time.
 
-    `wants_plan` says whether a plan is still of use. `storing` writes the cache folder; None: there is none.
+    `wants_plan` says whether a plan is still of use, `node` which node this is. `storing` writes the cache folder;
+    None: there is none.
     """
 
     def __init__(
@@ -38,10 +40,12 @@ class Work:
         wants_plan: Callable[[MakePlan], bool],
         tell: Callable[[Stimulus], object],
         troubles: Troubles,
+        node: NodeNumber,
         storing: Storing | None = None,
     ) -> None:
         self._data, self._pages_of, self._executor = data, pages_of, executor
         self._wants_plan, self._tell, self._troubles, self._storing = wants_plan, tell, troubles, storing
+        self._node = node
 
     def __repr__(self) -> str:
         return f"Work({self._executor!r})"
@@ -118,22 +122,26 @@ class Work:
         self._storing.forget(forget)
 
     def read_for(self, read: ReadFor) -> None:
-        """Read samples exactly for another node, or for a client. A sample that cannot be read is left out.
-
-        A store that does not answer is no damage: then a client of this node hears why, and no sample is left out.
-        """
-        telling = self._data.location.in_store
+        """Read samples exactly: for another node, to which those that cannot be read are left out, or for a client."""
 
         def done(data: Any, error: BaseException | None) -> None:
-            if isinstance(error, UnreadableError) and telling:
-                self._troubles.read_failed(str(error.path), error, time.monotonic())
-                self._tell(ReadForEnded(read, b"", str(error)))
-            elif error is not None:
-                raise error  # a bug: a sample that storage cannot read is left out, without an error
-            else:
+            if error is None:
                 self._tell(ReadForEnded(read, data))
+            elif own and isinstance(error, FormatError):
+                self._tell(ReadForEnded(read, b"", self._told(error)))
+            else:
+                raise error  # a bug: a sample that storage cannot read is no surprise
 
-        self._executor.read(lambda _: pack_samples(self._data.stored_bytes(read.places, raising=telling)), done)
+        own = read.node == self._node
+        self._executor.read(lambda _: pack_samples(self._data.stored_bytes(read.places, raising=own)), done)
+
+    def _told(self, error: FormatError) -> BrandError:
+        """What a client hears of a sample that this server could not read for it.
+
+        A store that does not answer is no damage, so it is an error that no draw may skip.
+        """
+        outage = self._data.location.in_store and isinstance(error, UnreadableError)
+        return ServerError(str(error)) if outage else error
 
     def _made(self, result: Any, error: BaseException | None) -> None:
         if error is not None:
