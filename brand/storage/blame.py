@@ -5,6 +5,7 @@ These functions make the errors; the caller raises them.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from brand.errors import (
     FormatError,
     LayoutError,
     OversizedError,
+    TruncatedError,
     UnreadableError,
 )
 from brand.formats.constants import PLACE_NAME, SAMPLES_NAME
@@ -75,8 +77,8 @@ def unreadable(
         return missing_chunk(error.filename, number, int(suspects["index"][0]))
     alone = (row for row in suspects if not _readable(reader, number, row))
     sample = int(next(alone, suspects[0])["index"])
-    what = f"cannot be read: {error.strerror}"
-    return UnreadableError(what, path=path, chunk=number, sample=sample, hint=_DAMAGED)
+    kind = TruncatedError if error.errno == errno.ENODATA else UnreadableError
+    return kind(f"cannot be read: {error.strerror}", path=path, chunk=number, sample=sample, hint=_DAMAGED)
 
 
 def changed(location: Location, number: int, row: np.void, stored: memoryview) -> ChecksumError:

@@ -64,6 +64,8 @@ def failed(error: BaseException, url: str) -> OSError:
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, "there is no such object", url)
     kind = type(error).__name__
+    if "<Code>InvalidRange</Code>" in str(error):
+        number = errno.ENODATA
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
         number = errno.EACCES
     return OSError(number, reason_of(error), url)

@@ -54,7 +54,7 @@ def is_url(text: object) -> bool:
 
 def parse_url(text: str) -> Url:
     """The folder that a URL names. Raises `UsageError`."""
-    shown = printable(text.partition("?")[0])
+    shown = printable(re.split("[?#]", text, maxsplit=1)[0])
     if len(text) > _LONGEST:
         raise UsageError(f"a URL of {len(text):,} characters; {_LONGEST:,} are the most")
     try:

@@ -21,10 +21,13 @@ from brand.protocol.uniform import UniformPolicy
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import attached, running_server
 from brand.testing.storage import CountedStorage, Fault, FaultyStorage
+from tests import places
 from tests.node.test_core import SAMPLES, draw, world
 from tests.node.world import PAGE, World
 from tests.orders import order_of
 from tests.protocol.models import table_of
+
+pytestmark = places.EVERYWHERE
 
 ORDER: dict[str, Any] = {"protocol": "uniform", "seed": 1}
 

@@ -27,11 +27,14 @@ from brand.storage.profile import Profile, save_profile
 from brand.testing.node import RunningServer, running_server
 from brand.testing.storage import CountedStorage, Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
+from tests import places
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing
 from tests.orders import SLOTS, STRIPES, order_of
 from tests.several_nodes.support import Rank, draw_in_step, node_of
 from tests.support import Disk, wait_until
+
+pytestmark = places.EVERYWHERE
 
 ALL = 10**9
 
@@ -167,8 +170,9 @@ def test_a_broken_part_costs_time_and_nothing_else(texts: Path, tmp_path: Path, 
     assert facts["failed_reads"] == 0
 
 
+@places.IN_A_FOLDER
 @pytest.mark.slow
-def test_wrong_bytes_of_the_storage_are_not_cached(texts: Path, tmp_path: Path) -> None:
+def test_wrong_bytes_of_the_storage_are_not_cached(texts: Path, tmp_path: Path, lies_in: str) -> None:
     """A chunk whose reads are wrong without an error has no part afterwards that is wrong."""
     storage = FaultyStorage(Fault(chunk=2, kind="wrong", first=5000))
     with running_server(texts, memory=0.3, cache=Cache(tmp_path), storage=storage) as server:
@@ -218,7 +222,10 @@ def test_a_folder_that_others_may_write_stops_the_server(texts: Path, tmp_path: 
         pass
 
 
-def test_a_slower_disk_is_not_used(texts: Path, disk: Disk, monkeypatch: Any, tmp_path: Path, caplog: Any) -> None:
+@places.IN_A_FOLDER
+def test_a_slower_disk_is_not_used(
+    texts: Path, disk: Disk, monkeypatch: Any, tmp_path: Path, caplog: Any, lies_in: str
+) -> None:
     """By the profiles of both, at the size of a stripe."""
     disk.mount("size=1m")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "profiles"))

@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 
 from brand import pack
-from brand.errors import BrandError, ProtocolError, ServerError, UnreachableError, UsageError
+from brand.errors import (
+    BrandError,
+    ChecksumError,
+    ProtocolError,
+    ServerError,
+    UnreachableError,
+    UnreadableError,
+    UsageError,
+)
 from brand.node.client.client import Client, look_at
 from brand.node.decide import draws
 from brand.node.serve.server import NodeServer
@@ -23,7 +31,7 @@ from brand.node.wire.connection import socket_name
 from brand.node.wire.messages import Kind
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running_server
-from brand.testing.storage import BlockedStorage
+from brand.testing.storage import BlockedStorage, Fault, FaultyStorage
 from brand.torch import BrandSampler
 from tests.node.support import RawClient, drawing
 from tests.support import wait_until
@@ -121,7 +129,7 @@ def test_a_server_that_has_ended_is_named_and_says_why(texts: Path) -> None:
 
 
 def test_what_a_server_refuses_as_wrong_use_is_a_usage_error(texts: Path, tmp_path: Path) -> None:
-    """The client raises the class that the server names: another data set, an unknown tag, a fetch from no node."""
+    """The client raises the class that the server names: another data set, an unknown tag."""
     pack([{"number": 1}], tmp_path / "other", {"number": "int"}, jobs=1)
     with running_server(texts) as server, closing(attached(server)) as client:
         data = StoredDataSet(tmp_path / "other")
@@ -130,8 +138,32 @@ def test_what_a_server_refuses_as_wrong_use_is_a_usage_error(texts: Path, tmp_pa
             other.stats()
         with pytest.raises(UsageError, match=r"no order of run .* has tag 7"):
             client.order_by_tag(7, owner=os.getpid())
-        with pytest.raises(UsageError, match="knows no other node"):
-            client.fetch(np.array([0]), StoredDataSet(texts).rows_at(np.array([0])))
+
+
+@pytest.mark.parametrize("count", [1, 700])
+def test_a_server_that_has_all_samples_reads_what_a_client_names(texts: Path, count: int) -> None:
+    """In the order in which they are named. Places that are not there are refused."""
+    data, places = StoredDataSet(texts), np.random.default_rng(1).permutation(1200)[:count]
+    with running_server(texts) as server, closing(attached(server)) as client:
+        present, found = client.fetch(places, data.rows_at(places))
+        assert present.all()
+        assert found == data.stored_bytes(places)
+        with pytest.raises(ProtocolError, match="places that the data set does not have"):
+            client.fetch(np.array([len(data)]), data.rows_at(np.array([0])))
+
+
+def test_a_sample_that_the_server_cannot_read_is_named(texts: Path) -> None:
+    """The client raises the error that the server has met, with file, chunk and sample."""
+    data, place = StoredDataSet(texts), np.array([40])
+    storage = FaultyStorage(Fault(chunk=1, kind="error"))
+    with (
+        running_server(texts, storage=storage) as server,
+        closing(attached(server)) as client,
+        pytest.raises(UnreadableError, match="Input/output error") as caught,
+    ):
+        client.fetch(place, data.rows_at(place))
+    index = int(data.rows_at(place)["index"][0])
+    assert (caught.value.path, caught.value.chunk, caught.value.sample) == (texts / "chunks/00000001.brand", 1, index)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +173,8 @@ def test_what_a_server_refuses_as_wrong_use_is_a_usage_error(texts: Path, tmp_pa
         ("UnreachableError", UnreachableError),
         ("ProtocolError", ProtocolError),
         ("ServerError", ServerError),
-        ("ChecksumError", ServerError),
+        ("ChecksumError", ChecksumError),
+        ("KeyError", ServerError),
         ("SystemExit", ServerError),
         ("", ServerError),
         (["UsageError"], ServerError),

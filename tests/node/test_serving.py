@@ -20,11 +20,14 @@ from brand.storage.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from brand.testing.storage import BlockedStorage, CountedStorage, Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler
+from tests import places
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing, greeted
 from tests.orders import SLOTS, order_of
 from tests.storage.support import chunk as chunk_path
 from tests.support import wait_until
+
+pytestmark = places.EVERYWHERE
 
 FIELDS = ("index", "number", "text")
 
@@ -228,9 +231,10 @@ def test_a_sample_that_is_larger_than_the_memory(one_giant: Path, memory: int | 
             assert server.memory_bytes < len(text(77)) * 400
 
 
+@places.IN_A_FOLDER
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["error", "short", "wrong"])
-def test_a_read_that_goes_wrong(texts: Path, kind: str) -> None:
+def test_a_read_that_goes_wrong(texts: Path, kind: str, lies_in: str) -> None:
     """Large reads of some chunks fail, end early or bring other bytes; the files themselves are right."""
     storage = FaultyStorage(Fault(chunk=3, kind=kind), Fault(chunk=11, first=2000, kind=kind))  # type: ignore[arg-type]
     with running_server(texts, memory=0.5, storage=storage) as server:
@@ -245,8 +249,9 @@ def test_a_read_that_goes_wrong(texts: Path, kind: str) -> None:
     assert (facts["exact"] > 0) == (kind != "wrong")
 
 
+@places.IN_A_FOLDER
 @pytest.mark.slow
-def test_wrong_bytes_are_never_taken_for_checked(texts: Path) -> None:
+def test_wrong_bytes_are_never_taken_for_checked(texts: Path, lies_in: str) -> None:
     """Half of memory is wrong, for all epochs: every draw of it is found out and read exactly."""
     storage = FaultyStorage(*(Fault(chunk=chunk, kind="wrong") for chunk in range(0, 38, 2)))
     with running_server(texts, memory=1.0, storage=storage) as server:
@@ -300,7 +305,7 @@ def test_damage_is_told_by_file_chunk_and_sample(texts: Path, tmp_path: Path, wh
             with pytest.raises(MissingFileError if what == "gone" else FormatError) as told:
                 take(data_set, tickets)
             assert told.value.sample in bad & set(expected)
-            assert (told.value.chunk, str(told.value.path)) == (5, str(file))
+            assert (told.value.chunk, told.value.path) == (5, places.named(data, 5))
 
 
 @pytest.mark.slow

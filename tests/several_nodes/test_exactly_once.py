@@ -13,11 +13,12 @@ from brand.protocol.policy import Policy
 from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.uniform import UniformPolicy
 from brand.testing.cluster import running_cluster
+from tests import places
 from tests.orders import STRIPES, order_of, slots_across
 from tests.several_nodes.support import Rank, all_open, all_reachable, check_epoch, draw_in_step, node_of, servers
 from tests.support import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [places.EVERYWHERE, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(("protocol", "nodes", "on_each"), [("stripes", 2, 2), ("slots", 3, 1), ("stripes", 5, 1)])

@@ -23,6 +23,7 @@ from brand.testing.cluster import running_cluster
 from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
+from tests import places
 from tests.orders import SLOTS, order_of
 from tests.rounds import Chance, rounds
 from tests.several_nodes.support import (
@@ -36,7 +37,7 @@ from tests.several_nodes.support import (
 )
 from tests.support import LIMIT_S, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [places.EVERYWHERE, pytest.mark.slow]
 
 
 @rounds(2)

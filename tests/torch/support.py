@@ -130,7 +130,7 @@ class Openings:
     def __init__(self) -> None:
         self._opened: list[BrandDataset] = []
 
-    def __call__(self, path: Path, **more: Any) -> BrandDataset:
+    def __call__(self, path: Path | str, **more: Any) -> BrandDataset:
         """A data set of (index, key), unless said otherwise."""
         options: dict[str, Any] = {"fields": ("index", "key"), "memory": 0.3} | more
         self._opened.append(BrandDataset(path, **options))

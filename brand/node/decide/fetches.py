@@ -77,6 +77,8 @@ class Fetches:
     ) -> None:
         self._index, self._owners, self._samples, self._counters = index, owners, samples, counters
         self._reads_here = reads_here
+        self.on_the_way = 0
+        """Reads of this node that have not ended."""
         self._questions: dict[int, _Question] = {}
         self._fetches: list[_Fetch] = []
         self._done: list[Deliver | Refuse] = []
@@ -133,10 +135,12 @@ class Fetches:
             mine = [(number, question) for number, question in self._questions.items() if not question.asked]
             for number, question in mine[: max(0, free)]:
                 question.ask()
+                self.on_the_way += 1
                 yield ReadFor(self._owners.node, number, 0, question.places, question.size)
 
     def have_read(self, read: ReadFor, data: bytes, error: BrandError | None) -> None:
         """A read for a client of this node has ended, with all its samples or with an error."""
+        self.on_the_way -= 1
         question = self._questions.get(read.number)
         if question is None:  # the client is gone
             return

@@ -214,16 +214,21 @@ class Turn:
         return instructions
 
     def _reads(self, now_s: float) -> Iterator[Read | ReadFor]:
-        """Reads to start. Reads for other nodes come first, and may be half of all reads that are under way."""
+        """Reads to start. Reads that a client waits for come first, then those for other nodes, at most half of all."""
         reads = self.core.reads
-        yield from self.fetches.reads(self.depth)  # a client waits, and clients are few
-        yield from self.answering.reads(self.depth - reads.on_the_way)
-        while reads.on_the_way + self.answering.on_the_way < self.depth:
+        yield from self.fetches.reads(self._free)
+        yield from self.answering.reads(self._free)
+        while self._free > 0:
             read = reads.next()
             if read is not None:
                 yield read
             elif self.core.idle or not self.core.unblock(now_s):
                 return
+
+    @property
+    def _free(self) -> int:
+        """How many more reads may be under way."""
+        return self.depth - self.core.reads.on_the_way - self.answering.on_the_way - self.fetches.on_the_way
 
     def _say(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> Iterator[Say]:
         """Messages to other nodes: news, requests, questions, answers and samples."""
