@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 
 import numpy as np
 import xxhash
@@ -40,13 +40,40 @@ class Written:
     """Whether an earlier run had made the chunk."""
 
 
+class Earlier(Protocol):
+    """The chunks that earlier runs have made. Picklable."""
+
+    def find(self, plan: Plan, number: int) -> Written | None:
+        """A chunk, if it is there, is whole, and belongs to this plan; else None."""
+
+
+@dataclass(frozen=True)
+class ChunksInFolder:
+    """The chunks that lie in the folder of the data set."""
+
+    place: Path
+
+    def find(self, plan: Plan, number: int) -> Written | None:
+        """See `Earlier`."""
+        path = self.place / chunk_name(number)
+        try:
+            with path.open("rb") as file:
+                front = read_front(file, path)
+                if front.preamble.data_set_id != plan.data_set_id or front.preamble.number != number:
+                    return None
+                columns = read_fixed(file, front, path)
+        except (FileNotFoundError, FormatError):
+            return None
+        return Written(front.rows, front.preamble.checksum, columns, found=True)
+
+
 @dataclass(frozen=True)
 class Packer:
     """All that a worker needs to make any chunk of a data set."""
 
     plan: Plan
     source: Source
-    target: Path
+    earlier: Earlier
     work: Path
 
     @cached_property
@@ -74,7 +101,7 @@ def pack_chunk(packer: Packer, number: int) -> Written:
 
     Raises `SourceError`, `SchemaError`, `StorageError`.
     """
-    found = _find(packer, number)
+    found = packer.earlier.find(packer.plan, number)
     if found is not None:
         return found
     header = packer.plan.header
@@ -107,20 +134,6 @@ def pack_chunk(packer: Packer, number: int) -> Written:
     checksum = parse_preamble(front, path).checksum
     packer.release()
     return Written(rows, checksum, np.concatenate(columns), found=False)
-
-
-def _find(packer: Packer, number: int) -> Written | None:
-    """The chunk that an earlier run left, if it is whole and belongs to this plan; else None."""
-    path = packer.target / chunk_name(number)
-    try:
-        with path.open("rb") as file:
-            front = read_front(file, path)
-            if front.preamble.data_set_id != packer.plan.data_set_id or front.preamble.number != number:
-                return None
-            columns = read_fixed(file, front, path)
-    except (FileNotFoundError, FormatError):
-        return None
-    return Written(front.rows, front.preamble.checksum, columns, found=True)
 
 
 def _blocks(packer: Packer, indices: Indices) -> list[tuple[int, int]]:

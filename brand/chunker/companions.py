@@ -13,14 +13,15 @@ from pathlib import Path
 from brand.chunker.folders import Folder
 from brand.chunker.report import Problem
 from brand.chunker.source import FolderSource
+from brand.chunker.work import Work
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME
 from brand.formats.extras import most_unpacked
-from brand.formats.publish import publish_bytes, publish_file, storage_errors
+from brand.formats.publish import storage_errors
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # the same bytes on every run
 
 
-def write_skipped(target: Path, problems: Iterable[Problem]) -> None:
+def write_skipped(work: Work, problems: Iterable[Problem]) -> None:
     """Write `skipped.tsv`: one line for each file that was left out, sorted by path. Nothing where none was.
 
     Paths are escaped, so a tab or a line break in a name does not break the table.
@@ -28,11 +29,13 @@ def write_skipped(target: Path, problems: Iterable[Problem]) -> None:
     rows = sorted((p.path, p.reason) for p in problems)
     if rows:
         lines = ["path\treason", *map("\t".join, rows)]
-        with storage_errors(target, "cannot write"):
-            publish_bytes(target / SKIPPED_NAME, ("\n".join(lines) + "\n").encode())
+        temporary = work.folder / "skipped.tmp"
+        with storage_errors(temporary, "cannot write"):
+            temporary.write_bytes(("\n".join(lines) + "\n").encode())
+            work.publish_companion(temporary, SKIPPED_NAME)
 
 
-def write_extras(target: Path, work: Path, folder: Folder, source: FolderSource, table: Path | None) -> None:
+def write_extras(work: Work, folder: Folder, source: FolderSource, table: Path | None) -> None:
     """Write `extras.zip`, where there is anything to put into it."""
     names = []
     if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
@@ -40,7 +43,7 @@ def write_extras(target: Path, work: Path, folder: Folder, source: FolderSource,
     empty = [f"{name}/" for name in sorted(folder.empty_folders)]
     if not names and not empty and not source.listing.entries["sidecar"].any():
         return
-    temporary = work / "extras.tmp"
+    temporary = work.folder / "extras.tmp"
     with storage_errors(temporary, "cannot write"):
         for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
             with zipfile.ZipFile(temporary, "w", method) as archive:
@@ -51,7 +54,7 @@ def write_extras(target: Path, work: Path, folder: Folder, source: FolderSource,
                 unpacked = sum(info.file_size for info in archive.infolist())
             if unpacked <= most_unpacked(temporary.stat().st_size):
                 break
-        publish_file(temporary, target / EXTRAS_NAME)
+        work.publish_companion(temporary, EXTRAS_NAME)
 
 
 def _store(archive: zipfile.ZipFile, root: Path, name: str, method: int) -> None:

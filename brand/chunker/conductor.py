@@ -4,7 +4,7 @@
     probe, plan       compression, chunk size, identity: decided before anything is written    plan
     claim             this plan takes the target; any other plan is refused                    work
     pack              workers make chunks under temporary names                                chunks, workers
-    publish           fsync and rename, in threads of this process, while workers go on        formats.publish
+    publish           fsync and rename, or upload, in threads, while workers go on             formats.publish, work
     index, manifest   what follows from the chunks' tables; the manifest last                  formats.index
 
 A run that is stopped leaves whole chunks and the work folder. The same command then makes the same plan, finds the
@@ -13,7 +13,6 @@ chunks and goes on.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable
@@ -33,10 +32,8 @@ from brand.chunker.shuffle import open_order, write_order
 from brand.chunker.source import Source
 from brand.chunker.work import Work
 from brand.chunker.workers import run_tasks
-from brand.errors import StorageError
-from brand.formats.constants import chunk_name
 from brand.formats.index import IndexBuilder, seal
-from brand.formats.publish import publish_file, storage_errors
+from brand.formats.publish import storage_errors
 
 _PROBE_SAMPLES: Final = 16_384
 _PROBE_BYTES: Final = 8 << 20
@@ -61,9 +58,9 @@ class Conversion:
 
         Raises `SourceError`, `SchemaError`, `StorageError`, `TargetExistsError`, `InterruptedConversionError`.
         """
-        started, target = time.monotonic(), self.work.target
-        order_path = self.work.folder / "order.bin"
-        with storage_errors(target, "cannot write"):
+        started, work = time.monotonic(), self.work
+        order_path = work.folder / "order.bin"
+        with storage_errors(work.name, "cannot write"):
             write_order(order_path, len(self.source), self.options.seed)
         probe_started = time.monotonic()
         probe = self._probe(order_path)
@@ -71,17 +68,22 @@ class Conversion:
         if self.options.dry_run:
             rate = sum(map(len, probe)) / max(1e-3, time.monotonic() - probe_started)
             return self._report(plan, plan.stored_bytes, 0, plan.raw_bytes / rate / self.options.processes)
-        with storage_errors(target, "cannot write"):
-            self.work.claim({"id": plan.data_set_id.hex(), "source": self.source.fingerprint(times=True)})
-            self._check_room(plan)
+        with storage_errors(work.name, "cannot write"):
+            work.claim(plan.data_set_id, self.source.fingerprint(times=True))
+            work.check_room(plan.stored_bytes)
             if write_companions is not None:
                 write_companions()
-            builder = IndexBuilder(self.work.folder / "built", plan.header, target)
+            builder = IndexBuilder(work.folder / "built", plan.header, work.name)
         found = self._write_chunks(plan, builder)
-        dictionary_size = len(plan.compression.dictionary)
-        with storage_errors(target, "cannot write"):
-            manifest = seal(target, builder, data_set_id=plan.data_set_id, dictionary_size=dictionary_size)
-            self.work.tidy()
+        with storage_errors(work.name, "cannot write"):
+            manifest = seal(
+                work.target,
+                builder,
+                data_set_id=plan.data_set_id,
+                dictionary_size=len(plan.compression.dictionary),
+                companions=work.companions,
+            )
+            work.tidy()
         return self._report(plan, manifest.stored_bytes, found, time.monotonic() - started)
 
     def _probe(self, order_path: Path) -> list[bytes]:
@@ -112,32 +114,20 @@ class Conversion:
             fingerprint=source.fingerprint(times=False),
         )
 
-    def _check_room(self, plan: Plan) -> None:
-        """Raise `StorageError` before hours of work where the data cannot fit.
-
-        The size is an estimate, so the writers check again.
-        """
-        there = sum(file.stat().st_size for file in (self.work.target / "chunks").iterdir())
-        free, need = shutil.disk_usage(self.work.target).free, round(plan.stored_bytes * 0.95) - there
-        if need > free:
-            raise StorageError(
-                f"{self.work.target}: about {need:,} bytes are still to be written and {free:,} are free."
-                " Free some space and run the same command again"
-            )
-
     def _write_chunks(self, plan: Plan, builder: IndexBuilder) -> int:
         """Make all chunks in workers; publish and index each as it comes. Returns how many an earlier run had made."""
-        packer = Packer(plan, self.source, self.work.target, self.work.folder)
+        packer = Packer(plan, self.source, self.work.earlier(plan), self.work.folder)
         processes = self.options.processes
+        at_once = self.work.publishers(processes)
+        most = max(at_once, _UNPUBLISHED * processes)
         done = done_bytes = found = 0
         chunks = run_tasks(pack_chunk, packer, range(plan.header.chunks), jobs=processes)
-        with closing(chunks), ThreadPoolExecutor(processes) as publishers:
+        with closing(chunks), ThreadPoolExecutor(at_once) as publishers:
             waiting: deque[Future[None]] = deque()
             for number, chunk in chunks:
                 if not chunk.found:
-                    final = self.work.target / chunk_name(number)
-                    waiting.append(publishers.submit(_publish, packer.temporary(number), final))
-                while waiting and (waiting[0].done() or len(waiting) > _UNPUBLISHED * processes):
+                    waiting.append(publishers.submit(self.work.publish_chunk, number, packer.temporary(number), chunk))
+                while waiting and (waiting[0].done() or len(waiting) > most):
                     waiting.popleft().result()
                 builder.add(number, chunk.rows, chunk.checksum, chunk.columns)
                 found += chunk.found
@@ -151,7 +141,7 @@ class Conversion:
 
     def _report(self, plan: Plan, stored_bytes: int, found: int, seconds: float) -> Report:
         return Report(
-            target=str(self.work.target),
+            target=self.work.name,
             samples=plan.header.samples,
             classes=self.classes,
             chunks=plan.header.chunks,
@@ -164,8 +154,3 @@ class Conversion:
             seconds=seconds,
             dry_run=self.options.dry_run,
         )
-
-
-def _publish(temporary: Path, final: Path) -> None:
-    with storage_errors(final, "cannot write"):
-        publish_file(temporary, final)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -14,6 +15,7 @@ from typing import Any, Final, Literal
 from brand.chunker.check import SKIP_HINT, leave_out_unusable
 from brand.chunker.companions import write_extras, write_skipped
 from brand.chunker.conductor import Conversion
+from brand.chunker.folder_work import open_folder_work
 from brand.chunker.folders import check_folder, scan_folder
 from brand.chunker.misfit import misfit_hint
 from brand.chunker.options import Options
@@ -21,15 +23,18 @@ from brand.chunker.plan import Layout
 from brand.chunker.report import OnProgress, Report, silent
 from brand.chunker.source import FolderSource, IndexableSource, Source
 from brand.chunker.spool import spool
+from brand.chunker.store_work import open_store_work
 from brand.chunker.tables import refuse_tables
 from brand.chunker.transcripts import join_table, not_taken
-from brand.chunker.work import Work, open_work
+from brand.chunker.work import Work
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
 from brand.formats.publish import storage_errors
 from brand.formats.schema import Schema
+from brand.stores.url import is_url, parse_url
 
 Target = str | os.PathLike[str]
+"""A path; for the data set that is written also a URL, as a str."""
 
 _FIELDS: Final = {"images": "image", "audio": "audio"}
 """Kind of folder -> field that holds a file's bytes."""
@@ -92,7 +97,8 @@ def pack(
         samples: An iterable of dicts (a list, a generator), which is read once and in order; or an object with `len()`
             and `[i]`, of which each of `jobs` processes reads its own items. Where processes cannot be forked, such an
             object must be picklable.
-        dst: A folder that is new or empty, or holds an unfinished conversion of the same samples, which then goes on.
+        dst: A folder that is new or empty, or holds an unfinished conversion of the same samples, which then goes on;
+            or a URL, as `s3://bucket/name`.
         schema: Field name -> codec: `bytes int float str json ndarray image audio`. A `str` field `key` names samples.
         classes: Names of the values of the `int` field `label`.
         seed: Seed of the shuffle.
@@ -114,10 +120,19 @@ def pack(
     if names is not None and ("label", "int") not in parsed.fields:
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
     started = time.monotonic()
-    with open_work(Path(dst)) as work:
+    with _open_work(dst, options) as work:
         source = _python_source(samples, parsed, seed, work, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress).run()
     return replace(report, seconds=time.monotonic() - started)
+
+
+def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
+    if not isinstance(dst, str) or not is_url(dst):
+        return open_folder_work(Path(dst), dry_run=options.dry_run)
+    url = parse_url(dst)
+    if url.scheme == "file":
+        return open_folder_work(Path("/", url.path), dry_run=options.dry_run)
+    return open_store_work(str(url), options.processes, dry_run=options.dry_run)
 
 
 def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progress: OnProgress) -> Source:
@@ -144,12 +159,12 @@ def _convert_folder(
     options: Options,
     on_progress: OnProgress,
 ) -> Report:
-    root, target, started = Path(os.path.normpath(os.fspath(src))), Path(dst), time.monotonic()
+    root, started = Path(os.path.normpath(os.fspath(src))), time.monotonic()
     table = Path(transcripts) if transcripts is not None else None
-    if target.resolve().is_relative_to(root.resolve()):
-        raise UsageError(f"{target} lies inside {root}: choose a target outside of the source")
+    if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
+        raise UsageError(f"{os.fspath(dst)} lies inside {root}: choose a target outside of the source")
     check_folder(root)
-    with open_work(target, dry_run=options.dry_run) as work, storage_errors(target, "cannot write"):
+    with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
         folder = scan_folder(
             root,
             work.folder,
@@ -174,8 +189,8 @@ def _convert_folder(
         problems = leave_out_unusable(work, folder, source, options, on_progress)
 
         def write_companions() -> None:
-            write_skipped(target, problems)
-            write_extras(target, work.folder, folder, source, table)
+            write_skipped(work, problems)
+            write_extras(work, folder, source, table)
 
         try:
             report = Conversion(work, source, kind, folder.classes, options, on_progress).run(write_companions)

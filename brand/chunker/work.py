@@ -1,8 +1,8 @@
-"""The work folder of a conversion: which process may write, what is planned, what is left to tidy up?
+"""What does a conversion know of the runs before it, and where do its finished files go?
 
-`DST/.brand-work` exists from the first moment of a conversion to its last, so it marks a conversion that was killed.
-The same command continues that conversion; any other is refused. A lock keeps two conversions apart, and ends with its
-process.
+A *work folder* exists from the first moment of a conversion to its last. It holds the plan, and what takes long to
+make, so the same command goes on after a kill. A lock keeps two conversions apart, and ends with its process.
+`folder_work` is for a target that is a folder, `store_work` for one in a store.
 """
 
 from __future__ import annotations
@@ -11,42 +11,59 @@ import fcntl
 import json
 import os
 import shutil
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from brand.chunker.chunks import Earlier, Written
+from brand.chunker.plan import Plan
 from brand.errors import TargetExistsError
-from brand.formats.constants import MANIFEST_NAME, WORK_NAME
-from brand.formats.manifest import read_manifest
-from brand.formats.publish import publish_bytes, storage_errors
+from brand.formats.constants import chunk_name
+from brand.formats.publish import Target, file_digest, publish_bytes, storage_errors
 
 LOCK_WAIT_S: Final = 2.0
-_PLAN: Final = "plan.json"
+PLAN_NAME: Final = "plan.json"
 
 
-class Work:
-    """An opened, locked work folder."""
+class Work(ABC):
+    """An opened, locked work folder, and the target of its conversion."""
 
-    def __init__(self, target: Path, folder: Path) -> None:
-        self.target, self.folder = target, folder
+    def __init__(self, name: str, target: Target, folder: Path) -> None:
+        self.name, self.target, self.folder = name, target, folder
+        self.companions: dict[str, tuple[int, str]] = {}
+        """Size and checksum of the companions that were published."""
 
-    def claim(self, plan: dict[str, Any]) -> None:
-        """Remember what is being made here. Raises `TargetExistsError` where something else was begun."""
-        path = self.folder / _PLAN
-        data = json.dumps(plan, sort_keys=True).encode()
-        # A run that was killed while it tidied up leaves a finished data set, perhaps without its plan.
-        finished = (self.target / MANIFEST_NAME).exists()
-        if finished and read_manifest(self.target).data_set_id.hex() != plan["id"]:
-            raise TargetExistsError(f"{self.target} is a finished data set of another source. Choose another target")
-        if path.exists() and path.read_bytes() != data:
-            raise TargetExistsError(
-                f"{self.target} holds an unfinished conversion of another source or with other options."
-                f" Run that command again to finish it, or remove {self.target} to begin anew"
-            )
-        publish_bytes(path, data)
+    @abstractmethod
+    def claim(self, data_set_id: bytes, source: str) -> None:
+        """Take the target for this data set, and remember that; `source` is the fingerprint of the source.
+
+        Raises `TargetExistsError` where something else was begun or finished there, OSError.
+        """
+
+    @abstractmethod
+    def earlier(self, plan: Plan) -> Earlier:
+        """The chunks that earlier runs have made."""
+
+    @abstractmethod
+    def check_room(self, stored_bytes: int) -> None:
+        """Raise `StorageError` before hours of work where the data cannot fit. The writers check again."""
+
+    @abstractmethod
+    def publishers(self, processes: int) -> int:
+        """How many chunks are published at the same time where so many processes make them."""
+
+    def publish_chunk(self, number: int, temporary: Path, chunk: Written) -> None:  # noqa: ARG002 - a store keeps its rows
+        """Give a finished chunk its place. Raises `StorageError`."""
+        with storage_errors(f"{self.name}/{chunk_name(number)}", "cannot write"):
+            self.target.publish(temporary, chunk_name(number))
+
+    def publish_companion(self, temporary: Path, name: str) -> None:
+        """Give a finished companion its place. Raises OSError."""
+        self.companions[name] = file_digest(temporary)
+        self.target.publish(temporary, name)
 
     def recall(self, name: str, key: str) -> Any:
         """What `remember` kept under `name` for the same `key`, or None."""
@@ -65,47 +82,32 @@ class Work:
         shutil.rmtree(self.folder)
 
 
-@contextmanager
-def open_work(target: Path, *, dry_run: bool = False) -> Iterator[Work]:
-    """Make or continue the work folder of `target`; a dry run gets a temporary one elsewhere.
+def pack_plan(data_set_id: bytes, source: str) -> bytes:
+    """What `plan.json` says: the same bytes for the same conversion."""
+    return json.dumps({"id": data_set_id.hex(), "source": source}, sort_keys=True).encode()
 
-    Raises `TargetExistsError` where the target holds anything but an unfinished conversion.
+
+@contextmanager
+def locked(folder: Path, name: str, check: Callable[[], None]) -> Iterator[None]:
+    """Keep other conversions out of a work folder, which is there; `name` is the target's.
+
+    `check` raises `TargetExistsError` where the target is taken. So does this function, where another conversion has
+    the lock, or had it until now.
     """
-    check_target(target)
-    if dry_run:
-        with tempfile.TemporaryDirectory(prefix="brand-") as temporary:
-            yield Work(target, Path(temporary))
-        return
-    folder = target / WORK_NAME
-    with storage_errors(target, "cannot write the data set to"):
-        folder.mkdir(parents=True, exist_ok=True)
-        (target / "chunks").mkdir(exist_ok=True)
+    with storage_errors(folder, "cannot lock"):
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         with storage_errors(folder, "cannot lock"):
-            _lock(lock, target)
+            _lock(lock, name)
         if not folder.exists():  # the conversion that held the lock has finished, or failed
-            check_target(target)
-            raise TargetExistsError(f"{target}: another conversion ended there just now. Run the command again")
-        try:
-            yield Work(target, folder)
-        except BaseException:
-            if not (folder / _PLAN).exists():
-                _leave_nothing(target, folder)
-            raise
+            check()
+            raise TargetExistsError(f"{name}: another conversion ended there just now. Run the command again")
+        yield
     finally:
         os.close(lock)
 
 
-def _leave_nothing(target: Path, folder: Path) -> None:
-    """Remove what a conversion without a plan has made, so that an error in the call does not take the target."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for empty in (target / "chunks", target):
-        with suppress(OSError):
-            empty.rmdir()
-
-
-def _lock(descriptor: int, target: Path) -> None:
+def _lock(descriptor: int, name: str) -> None:
     """Take the lock. Workers of a killed run hold it for a moment, until they notice that their parent is gone."""
     limit = time.monotonic() + LOCK_WAIT_S
     while True:
@@ -113,19 +115,5 @@ def _lock(descriptor: int, target: Path) -> None:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > limit:
-                raise TargetExistsError(f"{target}: another conversion is writing there right now") from None
+                raise TargetExistsError(f"{name}: another conversion is writing there right now") from None
             time.sleep(0.05)
-
-
-def check_target(target: Path) -> None:
-    """Raise `TargetExistsError` unless the target is new, empty, or an unfinished conversion."""
-    if not os.path.lexists(target):
-        return
-    if not target.is_dir():
-        raise TargetExistsError(f"{target} exists and is no folder. Choose another target, or remove it")
-    if (target / WORK_NAME).is_dir():
-        return
-    if (target / MANIFEST_NAME).exists():
-        raise TargetExistsError(f"{target} is a finished data set already. Choose another target, or remove it")
-    if any(target.iterdir()):
-        raise TargetExistsError(f"{target} is not empty. Choose another target, or remove what is in it")

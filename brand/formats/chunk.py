@@ -18,7 +18,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import ChecksumError, ForeignFileError, LayoutError, OversizedError, TruncatedError, VersionError
+from brand.errors import (
+    ChecksumError,
+    ForeignFileError,
+    FormatError,
+    LayoutError,
+    OversizedError,
+    TruncatedError,
+    VersionError,
+)
 from brand.formats.constants import (
     MAGIC,
     MAX_CHUNK_SAMPLES,
@@ -79,6 +87,22 @@ def pack_front(header: bytes, dictionary: bytes, rows: NDArray[np.void], *, numb
     digest = xxhash.xxh3_64(preamble[:PREAMBLE_CHECKSUM_AT])
     digest.update(rest)
     return preamble[:PREAMBLE_CHECKSUM_AT] + struct.pack("<Q", digest.intdigest()) + rest
+
+
+def pack_claim(data_set_id: bytes) -> bytes:
+    """A preamble alone, which stands for chunk 0 in a store until that is written.
+
+    Stores have no folders, so this object marks a place as taken by a data set that is not finished.
+    """
+    return _PREAMBLE.pack(MAGIC, VERSION_MAJOR, VERSION_MINOR, 0, 0, 0, 0, 0, data_set_id, 0)
+
+
+def claimed_by(head: bytes) -> bytes | None:
+    """Identity of the data set whose chunk, or claim, begins with these bytes; None where they are of neither."""
+    try:
+        return parse_preamble(head, Path()).data_set_id
+    except FormatError:
+        return None
 
 
 def parse_preamble(data: bytes, path: str | Path, number: int | None = None) -> Preamble:

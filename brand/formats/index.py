@@ -30,9 +30,9 @@ from brand.formats.constants import (
     column_name,
 )
 from brand.formats.header import Header
-from brand.formats.manifest import Manifest, index_names, pack_manifest
+from brand.formats.manifest import Files, Manifest, index_names, pack_manifest
 from brand.formats.mapped import flush, gather, release, reserve, scatter
-from brand.formats.publish import file_digest, publish_bytes, publish_file, sync_folder
+from brand.formats.publish import Target, file_digest
 
 _NPY_START: Final = 10
 """Magic, version and size of the text that follows."""
@@ -67,10 +67,11 @@ def array_bytes(header: Header, name: str) -> int:
 class IndexBuilder:
     """Collects the tables of all chunks.
 
-    One process owns it. `folder` is a work folder on the same file system as the data set at `target`.
+    One process owns it. Its files are in `folder`, a work folder. `target`, the path or the URL of the data set, is for
+    messages.
     """
 
-    def __init__(self, folder: Path, header: Header, target: Path) -> None:
+    def __init__(self, folder: Path, header: Header, target: str | Path) -> None:
         self.folder, self.header, self.target = folder, header, target
         self.samples = self.stored_bytes = self.raw_bytes = self.largest_sample = 0
         self._arrays = {name: _new_npy(folder / name, *facts) for name, facts in array_dtypes(header).items()}
@@ -91,7 +92,7 @@ class IndexBuilder:
         taken |= gather(place, indices) != places  # an index that stands twice in this chunk keeps one place only
         if taken.any():
             twice = int(indices[np.flatnonzero(taken)[0]])
-            path = self.target / chunk_name(number)
+            path = f"{self.target}/{chunk_name(number)}"
             raise LayoutError("a sample stands in two places", path=path, chunk=number, sample=twice)
         self._arrays[SAMPLES_NAME][first : first + len(rows)] = rows
         file_size = int(rows["offset"][-1]) + int(rows["size"][-1])
@@ -131,17 +132,15 @@ def _npy_head(dtype: np.dtype[Any], length: int) -> bytes:
     return head.getvalue()
 
 
-def seal(folder: Path, builder: IndexBuilder, *, data_set_id: bytes, dictionary_size: int) -> Manifest:
-    """Move a finished index into the data set at `folder` and write its manifest, last of all."""
+def seal(
+    target: Target, builder: IndexBuilder, *, data_set_id: bytes, dictionary_size: int, companions: Files
+) -> Manifest:
+    """Move a finished index into the data set at `target` and write its manifest, last of all."""
     builder.finish()
     files: dict[str, tuple[int, str]] = {}
     for name in index_names(builder.header):
         files[name] = file_digest(builder.folder / name)
-        (folder / name).parent.mkdir(exist_ok=True)
-        publish_file(builder.folder / name, folder / name)
-    for parent in {Path(name).parent for name in files} | {Path("chunks")}:
-        sync_folder(folder / parent)
-    companions = {name: file_digest(folder / name) for name in (EXTRAS_NAME, SKIPPED_NAME) if (folder / name).exists()}
+        target.publish(builder.folder / name, name)
     manifest = Manifest(
         data_set_id=data_set_id,
         header=builder.header,
@@ -152,8 +151,13 @@ def seal(folder: Path, builder: IndexBuilder, *, data_set_id: bytes, dictionary_
         files=files,
         companions=companions,
     )
-    publish_bytes(folder / MANIFEST_NAME, pack_manifest(manifest))
+    target.finish(MANIFEST_NAME, pack_manifest(manifest))
     return manifest
+
+
+def companions_in(folder: Path) -> Files:
+    """The companions that lie in the folder of a data set."""
+    return {name: file_digest(folder / name) for name in (EXTRAS_NAME, SKIPPED_NAME) if (folder / name).exists()}
 
 
 def open_array(folder: Path, name: str, header: Header) -> ArrayFile:

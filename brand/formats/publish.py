@@ -1,6 +1,7 @@
 """How does a file appear whole or not at all?
 
-It gets a temporary name, an fsync and a rename. `storage_errors` says in words what the storage refuses.
+It gets a temporary name, an fsync and a rename. A `Target` is where the finished files of a data set go; a folder is
+one, and `brand.stores` has the other. `storage_errors` says in words what the storage refuses.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import xxhash
 
@@ -30,8 +31,41 @@ _REASONS: Final = {
 }
 
 
+class Target(Protocol):
+    """Where the finished files of a data set go. Any number of threads may use it. All methods raise OSError."""
+
+    def publish(self, temporary: Path, name: str) -> None:
+        """Give a finished local file its place in the data set, below which it is `name`. `temporary` is gone then."""
+
+    def finish(self, name: str, data: bytes) -> None:
+        """Write the manifest, once all other files are there to stay. Raises `TargetExistsError`."""
+
+
+class FolderTarget:
+    """A `Target` in a folder. Temporary files must lie on its file system. A manifest that is there is replaced."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"FolderTarget({str(self.folder)!r})"
+
+    def publish(self, temporary: Path, name: str) -> None:
+        """See `Target`."""
+        final = self.folder / name
+        final.parent.mkdir(exist_ok=True)
+        publish_file(temporary, final)
+
+    def finish(self, name: str, data: bytes) -> None:
+        """See `Target`."""
+        for part in self.folder.iterdir():
+            if part.is_dir() and not part.name.startswith("."):
+                sync_folder(part)
+        publish_bytes(self.folder / name, data)
+
+
 @contextmanager
-def storage_errors(path: Path, what: str) -> Iterator[None]:
+def storage_errors(path: str | Path, what: str) -> Iterator[None]:
     """Turn an OSError into a `StorageError` that says what was done, where, and what to do."""
     try:
         yield
@@ -41,12 +75,17 @@ def storage_errors(path: Path, what: str) -> Iterator[None]:
         reason, hint = storage_reason(error), ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             hint = ". Free some space and run the same command again: it goes on where it stopped"
+        elif "://" in str(error.filename):
+            hint = ". Run the same command again when that is mended: it goes on where it stopped"
         raise StorageError(f"{what} {error.filename or path}: {reason}{hint}") from error
 
 
 def storage_reason(error: OSError) -> str:
     """In words: why the storage refused."""
-    return _REASONS.get(error.errno or 0, error.strerror or str(error))
+    number = error.errno or 0
+    if error.strerror not in (None, os.strerror(number)):
+        return str(error.strerror)  # words of Brand's own, as those of a store
+    return _REASONS.get(number, error.strerror or str(error))
 
 
 def publish_file(temporary: Path, final: Path) -> None:

@@ -9,9 +9,9 @@ from brand.errors import ForeignFileError, MissingFileError, NotADataSetError, U
 from brand.formats.chunk import Front
 from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, WORK_NAME, chunk_name
 from brand.formats.contents import read_fixed
-from brand.formats.index import IndexBuilder, seal
+from brand.formats.index import IndexBuilder, companions_in, seal
 from brand.formats.manifest import Manifest
-from brand.formats.publish import storage_errors
+from brand.formats.publish import FolderTarget, storage_errors
 from brand.storage.fronts import open_front
 from brand.storage.location import Folder
 from brand.storage.progress import OnChunk, silent
@@ -52,7 +52,11 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
             for number in range(front.header.chunks):
                 on_chunk(number + 1, front.header.chunks, _add(path, number, front, builder))
             return seal(
-                path, builder, data_set_id=front.preamble.data_set_id, dictionary_size=front.preamble.dictionary_size
+                FolderTarget(path),
+                builder,
+                data_set_id=front.preamble.data_set_id,
+                dictionary_size=front.preamble.dictionary_size,
+                companions=companions_in(path),
             )
         finally:
             shutil.rmtree(work, ignore_errors=True)

@@ -9,9 +9,11 @@ Endpoints, regions and credentials come from the environment, by the names that 
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +37,9 @@ _PIECE: Final = 1 << 20
 """Bytes of a piece of a body."""
 _PART: Final = 64 << 20
 """Larger objects are written in parts of so many bytes."""
+_PARTS_AT_ONCE: Final = 2
+"""Parts of one object that are under way, and in memory, at the same time."""
+_THERE: Final = "the object is there already"
 _NOWHERE: Final = "http://127.0.0.1:9"
 """A proxy that is not there: what would go to a host that is not excepted ends there. No redirect leads elsewhere."""
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
@@ -149,9 +154,16 @@ class CloudStore:
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
         """See `Store`."""
         size = len(data) if isinstance(data, bytes) else data.stat().st_size
-        parts = {"use_multipart": size > _PART, "chunk_size": _PART}
+        parts = {"use_multipart": size > _PART, "chunk_size": _PART, "max_concurrency": _PARTS_AT_ONCE}
         with self._asking(name):
+            if new and self.url.scheme in ("http", "https"):  # a web server cannot write create-only: look first
+                with suppress(FileNotFoundError):
+                    self._client.head(self.url.key(name))
+                    raise FileExistsError(errno.EEXIST, _THERE, self.url.child(name))
+                new = False
             self._client.put(self.url.key(name), data, mode="create" if new else "overwrite", **parts)
+        with self._lock:
+            self._versions.pop(name, None)  # what was read before is no more; this process knows that
 
     def names(self, folder: str) -> Iterator[tuple[str, int]]:
         """See `Store`."""
@@ -190,7 +202,7 @@ class _Asking:
         if name == "PreconditionError":
             raise replaced(self._url) from None
         if name == "AlreadyExistsError":
-            raise FileExistsError(17, "the object is there already", self._url) from None
+            raise FileExistsError(errno.EEXIST, _THERE, self._url) from None
         raise failed(error, self._url) from None
 
 

@@ -61,6 +61,9 @@ def without_secrets(text: str) -> str:
 def failed(error: BaseException, url: str) -> OSError:
     """The OSError for a request about `url` that failed; its `strerror` is the reason, its `filename` the URL."""
     number = errno.EIO
+    code = _CODE.search(str(error))
+    if code is not None and code[1] == "NoSuchBucket":
+        return OSError(errno.ENODEV, _CODES["NoSuchBucket"], url)
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, "there is no such object", url)
     kind = type(error).__name__

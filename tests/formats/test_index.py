@@ -18,6 +18,7 @@ from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, ROW, SAMPLES_NAME
 from brand.formats.header import Header
 from brand.formats.index import IndexBuilder, array_dtypes, open_array, place_dtype, seal
 from brand.formats.manifest import index_names, read_manifest
+from brand.formats.publish import FolderTarget
 from brand.formats.schema import Schema
 
 HEADER = Header(5, 2, Schema.parse({"label": "int", "text": "str", "x": "float"}), None, "none", 0, {})
@@ -41,7 +42,7 @@ def build(folder: Path, numbers: list[int]) -> dict[str, bytes]:
     builder = IndexBuilder(folder / "work", HEADER, folder)
     for number in numbers:
         add(builder, number)
-    seal(folder, builder, data_set_id=bytes(16), dictionary_size=0)
+    seal(FolderTarget(folder), builder, data_set_id=bytes(16), dictionary_size=0, companions={})
     return {name: (folder / name).read_bytes() for name in [*index_names(HEADER), "brand.json"]}
 
 
@@ -103,7 +104,7 @@ def test_a_sample_without_a_place_is_refused(tmp_path: Path) -> None:
     builder = IndexBuilder(tmp_path / "work", HEADER, tmp_path)
     add(builder, 0)
     with pytest.raises(LayoutError, match="in no chunk"):
-        seal(tmp_path, builder, data_set_id=bytes(16), dictionary_size=0)
+        seal(FolderTarget(tmp_path), builder, data_set_id=bytes(16), dictionary_size=0, companions={})
     assert not (tmp_path / "brand.json").exists()
 
 

@@ -1,0 +1,69 @@
+"""Which chunks of a store have earlier runs made, and what does the index need of them?
+
+Once a chunk is in the store, its rows and its columns are kept in a file of the work folder. So a chunk that was made
+need not be read again. The file is believed where its checksum is right, and where the store has an object of the size
+that the rows say.
+
+    magic (8 bytes), identity of the data set (16), checksum of the chunk's front (8), XXH3-64 of the rest (8)
+    rows, columns
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import xxhash
+
+from brand.chunker.chunks import Written
+from brand.chunker.plan import Plan
+from brand.formats.constants import ROW
+from brand.formats.record import fixed_dtype
+
+KEPT_NAME: Final = "kept"
+_HEAD: Final = struct.Struct("<8s16sQQ")
+_MAGIC: Final = b"\x89BRKEPT\n"
+
+
+@dataclass(frozen=True)
+class KeptChunks:
+    """The chunks whose rows are kept in `folder`; `sizes` has the size of each chunk that is in the store."""
+
+    folder: Path
+    sizes: Mapping[int, int]
+
+    def find(self, plan: Plan, number: int) -> Written | None:
+        """See `Earlier`."""
+        if number not in self.sizes:
+            return None
+        count, dtype = plan.header.chunk_samples(number), fixed_dtype(plan.header.schema)
+        table = count * ROW.itemsize
+        size = _HEAD.size + table + count * dtype.itemsize
+        try:
+            with (self.folder / str(number)).open("rb") as file:
+                data = file.read(size + 1)
+        except FileNotFoundError:
+            return None
+        if len(data) != size:
+            return None
+        magic, data_set_id, checksum, digest = _HEAD.unpack_from(data)
+        rest = data[_HEAD.size :]
+        if (magic, data_set_id, digest) != (_MAGIC, plan.data_set_id, xxhash.xxh3_64_intdigest(rest)):
+            return None
+        rows = np.frombuffer(rest[:table], ROW)
+        columns = np.frombuffer(rest[table:], dtype) if dtype.itemsize else np.empty(count, dtype)
+        if int(rows["offset"][-1]) + int(rows["size"][-1]) != self.sizes[number]:
+            return None
+        return Written(rows, checksum, columns, found=True)
+
+
+def keep_chunk(folder: Path, data_set_id: bytes, number: int, chunk: Written) -> None:
+    """Keep what the index needs of a chunk that is in the store. Raises OSError."""
+    rest = chunk.rows.tobytes() + chunk.columns.tobytes()
+    temporary = folder / f"{number}.tmp"
+    temporary.write_bytes(_HEAD.pack(_MAGIC, data_set_id, chunk.checksum, xxhash.xxh3_64_intdigest(rest)) + rest)
+    temporary.replace(folder / str(number))

@@ -1,0 +1,174 @@
+"""How does a process that forks workers speak to a store? Through a process of its own, which alone has the library.
+
+The threads of such a library make a process unfit to be forked. So `StoreApart` starts a process that makes the
+requests, and speaks to it over *lines*, pairs of sockets: a thread takes a line, asks, and waits for the answer. The
+process ends with the last that holds the other end of its first line, however that ends; Ctrl-C does not reach it. Each
+request has the limits of the store that makes it; a wait for an answer ends when the process does.
+
+    question   size of the head (4 bytes), head (JSON: what is asked, size of the data), data
+    answer     the same; the head has the error, where there is one
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import queue
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, cast
+
+from brand.errors import StorageError, UsageError
+from brand.stores.store import Store, open_store
+from brand.stores.url import parse_url
+
+_CODE: Final = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from brand.stores.apart import main
+main()
+"""
+_SIZE: Final = struct.Struct("<I")
+_END_S: Final = 10.0
+
+_Line = io.BufferedRWPair
+
+
+class StoreApart:
+    """A `Store` whose requests another process makes, as many at a time as it has lines. To be used in a `with`."""
+
+    def __init__(self, url: str, lines: int) -> None:
+        self.url = parse_url(url)
+        self._idle: queue.Queue[_Line] = queue.Queue()
+        with contextlib.ExitStack() as theirs:
+            pairs = [socket.socketpair() for _ in range(lines + 1)]
+            for _, end in pairs:
+                theirs.enter_context(end)
+            self._life = pairs[0][0]
+            for end, _ in pairs[1:]:
+                with end:
+                    self._idle.put(end.makefile("rwb"))
+            numbers = [end.fileno() for _, end in pairs]
+            command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path), str(self.url), *map(str, numbers)]
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits the mask
+            try:
+                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=numbers)
+            except OSError as error:
+                raise StorageError(f"{self.url}: no process can be started that speaks to it: {error}") from None
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def __repr__(self) -> str:
+        return f"StoreApart({self.url}, {self._idle.qsize()} lines idle, process {self._process.pid})"
+
+    def __enter__(self) -> StoreApart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._life.close()
+        self._process.kill()  # all that it has answered is done
+        self._process.wait(_END_S)
+        while not self._idle.empty():
+            with contextlib.suppress(BrokenPipeError):
+                self._idle.get().close()
+
+    def read(self, name: str, most: int) -> bytes:
+        """See `Store`."""
+        return self._ask({"do": "read", "name": name, "most": most})
+
+    def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
+        """See `Store`. All of it comes as one piece."""
+        yield memoryview(self._ask({"do": "pieces", "name": name, "offset": offset, "size": size}))
+
+    def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
+        """See `Store`."""
+        if isinstance(data, bytes):
+            self._ask({"do": "write", "name": name, "new": new}, data)
+        else:
+            self._ask({"do": "write", "name": name, "new": new, "path": os.path.abspath(data)})
+
+    def names(self, folder: str) -> Iterator[tuple[str, int]]:
+        """See `Store`."""
+        yield from json.loads(self._ask({"do": "names", "folder": folder}))
+
+    def _ask(self, question: dict[str, Any], data: bytes = b"") -> bytes:
+        line = self._idle.get()
+        try:
+            _send(line, question, data)
+            answer, found = _receive(line)
+        except (OSError, EOFError):
+            raise StorageError(f"{self.url}: the process that speaks to it has ended; run the same again") from None
+        finally:
+            self._idle.put(line)
+        if "usage" in answer:
+            raise UsageError(answer["usage"])
+        if "error" in answer:
+            raise OSError(*answer["error"])
+        return found
+
+
+def main() -> None:
+    """Answer on the lines that the command names, until the first of them closes."""
+    _, _, url, life, *lines = sys.argv
+    for number in map(int, lines):
+        line = socket.socket(fileno=number).makefile("rwb")
+        threading.Thread(target=_serve, args=(url, line), daemon=True).start()
+    with socket.socket(fileno=int(life)) as end:
+        end.recv(1)
+    os._exit(0)
+
+
+def _serve(url: str, line: _Line) -> None:
+    with contextlib.suppress(OSError, EOFError):
+        while True:
+            question, data = _receive(line)
+            try:
+                answer = _answer(open_store(url), question, data)
+            except UsageError as error:
+                _send(line, {"usage": str(error)})
+            except OSError as error:
+                _send(line, {"error": [error.errno, error.strerror, error.filename]})
+            else:
+                _send(line, {}, answer)
+
+
+def _answer(store: Store, question: dict[str, Any], data: bytes) -> bytes:
+    match question:
+        case {"do": "read", "name": name, "most": most}:
+            return store.read(name, most)
+        case {"do": "pieces", "name": name, "offset": offset, "size": size}:
+            return b"".join(store.pieces(name, offset, size))
+        case {"do": "write", "name": name, "new": new, "path": path}:
+            store.write(name, Path(path), new=new)
+        case {"do": "write", "name": name, "new": new}:
+            store.write(name, data, new=new)
+        case {"do": "names", "folder": folder}:
+            return json.dumps(list(store.names(folder))).encode()
+    return b""
+
+
+def _send(line: _Line, head: dict[str, Any], data: bytes = b"") -> None:
+    packed = json.dumps(head | {"data": len(data)}).encode()
+    line.write(_SIZE.pack(len(packed)) + packed)
+    line.write(data)
+    line.flush()
+
+
+def _receive(line: _Line) -> tuple[dict[str, Any], bytes]:
+    head = json.loads(_exactly(line, *_SIZE.unpack(_exactly(line, _SIZE.size))))
+    return cast(dict[str, Any], head), _exactly(line, head["data"])
+
+
+def _exactly(line: _Line, size: int) -> bytes:
+    data = line.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
