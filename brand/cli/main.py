@@ -14,6 +14,7 @@ import brand
 from brand.cli.cache import cache
 from brand.cli.cat import cat
 from brand.cli.convert import convert
+from brand.cli.copy import copy
 from brand.cli.info import info
 from brand.cli.launch import launch
 from brand.cli.output import fail
@@ -38,7 +39,22 @@ def cli() -> None:
     """
 
 
-for _verb in (convert, info, verify, unpack, cat, reindex, partition, profile, simulate, serve, launch, top, cache):
+for _verb in (
+    convert,
+    copy,
+    info,
+    verify,
+    unpack,
+    cat,
+    reindex,
+    partition,
+    profile,
+    simulate,
+    serve,
+    launch,
+    top,
+    cache,
+):
     cli.add_command(_verb)
 
 
@@ -52,7 +68,9 @@ def main() -> None:
         code = cli.main(prog_name="brand", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Abort:
-        stopped = "Stopped. A conversion or partition keeps what is finished: run the same command again, it goes on."
+        stopped = (
+            "Stopped. A conversion, copy or partition keeps what is finished: run the same command again, it goes on."
+        )
         sys.exit(fail(stopped, "Interrupted", 130, as_json=as_json))
     except click.ClickException as error:
         if as_json:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from brand.errors import LayoutError, NotADataSetError, OversizedError
 from brand.formats.constants import (
     CHUNKS_NAME,
+    COPY_WORK_NAME,
     MANIFEST_NAME,
     MAX_DICTIONARY,
     MAX_MANIFEST,
@@ -133,6 +134,8 @@ def _why_not(folder: Path) -> str:
         return (
             "this conversion is not finished: run the same `brand convert` command again, it goes on where it stopped"
         )
+    if (folder / COPY_WORK_NAME).exists():
+        return "this copy is not finished: run the same `brand copy` command again, it goes on where it stopped"
     if (folder / SHARE_NAME).exists():
         return "this share is not finished: run the same `brand partition` command again, it goes on where it stopped"
     if (folder / "chunks").is_dir():

@@ -32,6 +32,7 @@ PINNED = {
     "SHARE_NAME": "share.json",
     "WORK_NAME": ".brand-work",
     "SHARE_WORK_NAME": ".brand-partition",
+    "COPY_WORK_NAME": ".brand-copy",
     "EXTRAS_NAME": "extras.zip",
     "SKIPPED_NAME": "skipped.tsv",
     "SAMPLES_NAME": "index/samples.npy",
