@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,12 +26,13 @@ from brand.chunker.chunks import Written
 from brand.chunker.kept import KEPT_NAME, KeptChunks, keep_chunk
 from brand.chunker.plan import Plan
 from brand.chunker.work import PLAN_NAME, Work, locked, pack_plan
-from brand.errors import StorageError, TargetExistsError
+from brand.errors import TargetExistsError
 from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, chunk_name
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.stores.apart import StoreApart
 from brand.stores.target import StoreTarget
+from brand.usercache import own_folder
 
 _UPLOADS: Final = 8
 """Chunks that are uploaded at the same time, at least."""
@@ -105,9 +105,8 @@ def open_store_work(url: str, processes: int, *, dry_run: bool = False) -> Itera
                 yield StoreWork(store, Path(temporary))
             return
         name = str(store.url)
-        folder = _user_cache() / xxhash.xxh3_128_hexdigest(name.encode())
-        with storage_errors(folder, "cannot keep the state of the conversion in"):
-            _make_own(folder)
+        with storage_errors(name, "cannot keep the state of the conversion in"):
+            folder = own_folder("conversions", xxhash.xxh3_128_hexdigest(name.encode()))
         with locked(folder, name, lambda: _refuse_finished(store)):
             try:
                 if not (folder / PLAN_NAME).exists():
@@ -126,19 +125,3 @@ def _refuse_finished(store: StoreApart) -> None:
         except FileNotFoundError:
             return
     raise TargetExistsError(f"{store.url} is a finished data set already. Choose another target, or remove it")
-
-
-def _make_own(folder: Path) -> None:
-    """Make a folder that is only this user's."""
-    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.mkdir(exist_ok=True, mode=0o700)
-    found = folder.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise StorageError(f"other users may write {folder}: remove it, or set XDG_CACHE_HOME to a folder of your own")
-
-
-def _user_cache() -> Path:
-    base = Path(os.path.expandvars("${XDG_CACHE_HOME}"))
-    if not base.is_absolute():
-        base = Path.home() / ".cache"
-    return base / "brand" / "conversions"

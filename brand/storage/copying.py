@@ -83,7 +83,7 @@ def copy(source: str | os.PathLike[str], target: str | os.PathLike[str], on_copi
             " and divide the copy with `brand partition`"
         )
     _check_apart(origin.name, to)
-    with storage_errors(str(to), "cannot write"), claimed(to, data, manifest.data_set_id, _user_cache()) as destination:
+    with storage_errors(str(to), "cannot write"), claimed(to, data, manifest.data_set_id) as destination:
         files = destination.work / _FILES
         for name, facts in {**manifest.files, **manifest.companions}.items():
             _fetch(origin, name, facts, files / name)
@@ -194,10 +194,3 @@ def _check_apart(source: str, target: str | Path) -> None:
     first, second = (os.path.realpath(place) if "://" not in str(place) else str(place) for place in (source, target))
     if first == second or first.startswith(f"{second}/") or second.startswith(f"{first}/"):
         raise UsageError(f"{target} is {source}, or one is inside of the other: choose a place beside it")
-
-
-def _user_cache() -> Path:
-    base = Path(os.path.expandvars("${XDG_CACHE_HOME}"))
-    if not base.is_absolute():
-        base = Path.home() / ".cache"
-    return base / "brand" / "copies"

@@ -24,6 +24,7 @@ from brand.formats.constants import COPY_WORK_NAME, MANIFEST_NAME, MAX_MANIFEST,
 from brand.formats.publish import FolderTarget, Target, publish_bytes
 from brand.stores.store import Store, open_store
 from brand.stores.target import StoreTarget
+from brand.usercache import own_folder
 
 _CHUNKS: Final = "chunks"
 
@@ -76,15 +77,15 @@ class _InStore(Destination):
 
 
 @contextmanager
-def claimed(where: str | Path, manifest: bytes, data_set_id: bytes, cache: Path) -> Iterator[Destination]:
-    """A path or a URL, for this copy alone; `cache` is the folder for work folders of stores.
+def claimed(where: str | Path, manifest: bytes, data_set_id: bytes) -> Iterator[Destination]:
+    """A path or a URL, for this copy alone.
 
     The work folder is removed when all went well. Raises `TargetExistsError`, `UsageError`, OSError.
     """
     if isinstance(where, Path):
         context = _claimed_folder(where, manifest)
     else:
-        context = _claimed_in_store(open_store(where), manifest, data_set_id, cache)
+        context = _claimed_in_store(open_store(where), manifest, data_set_id)
     with context as destination:
         yield destination
         shutil.rmtree(destination.work)
@@ -108,7 +109,7 @@ def _claimed_folder(place: Path, manifest: bytes) -> Iterator[Destination]:
 
 
 @contextmanager
-def _claimed_in_store(store: Store, manifest: bytes, data_set_id: bytes, cache: Path) -> Iterator[Destination]:
+def _claimed_in_store(store: Store, manifest: bytes, data_set_id: bytes) -> Iterator[Destination]:
     name, target, begun = str(store.url), StoreTarget(store), False
 
     def is_ours() -> bool:
@@ -116,8 +117,7 @@ def _claimed_in_store(store: Store, manifest: bytes, data_set_id: bytes, cache: 
         begun = True
         return claimed_by(b"".join(store.pieces(chunk_name(0), 0, PREAMBLE_SIZE))) == data_set_id
 
-    work = cache / xxhash.xxh3_128_hexdigest(name.encode())
-    work.mkdir(parents=True, exist_ok=True, mode=0o700)
+    work = own_folder("copies", xxhash.xxh3_128_hexdigest(name.encode()))
     with _locked(work, name):
         _check_store(store, manifest)
         if not target.create(chunk_name(0), pack_claim(data_set_id), is_ours):

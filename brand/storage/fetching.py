@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from brand.errors import StorageError, unpack_error
-from brand.storage.pythonchild import child_command
+from brand.pythonchild import child_command
 
 LIMIT_S: Final = 3600.0
 """How long the copy of an index may take. Each request has a limit of its own, which is much shorter."""

@@ -38,8 +38,8 @@ from brand.printable import printable
 from brand.storage.fronts import open_front
 from brand.storage.ownfolder import open_given, open_own_folder
 from brand.storage.remote import DICTIONARY_NAME, Remote
-from brand.storage.usercache import user_cache
 from brand.stores.store import Store, Wanted, open_store, read_all
+from brand.usercache import user_cache
 
 PATIENCE_S: Final = 20.0
 """How long a store is asked for the manifest that does not answer: a user waits."""

@@ -30,8 +30,8 @@ from brand.errors import BrandError
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.printable import printable
 from brand.storage.device import device_name, mount_of
-from brand.storage.usercache import user_cache
 from brand.stores.url import is_url, parse_url
+from brand.usercache import user_cache
 
 DEFAULT_STRIPE_BYTES: Final = 512 << 10
 """Read size in bytes for an unknown storage: large enough for most networks and solid-state disks."""

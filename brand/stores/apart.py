@@ -27,15 +27,10 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from brand.errors import StorageError, UsageError
+from brand.pythonchild import child_command
 from brand.stores.store import Store, open_store
 from brand.stores.url import parse_url
 
-_CODE: Final = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from brand.stores.apart import main
-main()
-"""
 _SIZE: Final = struct.Struct("<I")
 _END_S: Final = 10.0
 
@@ -57,7 +52,7 @@ class StoreApart:
                 with end:
                     self._idle.put(end.makefile("rwb"))
             numbers = [end.fileno() for _, end in pairs]
-            command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path), str(self.url), *map(str, numbers)]
+            command = [*child_command("brand.stores.apart"), str(self.url), *map(str, numbers)]
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits the mask
             try:
                 self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=numbers)
@@ -117,7 +112,7 @@ class StoreApart:
 
 def main() -> None:
     """Answer on the lines that the command names, until the first of them closes."""
-    _, _, url, life, *lines = sys.argv
+    _, _, _, url, life, *lines = sys.argv
     for number in map(int, lines):
         line = socket.socket(fileno=number).makefile("rwb")
         threading.Thread(target=_serve, args=(url, line), daemon=True).start()

@@ -18,8 +18,8 @@ from typing import Any, Final
 from brand.errors import ServerDiedError as ServerDiedError
 from brand.errors import ServerError as ServerError
 from brand.node.setup.memory import Memory
+from brand.pythonchild import child_command
 from brand.storage.files import no_descriptor_left
-from brand.storage.pythonchild import child_command
 
 START_LIMIT_S: Final = 60.0
 """How long a server may take to listen."""

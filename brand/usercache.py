@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from brand.errors import StorageError
@@ -19,3 +20,19 @@ def user_cache(part: str) -> Path:
     if not base.is_absolute():
         raise StorageError(f"there is no folder for {part}: neither HOME nor XDG_CACHE_HOME names one")
     return base / "brand" / part
+
+
+def own_folder(part: str, name: str) -> Path:
+    """The folder `name` in the folder `part`; it is made where it is missing. Raises `StorageError`, OSError.
+
+    Nobody else may write it, so what is found there is what this user has put there.
+    """
+    folder = user_cache(part) / name
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(exist_ok=True, mode=0o700)
+    for each in (folder.parent, folder):
+        found = each.lstat()
+        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if found.st_uid != os.geteuid() or others or not stat.S_ISDIR(found.st_mode):
+            raise StorageError(f"{each} is not this user's alone: remove it, or set XDG_CACHE_HOME to another folder")
+    return folder
