@@ -31,5 +31,5 @@ def copy(src: str, dst: str, as_json: bool) -> None:  # noqa: FBT001 - click pas
         f" {copied.target}"
     )
     if copied.chunks_found:
-        echo(f"{counted(copied.chunks_found, 'chunk')} of them were there already")
+        echo(f"{copied.chunks_found:,} of these chunks were there already")
     echo(f"Done in {duration(copied.seconds)}. Each sample that was copied is as its checksum says.")
