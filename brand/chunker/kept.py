@@ -4,8 +4,8 @@ Once a chunk is in the store, its rows and its columns are kept in a file of the
 need not be read again. The file is believed where its checksum is right, and where the store has an object of the size
 that the rows say.
 
-    magic (8 bytes), identity of the data set (16), checksum of the chunk's front (8), XXH3-64 of the rest (8)
-    rows, columns
+    magic (8 bytes), identity of the data set (16), checksum of the chunk's front (8), rows, columns
+    XXH3-64 of all that (8)
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from brand.formats.constants import ROW
 from brand.formats.record import fixed_dtype
 
 KEPT_NAME: Final = "kept"
-_HEAD: Final = struct.Struct("<8s16sQQ")
+_HEAD: Final = struct.Struct("<8s16sQ")
+_DIGEST: Final = struct.Struct("<Q")
 _MAGIC: Final = b"\x89BRKEPT\n"
 
 
@@ -42,7 +43,7 @@ class KeptChunks:
             return None
         count, dtype = plan.header.chunk_samples(number), fixed_dtype(plan.header.schema)
         table = count * ROW.itemsize
-        size = _HEAD.size + table + count * dtype.itemsize
+        size = _HEAD.size + table + count * dtype.itemsize + _DIGEST.size
         try:
             with (self.folder / str(number)).open("rb") as file:
                 data = file.read(size + 1)
@@ -50,12 +51,12 @@ class KeptChunks:
             return None
         if len(data) != size:
             return None
-        magic, data_set_id, checksum, digest = _HEAD.unpack_from(data)
-        rest = data[_HEAD.size :]
-        if (magic, data_set_id, digest) != (_MAGIC, plan.data_set_id, xxhash.xxh3_64_intdigest(rest)):
+        magic, data_set_id, checksum = _HEAD.unpack_from(data)
+        told = data[: -_DIGEST.size]
+        if (magic, data_set_id, _digest(told)) != (_MAGIC, plan.data_set_id, data[-_DIGEST.size :]):
             return None
-        rows = np.frombuffer(rest[:table], ROW)
-        columns = np.frombuffer(rest[table:], dtype) if dtype.itemsize else np.empty(count, dtype)
+        rows = np.frombuffer(told, ROW, count, _HEAD.size)
+        columns = np.frombuffer(told, dtype, count, _HEAD.size + table) if dtype.itemsize else np.empty(count, dtype)
         if int(rows["offset"][-1]) + int(rows["size"][-1]) != self.sizes[number]:
             return None
         return Written(rows, checksum, columns, found=True)
@@ -63,7 +64,11 @@ class KeptChunks:
 
 def keep_chunk(folder: Path, data_set_id: bytes, number: int, chunk: Written) -> None:
     """Keep what the index needs of a chunk that is in the store. Raises OSError."""
-    rest = chunk.rows.tobytes() + chunk.columns.tobytes()
+    data = _HEAD.pack(_MAGIC, data_set_id, chunk.checksum) + chunk.rows.tobytes() + chunk.columns.tobytes()
     temporary = folder / f"{number}.tmp"
-    temporary.write_bytes(_HEAD.pack(_MAGIC, data_set_id, chunk.checksum, xxhash.xxh3_64_intdigest(rest)) + rest)
+    temporary.write_bytes(data + _digest(data))
     temporary.replace(folder / str(number))
+
+
+def _digest(data: bytes) -> bytes:
+    return _DIGEST.pack(xxhash.xxh3_64_intdigest(data))
