@@ -92,7 +92,8 @@ class StoreApart:
 
     def names(self, folder: str) -> Iterator[tuple[str, int]]:
         """See `Store`."""
-        yield from json.loads(self._ask({"do": "names", "folder": folder}))
+        found = json.loads(self._ask({"do": "names", "folder": folder}))
+        yield from ((str(name), int(size)) for name, size in found)
 
     def _ask(self, question: dict[str, Any], data: bytes = b"") -> bytes:
         line = self._idle.get()

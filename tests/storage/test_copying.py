@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import brand
 from brand.chunker import convert_images
 from brand.errors import (
     ChecksumError,
@@ -28,6 +29,8 @@ from brand.errors import (
 from brand.formats.constants import chunk_name
 from brand.storage.copying import Copied
 from brand.storage.copying import copy as run
+from brand.stores import cloud
+from brand.stores.store import open_store
 from brand.testing.damage import any_damage, flip_bit, read_files
 from brand.testing.objects import Busy, Fault, Faults, Gcs, Lost, Reset, Short
 from brand.testing.objects.faults import What
@@ -123,6 +126,7 @@ def test_a_copy_goes_on_where_it_stopped(way: Way, there: Bucket) -> None:
     assert str(way.source) in str(told.value.path)
     assert not way.finished()
     victim.write_bytes(data)
+    open_store.cache_clear()  # it knows that this object is another one now
     there.asked()
     assert copy(way.source, way.target).chunks_found == 3
     assert there.asked()["LIST"] == way.to_store
@@ -236,6 +240,18 @@ def test_another_flavour(photos_set: Path, tmp_path: Path, monkeypatch: pytest.M
     with bucket(tmp_path, monkeypatch, Gcs()) as there:
         copy(photos_set, there.url("set"))
         assert there.digest("set") == tree_digest(photos_set)
+
+
+@pytest.mark.slow
+def test_a_large_chunk_goes_in_parts(tmp_path: Path, there: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And arrives whole, also where a part has to be sent again."""
+    monkeypatch.setattr(cloud, "_PART", 5 << 20)
+    noise = random.Random(1).randbytes(3 << 20)
+    brand.pack([{"data": noise}] * 4, tmp_path / "set", {"data": "bytes"}, compression="none", chunk_size=4, jobs=1)
+    there.store.faults = Faults(Fault(Reset(1000), "PART", only={2}))
+    copy(tmp_path / "set", there.url("set"))
+    assert there.digest("set") == tree_digest(tmp_path / "set")
+    assert there.asked()["PART"] == 4
 
 
 def test_a_store_that_refuses_is_an_error_that_names_the_object(photos_set: Path, there: Bucket) -> None:
