@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from brand.stores.store import open_store
 from brand.testing.objects import S3, Flavour, Gcs, Keys, ObjectStore
 from brand.testing.objects.faults import Operation
 from tests.support import tree_digest
@@ -72,5 +71,4 @@ def bucket(folder: Path, patch: pytest.MonkeyPatch, flavour: Flavour | None = No
                 environment |= {"GOOGLE_SERVICE_ACCOUNT": str(account)}
         for name, value in environment.items():
             patch.setenv(name, value)
-        open_store.cache_clear()  # a store of the same URL had other addresses and keys
         yield Bucket(store, folder / "cache", environment)

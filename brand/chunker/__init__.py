@@ -1,4 +1,4 @@
-"""Sources -> shuffled chunks. Of Brand's other rooms it imports only `formats`.
+"""Sources -> shuffled chunks. Of Brand's other rooms it imports only `formats` and `stores`.
 
 convert     the three ways in: `pack`, `convert_images`, `convert_audio`
 conductor   source -> order -> probe -> plan -> workers -> index -> manifest
@@ -8,7 +8,9 @@ check       files that cannot be used               source      three kinds of s
 spool       an iterable, on disk in sorted runs     shuffle     the permutation, in bounded memory
 options     what a user can choose                  plan        pure decisions: chunk size, compression, identity
 chunks      one chunk: records -> file              companions  skipped.tsv and extras.zip
-workers     processes that stop cleanly             work        the work folder of a conversion
+workers     processes that stop cleanly             work        what earlier runs have left, and where files go
+folder_work a conversion into a folder              store_work  a conversion into a store
+kept        what the index needs of chunks that are in a store
 report      progress and result
 misfit      a folder of another kind of files       tables      a table given to `pack` in place of samples
 """

@@ -15,5 +15,8 @@ summary    sizes and classes in numbers
 reindex    manifest and index, made again from the chunks alone
 unpack     a converted folder back as it was
 partition  a data set divided over the disks of several nodes
+copying    a data set from one place to another, folders or stores
+origins    what is copied: its files, each read once           destinations  where a copy goes, and what is there
+passing    a chunk that passes by, compared with the index
 copies     a file into another folder: a hard link or a copy
 """

@@ -5,6 +5,8 @@ store        what Brand needs of a store; which one a URL needs
 cloud        S3, Google Cloud Storage, Azure and the web, through obstore
 hub          the Hugging Face Hub
 filesystems  any other store, through fsspec
+target       where the finished files of a data set go: each becomes an object
+apart        a process of its own that speaks to a store, for one that forks
 reasons      in words: why a store did not do what it was asked
 forking      a process whose parent has spoken to a store may not
 """

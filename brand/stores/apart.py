@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
-from brand.errors import StorageError, UsageError
+from brand.errors import BrandError, StorageError, pack_error, unpack_error
 from brand.pythonchild import child_command
 from brand.stores.store import Store, open_store
 from brand.stores.url import parse_url
@@ -104,34 +104,41 @@ class StoreApart:
             raise StorageError(f"{self.url}: the process that speaks to it has ended; run the same again") from None
         finally:
             self._idle.put(line)
-        if "usage" in answer:
-            raise UsageError(answer["usage"])
-        if "error" in answer:
-            raise OSError(*answer["error"])
+        if "refused" in answer:
+            raise OSError(*answer["refused"])
+        error = unpack_error(answer)
+        if error is not None:
+            raise error
         return found
 
 
 def main() -> None:
     """Answer on the lines that the command names, until the first of them closes."""
     _, _, _, url, life, *lines = sys.argv
+    store: Store | BrandError
+    try:
+        store = open_store(url)
+    except BrandError as error:
+        store = error
     for number in map(int, lines):
         line = socket.socket(fileno=number).makefile("rwb")
-        threading.Thread(target=_serve, args=(url, line), daemon=True).start()
+        threading.Thread(target=_serve, args=(store, line), daemon=True).start()
     with socket.socket(fileno=int(life)) as end:
         end.recv(1)
     os._exit(0)
 
 
-def _serve(url: str, line: _Line) -> None:
-    with contextlib.suppress(OSError, EOFError):
+def _serve(store: Store | BrandError, line: _Line) -> None:
+    with line, contextlib.suppress(OSError, EOFError):
         while True:
             question, data = _receive(line)
+            if isinstance(store, BrandError):
+                _send(line, pack_error(store))
+                continue
             try:
-                answer = _answer(open_store(url), question, data)
-            except UsageError as error:
-                _send(line, {"usage": str(error)})
+                answer = _answer(store, question, data)
             except OSError as error:
-                _send(line, {"error": [error.errno, error.strerror, error.filename]})
+                _send(line, {"refused": [error.errno, error.strerror, error.filename]})
             else:
                 _send(line, {}, answer)
 

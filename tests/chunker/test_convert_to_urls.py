@@ -26,6 +26,7 @@ from tests.leftovers import Leftovers
 from tests.rounds import Chance, rounds
 from tests.support import (
     Disk,
+    Outcome,
     brand,
     brand_process,
     options,
@@ -233,22 +234,21 @@ def test_one_of_two_conversions_begins(photos: Path, fashion: Path, tmp_path: Pa
         ["convert", "images", source, there.url("set"), "--chunk-size", 16, "-j", 1]
         for source in (photos, fashion / "test")
     ]
-    told = [None, None]
+    told: list[Outcome] = []
 
     def run(which: int) -> None:
         environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / f"machine-{which}")}
-        told[which] = brand_process(*commands[which], env=environment)  # type: ignore[call-overload]
+        told.append(brand_process(*commands[which], env=environment))
 
     threads = [threading.Thread(target=run, args=(which,)) for which in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    codes = [done.code for done in told if done is not None]
-    assert sorted(codes) == [0, 2]
-    winner = photos if codes[0] == 0 else fashion / "test"
-    convert_images(winner, tmp_path / "set", options(16))
-    assert there.digest("set") == tree_digest(tmp_path / "set")
+    assert sorted(done.code for done in told) == [0, 2]
+    convert_images(photos, tmp_path / "photos", options(16))
+    convert_images(fashion / "test", tmp_path / "fashion", options(16))
+    assert there.digest("set") in (tree_digest(tmp_path / "photos"), tree_digest(tmp_path / "fashion"))
 
 
 def test_another_manifest_that_came_first_stays(fashion: Path, there: Bucket) -> None:
@@ -310,7 +310,7 @@ def test_a_conversion_is_killed(
         Fault(Busy(), share=0.02),
         Fault(Reset(50), "PUT", share=0.02),
         Fault(Lost(), "PUT", share=0.02),
-        seed=rng.random(),
+        seed=rng.randrange(1000),
     )
     environment = left.environment | there.environment
 
@@ -351,7 +351,7 @@ assert not forking._spoken and threading.active_count() == 1
 
 def test_the_process_that_converts_never_speaks_to_the_store(fashion: Path, repository: Path, there: Bucket) -> None:
     """So it forks its workers without threads of the library, again and again, and no warning comes."""
-    command = [sys.executable, "-W", "error", "-c", FORKS, fashion / "test", there.url("a"), there.url("b")]
+    command = [sys.executable, "-W", "error", "-c", FORKS, str(fashion / "test"), there.url("a"), there.url("b")]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert there.digest("a") == there.digest("b")

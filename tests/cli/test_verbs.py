@@ -15,7 +15,7 @@ import brand as library
 from tests.support import Outcome, brand, brand_process, files_below, tree_digest
 
 CLASSES = ["animals", "documents", "markers", "outdoors", "tools"]
-VERBS = ("convert", "info", "verify", "unpack", "cat", "reindex", "partition", "profile", "serve", "top")
+VERBS = ("convert", "info", "verify", "unpack", "cat", "reindex", "copy", "partition", "profile", "serve", "top")
 
 
 @pytest.fixture

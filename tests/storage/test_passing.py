@@ -64,7 +64,7 @@ def test_any_bit_that_differs_is_found_in_its_sample(chunk: Chunk, at: int, bit:
     data = bytearray(chunk.data)
     data[at] ^= 1 << bit
     inside = (chunk.rows["offset"] <= at) & (at < chunk.rows["offset"] + chunk.rows["size"])
-    owner = [int(index) for index in chunk.rows["index"][inside]]
+    owner: list[int | None] = [int(index) for index in chunk.rows["index"][inside]]
     with pytest.raises(ChecksumError) as told:
         chunk.pass_by(bytes(data), cuts)
     assert (told.value.chunk, [told.value.sample]) == (0, owner or [None])

@@ -30,7 +30,6 @@ def test_it_takes_conversions_and_copies(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", referee.keys.access)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", referee.keys.secret)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    open_store.cache_clear()
     convert_images(photos, "s3://written/a/set", options(8))
     with pytest.raises(TargetExistsError, match="finished data set already"):
         convert_images(photos, "s3://written/a/set", options(8))
