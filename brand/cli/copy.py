@@ -16,7 +16,7 @@ from brand.storage.copying import copy as run
 @click.argument("dst", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def copy(src: str, dst: str, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Copy the data set SRC to DST. Both are folders or URLs, as s3://bucket/name.
+    """Copy the data set SRC to DST. Both are folders, or URLs as s3://bucket/name.
 
     Each sample is compared with its checksum on the way, and the manifest is written last. A copy that was stopped goes
     on with the same command.
