@@ -118,8 +118,8 @@ def audio(
 ) -> Report:
     """Convert the audio folder SRC into the data set DST.
 
-    Folders at the top of SRC are classes; without such folders the set has no labels. The files are kept as they are. DST
-    is a folder, or a URL as s3://bucket/name. A conversion that was stopped goes on with the same command.
+    Folders at the top of SRC are classes; without such folders the set has no labels. The files are kept as they are.
+    DST is a folder, or a URL as s3://bucket/name. A conversion that was stopped goes on with the same command.
     """
     names = [name.strip() for name in (columns or "").split(",") if name.strip()]
     return convert_audio(src, dst, options, transcripts=transcripts, columns=names, on_progress=on_progress)

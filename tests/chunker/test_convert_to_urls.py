@@ -25,6 +25,7 @@ from tests.buckets import Bucket, bucket
 from tests.leftovers import Leftovers
 from tests.rounds import Chance, rounds
 from tests.support import (
+    LIMIT_S,
     Disk,
     Outcome,
     brand,
@@ -336,6 +337,25 @@ def test_a_conversion_is_killed(
     assert there.digest("set") == wanted
     assert there.works() == []
     left.check()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_leaves_a_state_that_goes_on(fashion: Path, fashion_set: Path, there: Bucket, jobs: int) -> None:
+    """SIGINT to the whole group, as a terminal sends it: exit code 130, no traceback, no process left."""
+    there.store.latency_s = 0.05
+    command = ["convert", "images", fashion / "test", there.url("set"), "--chunk-size", 16, "-j", jobs]
+    with running_brand(*command, environment=there.environment) as process:
+        wait_until(lambda: there.chunks("set") >= 5 or process.poll() is not None, "5 chunks")
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 130, err
+        wait_until(lambda: not session_processes(process.pid), "all end")
+    assert b"same command again" in err
+    assert b"Traceback" not in out + err
+    there.store.latency_s = 0
+    report = brand_process(*command, "--json").json
+    assert report["chunks_found"] >= 1
+    assert there.digest("set") == tree_digest(fashion_set)
 
 
 FORKS = """

@@ -291,6 +291,26 @@ def test_damage_is_never_copied(photos_set: Path, tmp_path: Path, chance: Chance
         assert tree_digest(tmp_path / "target") == tree_digest(photos_set)
 
 
+@pytest.mark.parametrize("name", ["index/samples.npy", "index/place.npy", "index/chunks.npy", "columns/label.npy"])
+@pytest.mark.parametrize("change", ["flip", "cut", "remove"])
+def test_a_damaged_index_is_not_copied(photos_set: Path, tmp_path: Path, there: Bucket, name: str, change: str) -> None:
+    """The error names the file, or its URL, before a chunk was copied."""
+    shutil.copytree(photos_set, there.place("source"))
+    victim = there.place("source") / name
+    if change == "flip":
+        flip_bit(victim, 8 * (victim.stat().st_size - 3))
+    elif change == "cut":
+        os.truncate(victim, victim.stat().st_size - 1)
+    else:
+        victim.unlink()
+    shutil.copytree(there.place("source"), tmp_path / "source")
+    for source in (there.url("source"), tmp_path / "source"):
+        with pytest.raises(FormatError) as told:
+            copy(source, tmp_path / "target")
+        assert str(told.value.path) == f"{source}/{name}"
+        assert os.listdir(tmp_path / "target") == [".brand-copy"]
+
+
 @pytest.fixture(scope="module")
 def many(fashion: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """3,000 pictures in 375 chunks."""
