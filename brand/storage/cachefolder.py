@@ -4,7 +4,8 @@ A part has the bytes of a chunk file at the same offsets, and holes elsewhere. S
 as it is, once all samples that it is for are held.
 
     store      checks the checksum of each sample, and writes those that are right
-    publish    parts to the device, then `held.bits` under a temporary name, then its name
+    forget     takes the bits of samples away; the next `publish` gives back their blocks
+    publish    parts to the device, then `held.bits` under a temporary name, then its name; then holes in the parts
 
 A bit on the disk means that the bytes are there, whenever the process or the machine ends. One server at a time writes
 a cache, the one that has the LOCK; others read what `held.bits` said when they started. One thread uses a `CacheFolder`
@@ -24,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import BrandError
+from brand.errors import BrandError, FormatError
 from brand.formats.constants import SAMPLES_NAME
 from brand.formats.publish import publish_bytes, storage_reason
 from brand.formats.stored import Stored
@@ -39,14 +40,26 @@ from brand.storage.cachelayout import (
     part_name,
     unpack_held,
 )
-from brand.storage.cacheroom import free_bytes, let_go, list_caches, make_room, opened_caches, read_small, take_lock
+from brand.storage.cacheroom import (
+    disk_bytes,
+    free_bytes,
+    let_go,
+    list_caches,
+    make_room,
+    opened_caches,
+    read_small,
+    take_lock,
+)
 from brand.storage.catalogue import Catalogue
 from brand.storage.device import IN_MEMORY, mount_of
+from brand.storage.holes import gaps, punch
 from brand.storage.ownfolder import check_names, open_own_file, open_own_folder, refused
 
 EVERY_S: Final = 60.0
 EVERY_BYTES: Final = 1 << 30
 """What was written is published after so many seconds or bytes: this much is lost when the machine fails."""
+GIVE_BACK_SHARE: Final = 64
+"""Where samples move and room is short, `1 / GIVE_BACK_SHARE` of the limit is given back at a time."""
 FULL: Final = "full"
 """Why nothing more is written: the limit, or the disk."""
 
@@ -62,13 +75,17 @@ class CacheFolder:
 
     `sizes` are the stored sizes of all samples by place, shape (samples,). `limit` is what all caches in the folder may
     take together, in bytes; None: what is free, less 5 % of the disk and 5 GB. Sizes are those of samples: the blocks
-    of the file system at the ends of each written range come on top.
+    of the file system at the ends of each written range come on top. With `moves`, samples come and go: where there is
+    no room, a sample is left out and writing goes on, and blocks on top count.
 
     Raises `CacheError` where the folder cannot be made, or where other users could change what is in it.
     """
 
-    def __init__(self, folder: str, data: Catalogue, sizes: NDArray[np.uint32], limit: int | None) -> None:
+    def __init__(
+        self, folder: str, data: Catalogue, sizes: NDArray[np.uint32], limit: int | None, *, moves: bool = False
+    ) -> None:
         self.folder = os.path.abspath(folder)
+        self._data, self._moves = data, moves
         self._sizes, self._chunk_size, self._file_sizes = sizes, data.header.chunk_size, data.chunk_rows["file_size"]
         digest = data.manifest.files[SAMPLES_NAME][1]
         self._facts = CacheFacts(data.id, len(data), self._chunk_size, digest)
@@ -76,6 +93,12 @@ class CacheFolder:
         """Parts that were written since they were last published."""
         self._new = False
         """Whether parts were made since."""
+        self._shrunk: set[int] = set()
+        """Parts with blocks of samples that were forgotten since."""
+        self._leaving = 0
+        """Bytes of these samples: they take room until then."""
+        self._beyond = 0
+        """What the parts take on the disk beyond the bytes of samples; 0 where samples do not move."""
         self._unpublished, self._published_s = 0, time.monotonic()
         self._lost = False
         """Whether something that was written may be gone."""
@@ -101,6 +124,9 @@ class CacheFolder:
                 """Bytes of these samples."""
                 self.limit = self._find_room(caches, shown, limit)
                 """Bytes that they may take."""
+                self._look_beyond()
+                if self._beyond > self.used // 8:  # bytes of a server that was killed, which no bit tells of
+                    self._shrunk |= set(range(data.header.chunks))
             except OSError as error:
                 raise refused(self._shown, error) from None
             self._closing = stack.pop_all()
@@ -162,17 +188,20 @@ class CacheFolder:
             return
         self._dirty.clear()
         self._new = False
+        self._give_back()
 
     def publish_if_due(self) -> None:
         """Publish once enough was written, or long enough ago."""
-        if self._dirty and (self._unpublished >= EVERY_BYTES or time.monotonic() - self._published_s >= EVERY_S):
+        if (self._dirty or self._shrunk) and (
+            self._unpublished >= EVERY_BYTES or time.monotonic() - self._published_s >= EVERY_S
+        ):
             self.publish()
 
     def drop(self, places: NDArray[Any]) -> None:
         """Forget the parts with these samples, which cannot be read."""
         numbers = np.unique(places // self._chunk_size).tolist()
         for number in numbers:
-            self._forget(np.arange(len(self.held))[number * self._chunk_size : (number + 1) * self._chunk_size])
+            self._clear(np.arange(len(self.held))[number * self._chunk_size : (number + 1) * self._chunk_size])
             self._dirty.discard(number)
         if self.writes and not self._lost:
             self.publish()  # first: a bit on the disk means that the bytes are there
@@ -180,27 +209,62 @@ class CacheFolder:
                 with suppress(OSError):
                     os.unlink(part_name(number), dir_fd=self._parts)
 
-    def distrust(self, places: NDArray[Any]) -> None:
-        """Forget these samples, whose bytes have changed. They may be stored again."""
-        self._forget(places)
-        if self.writes:
-            self._dirty.update(np.unique(places // self._chunk_size).tolist())
+    def forget(self, places: NDArray[Any]) -> None:
+        """Forget these samples: their bytes have changed, or their room is wanted. They may be stored again."""
+        self._leaving += self._clear(places)
+        self._shrunk.update(np.unique(places // self._chunk_size).tolist() if self.writes else ())
 
     def close(self) -> None:
         """Let go of the folder, without publishing."""
         self._closing.close()
 
-    def _forget(self, places: NDArray[Any]) -> None:
+    def _clear(self, places: NDArray[Any]) -> int:
+        """Take the bits of samples away. Returns the bytes of those that were held."""
         places = places[self.held[places]]
-        self.used -= int(self._sizes[places].sum(dtype=np.int64))
+        size = int(self._sizes[places].sum(dtype=np.int64))
+        self.used -= size
         self.held[places] = False
+        return size
+
+    def _give_back(self) -> None:
+        """Make holes where nothing is held any more. Where that fails, the blocks stay, and count."""
+        for number in sorted(self._shrunk):
+            here = slice(number * self._chunk_size, (number + 1) * self._chunk_size)
+            with suppress(OSError, FormatError):
+                rows = self._data.rows(here.start, min(here.stop, len(self.held)))[self.held[here]]
+                starts = rows["offset"].astype(np.int64)
+                part = self._open(number, os.O_WRONLY)
+                try:
+                    for first, end in gaps(starts, starts + rows["size"], int(self._file_sizes[number])).tolist():
+                        punch(part, first, end)
+                finally:
+                    os.close(part)
+        if self._shrunk:
+            self._look_beyond()
+        self._shrunk.clear()
+        self._leaving = 0
+
+    def _look_beyond(self) -> None:
+        self._beyond = max(0, disk_bytes(self._parts) - self.used) if self._moves and self.writes else 0
+
+    def _has_room(self, size: int) -> bool:
+        """Whether so many bytes more are within the limit. What was forgotten gives its blocks back first.
+
+        Where samples move, that waits until it is worth flushing the parts.
+        """
+        taken = self.used + self._leaving + self._beyond + size
+        if taken > self.limit and self._leaving > (self.limit // GIVE_BACK_SHARE if self._moves else 0):
+            self.publish()
+            taken = self.used + self._leaving + self._beyond + size
+        return taken <= self.limit
 
     def _write(self, number: int, offset: int, stored: Stored) -> bool:
-        """Write samples that lie side by side in a chunk; False where that ends all writing."""
+        """Write samples that lie side by side in a chunk; False where there is no room, or all writing has ended."""
         views = [stored.view(each) for each in range(len(stored))]
         size = sum(len(view) for view in views)
-        if self.used + size > self.limit:
-            self.stopped = FULL
+        if not self._has_room(size):
+            if not self._moves and not self.stopped:
+                self.stopped = FULL
             return False
         try:
             part = self._open(number, os.O_WRONLY | os.O_CREAT)

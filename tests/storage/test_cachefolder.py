@@ -26,6 +26,7 @@ from brand.storage.cachefolder import CacheFolder
 from brand.storage.cachelayout import CacheFacts, held_bytes, pack_held, part_name, unpack_held
 from brand.storage.cacheroom import list_caches, opened_caches
 from brand.storage.dataset import StoredDataSet
+from brand.storage.holes import BLOCK
 from brand.storage.vectored import LocalFiles
 from tests.rounds import examples
 from tests.storage.support import chunk
@@ -43,6 +44,20 @@ def some_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples = [{"number": k, "text": f"{k}," * (k * 31 % 400)} for k in range(SAMPLES)]
     brand.pack(samples, target, {"number": "int", "text": "str"}, chunk_size=CHUNK, compression="none", jobs=1)
     return target
+
+
+@pytest.fixture(scope="module")
+def big_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Samples of several blocks."""
+    target = tmp_path_factory.mktemp("sets") / "big.brand"
+    samples = [{"text": f"{k}," * (8000 + k * 997 % 9000)} for k in range(40)]
+    brand.pack(samples, target, {"text": "str"}, chunk_size=CHUNK, compression="none", jobs=1)
+    return target
+
+
+def on_disk(folder: Path, data: StoredDataSet) -> int:
+    """What the parts take on the disk."""
+    return sum(part.stat().st_blocks * 512 for part in (home(folder, data) / "chunks").iterdir())
 
 
 def another_set(folder: Path, samples: int = 20) -> StoredDataSet:
@@ -258,6 +273,8 @@ def test_bits_never_run_ahead_of_bytes(some_set: Path, tmp_path: Path, *, power:
                     found.publish()
             found.drop(np.array([CHUNK]))
             found.publish()
+            found.forget(np.arange(20, 30))
+            found.publish()
             over = True
         except Killed:
             pass
@@ -270,7 +287,89 @@ def test_bits_never_run_ahead_of_bytes(some_set: Path, tmp_path: Path, *, power:
             assert wrong_bytes(folder, data, again.held) == [], f"killed at call {at}"
             seen.add(int(again.held.sum()))
     assert at > 60
-    assert seen == {0, 20, 30 - CHUNK}
+    assert seen == {0, 20, 30 - CHUNK, 20 - CHUNK}
+
+
+# -- forgetting ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_forgotten_gives_its_blocks_back_when_the_bits_are_published(big_set: Path, tmp_path: Path) -> None:
+    """Not before; whole blocks, with those that two samples share once both are gone. The others stay as they are."""
+    data = StoredDataSet(big_set)
+    with cache(tmp_path, data) as found:
+        fill(found, data)
+        found.publish()
+        full, sizes = on_disk(tmp_path, data), sizes_of(data)
+        found.forget(np.arange(1, 6))
+        assert on_disk(tmp_path, data) == full
+        found.publish()
+        gone = full - on_disk(tmp_path, data)
+        assert 0 <= int(sizes[1:6].sum()) - gone < 2 * BLOCK
+        found.forget(np.array([0, 6, 7]))
+        found.publish()
+        assert not (home(tmp_path, data) / "chunks" / part_name(0)).stat().st_blocks
+        assert wrong_bytes(tmp_path, data, found.held) == []
+        assert found.held.sum() == len(data) - 8
+        assert fill(found, data, 0, 8).all()
+        assert wrong_bytes(tmp_path, data, found.held) == []
+
+
+@examples(20)
+@given(st.data())
+def test_samples_come_and_go_within_the_limit(big_set: Path, draws: st.DataObject) -> None:
+    """Also on the disk, as far as a block at both ends of each sample goes. What is said to be held is there."""
+    data = StoredDataSet(big_set)
+    sizes = sizes_of(data)
+    limit = draws.draw(st.integers(10 * BLOCK, int(sizes.sum()) * 5 // 4))
+    with tempfile.TemporaryDirectory() as name, closing(CacheFolder(name, data, sizes, limit, moves=True)) as found:
+        for _ in range(draws.draw(st.integers(5, 40))):
+            some = np.array(sorted(draws.draw(st.sets(st.integers(0, len(data) - 1), min_size=1, max_size=8))))
+            match draws.draw(st.sampled_from(["store", "store", "forget", "publish"])):
+                case "store":
+                    here = found.store(some, stored(data, some))
+                    assert here.tolist() == found.held[some].tolist()
+                case "forget":
+                    found.forget(some)
+                    assert not found.held[some].any()
+                case _:
+                    found.publish()
+                    ends = 2 * BLOCK * int(found.held.sum())
+                    assert on_disk(Path(name), data) <= min(found.used + ends, limit + 8 * 2 * BLOCK)
+            assert found.used == int(sizes[found.held].sum()) <= limit
+            assert not found.stopped
+            assert wrong_bytes(Path(name), data, found.held) == []
+
+
+def test_a_lack_of_room_passes_where_samples_move(big_set: Path, tmp_path: Path) -> None:
+    """The folder takes samples again once others have left it. Without moves, writing has ended."""
+    data = StoredDataSet(big_set)
+    sizes = sizes_of(data)
+    limit = int(sizes[:12].sum()) + 12 * BLOCK
+    with closing(CacheFolder(str(tmp_path), data, sizes, limit, moves=True)) as found:
+        for place in range(30):
+            fill(found, data, place, place + 1)
+        assert 8 < found.held.sum() < 20
+        assert not fill(found, data, 30, 34).any()
+        found.forget(np.arange(8))
+        assert fill(found, data, 30, 34).all()
+        assert on_disk(tmp_path, data) <= limit + 4 * BLOCK
+    with cache(tmp_path, data, limit) as found:
+        fill(found, data)
+        assert found.stopped == "full"
+
+
+def test_bytes_that_no_bit_tells_of_are_given_back(big_set: Path, tmp_path: Path) -> None:
+    """A server was killed before it had published them."""
+    data = StoredDataSet(big_set)
+    with cache(tmp_path, data) as found:
+        fill(found, data, 0, 10)
+        found.publish()
+        fill(found, data)
+    assert on_disk(tmp_path, data) > sizes_of(data).sum()
+    with closing(CacheFolder(str(tmp_path), data, sizes_of(data), MUCH, moves=True)) as found:
+        found.publish()
+        assert found.held.sum() == 10
+        assert on_disk(tmp_path, data) <= found.used + 4 * BLOCK
 
 
 # -- limits ----------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class Storing:
 
     def forget(self, forget: Forget) -> None:
         """Have the folder forget samples."""
-        act = self._folder.drop if forget.parts else self._folder.distrust
+        act = self._folder.drop if forget.parts else self._folder.forget
         self._jobs.put(partial(act, forget.places))
 
     def close(self) -> None:
