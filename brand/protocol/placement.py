@@ -3,7 +3,8 @@
 A tier is a place that is nearer than the storage: memory, or a folder on a local disk. `place` fills tiers with the
 most wanted samples. `choose_kept` chooses what memory keeps, so that the plan's other samples still fit beside it;
 `choose_cached` chooses what a cache folder holds of the rest. Both take whole units of consecutive samples, in one
-random order, as every sample is drawn once an epoch: no choice reads less than another one of the same size.
+random order, as every sample is drawn once an epoch: no choice reads less than another one of the same size. Where a
+node draws only some samples in an epoch, some are wanted more than others (`nextuse`), and `most_wanted` chooses.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def choose_kept(
     if total <= room:
         return np.ones(mapping.samples, np.bool_)
     read_of = read_of_sample(plan) if read_of is None else read_of
-    unit_of, sizes = _units(mapping, size_of, unit)
+    unit_of, sizes = units(mapping, size_of, unit)
     order = permutation(len(sizes), seed, Stream.KEPT)
     filled = np.cumsum(sizes[order])
     largest = peak(plan, size_of, read_of)
@@ -73,11 +74,24 @@ def choose_cached(mapping: Mapping, size_of: NDArray[Any], room: int, unit: int,
     `size_of`: stored bytes of each place; 0 for those that are nearer already, or that another node reads. Units follow
     each other in the order of `choose_kept`, so the folder holds those that memory would keep next.
     """
-    unit_of, sizes = _units(mapping, size_of, unit)
-    rank = np.empty(len(sizes), np.int64)
-    rank[permutation(len(sizes), seed, Stream.KEPT)] = np.arange(len(sizes))
-    held: NDArray[np.bool_] = (place(rank, sizes, np.array([room])) == 1)[unit_of]
+    unit_of, sizes = units(mapping, size_of, unit)
+    alike, every = np.zeros(len(sizes), np.int64), np.ones(len(sizes), np.bool_)
+    held: NDArray[np.bool_] = most_wanted(alike, every, sizes, room, seed)[unit_of]
     return held & (size_of > 0)
+
+
+def most_wanted(
+    key: NDArray[Any], wanted: NDArray[np.bool_], sizes: NDArray[np.int64], room: int, seed: int
+) -> NDArray[np.bool_]:
+    """Which units to hold: of those that are wanted, the ones with the smallest keys, as many as fit. Shape (units,).
+
+    A random order that the seed alone decides stands for equal keys.
+    """
+    order = permutation(len(key), seed, Stream.KEPT)
+    order = order[wanted[order]]
+    held = np.zeros(len(key), np.bool_)
+    held[order[place(key[order], sizes[order], np.array([room])) == 1]] = True
+    return held
 
 
 def cached_unit(kept_unit: int | None, chunk_size: int, mean_bytes: float) -> int:
@@ -86,13 +100,23 @@ def cached_unit(kept_unit: int | None, chunk_size: int, mean_bytes: float) -> in
     return min(chunk_size, -(-math.ceil(CACHED_BYTES / max(1.0, mean_bytes)) // unit) * unit)
 
 
-def _units(mapping: Mapping, size_of: NDArray[Any], unit: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The unit of each place, shape (samples,), and the size of each unit: `unit` consecutive samples of a chunk."""
+def unit_count(mapping: Mapping, unit: int) -> int:
+    """Units of `unit` consecutive samples of a chunk, counting also those that the last chunk does not have."""
+    return mapping.chunks * -(-mapping.chunk_size // unit)
+
+
+def unit_at(mapping: Mapping, unit: int, places: NDArray[Any]) -> NDArray[Any]:
+    """The unit of each of these places, same shape."""
     per_chunk = -(-mapping.chunk_size // unit)
+    found: NDArray[Any] = places // mapping.chunk_size * per_chunk + places % mapping.chunk_size // unit
+    return found
+
+
+def units(mapping: Mapping, size_of: NDArray[Any], unit: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The unit of each place, shape (samples,), and the size of each unit: `unit` consecutive samples of a chunk."""
     unit_of = np.empty(mapping.samples, index_dtype(mapping.samples))
-    sizes = np.zeros(mapping.chunks * per_chunk, np.int64)
+    sizes = np.zeros(unit_count(mapping, unit), np.int64)
     for part in blocks(mapping.samples):
-        places = np.arange(part.start, part.stop)
-        unit_of[part] = places // mapping.chunk_size * per_chunk + places % mapping.chunk_size // unit
+        unit_of[part] = unit_at(mapping, unit, np.arange(part.start, part.stop))
         np.add.at(sizes, unit_of[part], size_of[part].astype(np.int64))
     return unit_of, sizes

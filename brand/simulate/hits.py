@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.protocol.placement import most_wanted
 
 Mask = NDArray[np.bool_]
 
@@ -129,15 +130,11 @@ def next_use(draws: NDArray[Any], capacity: int, horizon: int | None = None) -> 
         until[epoch - 1] = until[epoch] + 1
         until[epoch - 1, draws[epoch]] = 1
     most = epochs - 1 if horizon is None else min(horizon, epochs - 1)  # what is never drawn again is farther away
-    tie = np.random.default_rng(0).permutation(samples)
-    held, hits = np.zeros(samples, np.bool_), np.zeros(draws.shape, np.bool_)
+    held, hits, size = np.zeros(samples, np.bool_), np.zeros(draws.shape, np.bool_), np.ones(samples, np.int64)
     for epoch, drawn in enumerate(draws):
         hits[epoch] = held[drawn]
         held[drawn] = True
-        there = np.flatnonzero(held & (until[epoch] <= most))
-        kept = there[np.lexsort((tie[there], until[epoch, there]))[:capacity]]
-        held[:] = False
-        held[kept] = True
+        held = most_wanted(until[epoch], held & (until[epoch] <= most), size, capacity, seed=0)
     return hits
 
 

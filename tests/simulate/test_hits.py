@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bench.papers_theory import HITS, STEADY, hit_figures
 from brand.errors import UsageError
+from brand.protocol.random import Stream, permutation
 from brand.simulate import hits
 from brand.simulate.frequency import node_draws
 from tests.rounds import examples
@@ -135,7 +136,7 @@ def test_a_random_cache_holds_no_more_than_its_room(draws: Draws, capacity: int,
 def test_next_use_keeps_the_nearest_epochs(draws: Draws, capacity: int, horizon: int | None) -> None:
     """Epoch by epoch: of what is there and comes again within the horizon, what comes again first stays."""
     epochs = draws.tolist()
-    tie = np.random.default_rng(0).permutation(int(draws.max()) + 1).tolist()
+    tie = np.argsort(permutation(int(draws.max()) + 1, 0, Stream.KEPT)).tolist()
     held: list[int] = []
     expected = []
     for epoch, drawn in enumerate(epochs):
