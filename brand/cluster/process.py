@@ -18,5 +18,5 @@ def main() -> None:
 def _make(spec: Spec) -> NodeServer:
     assert spec.cluster is not None
     member = Member.from_json(spec.cluster)
-    cache = None if spec.cache is None else Cache(*spec.cache)
+    cache = None if spec.cache is None else Cache(**spec.cache)
     return server_of(member, spec.path, spec.address, memory=spec.memory, owners=spec.owners, cache=cache)

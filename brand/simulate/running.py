@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
 from brand.node.decide.caching import CacheStart
+from brand.node.decide.choosing import Choice
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
@@ -32,7 +33,7 @@ from brand.node.decide.stimuli import (
     PlanMade,
     StreamOpens,
 )
-from brand.node.decide.tasks import Choice, Instruction, MakePlan, Number
+from brand.node.decide.tasks import Instruction, MakePlan, Number
 from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
@@ -222,10 +223,10 @@ class _Node:
             match instruction:
                 case MakePlan(key):
                     self._turn.handle(PlanMade(key, plan, read_of), 0.0)
-                case Choice():
+                case Choice(number):
                     kept = instruction.kept(self._residents.pages_of)
                     cached = instruction.cached(kept)
-                    self._turn.handle(KeptChosen(kept, cached), 0.0)
+                    self._turn.handle(KeptChosen(number, kept, cached), 0.0)
                     self._placed = self._placed if cached is None else cached
                 case _:
                     pass

@@ -285,4 +285,4 @@ def test_a_cache_on_the_command_line(words: str, folder: str, size: int | None) 
     """A folder, and a size behind the last colon."""
     cache = parse_cache(words)
     assert (cache.folder, cache.limit_bytes) == (folder, size)
-    assert Cache(*cache.to_json()).limit_bytes == size
+    assert Cache(**cache.to_json()).limit_bytes == size

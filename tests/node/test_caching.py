@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from brand.node.decide.caching import CacheStart, Caching
+from brand.node.decide.choosing import Choice, Placement
 from brand.node.decide.counters import CacheCounters
+from brand.node.decide.lives import Lives
 from brand.node.decide.stimuli import ClientReleases
-from brand.node.decide.tasks import Choice
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
@@ -274,6 +275,41 @@ def test_what_waits_to_be_written_makes_room_first() -> None:
 
 @pytest.mark.slow
 @rounds(2)
+@pytest.mark.parametrize("placement", ["next", "frequency", "auto"])
+@pytest.mark.parametrize("protocol", ["uniform", "stripes"])
+def test_random_lives_of_a_node_that_draws_a_part(
+    chance: Chance, tmp_path: Path, placement: Placement, protocol: str
+) -> None:
+    """Samples come into the folder and leave it, in any order of threads. Every answer is right; all is replayed."""
+    rng = chance.rng
+    found = World(
+        SIZES, CHUNK, 120, cache=6000, stored=set(range(0, 240, 7)), placement=placement, epochs_of_runs=5,
+    )  # fmt: skip
+    found.recorder = Recorder(tmp_path / "log", found.turn)
+    order = ORDER if protocol == "stripes" else {"protocol": "uniform", "group_chunks": 2, "seed": 3}
+    run, ranks = found.register(1, **order), rng.sample(range(4), rng.randint(1, 2))
+    for client in range(2, len(ranks) + 1):
+        assert found.register(client, **order) == run
+    for epoch in range(4):
+        for client, rank in enumerate(ranks, 1):
+            found.begin(client, run, epoch, rank=rank, replicas=4)
+        for first in range(0, len(SIZES), 24):
+            for client, rank in enumerate(ranks, 1):
+                assert found.draw(client, run, epoch, range(first + rank, min(first + 24, len(SIZES)), 4))
+            while found.asked or found.held:
+                _something(found, rng)
+    found.settle()
+    found.recorder.close()
+    ways = {str(choice) for choice in found.core.keeping._placing._said}
+    assert not ways or placement == "auto"
+    assert replay(tmp_path / "log", found.index, found.pages_of) > 0
+    if placement != "auto" and facts(found)["state"] != "full":  # no write was refused for good
+        assert facts(found)["state"] == "changing"
+        assert set(range(0, 240, 7)) - found.stored, "nothing has left the folder"
+
+
+@pytest.mark.slow
+@rounds(2)
 def test_random_lives_with_a_cache(chance: Chance) -> None:
     """Reads fail, writes refuse or leave samples out, servers follow each other. Every answer is right."""
     rng, stored = chance.rng, set[int]()
@@ -360,4 +396,4 @@ def test_a_folder_that_is_off_holds_nothing_and_says_so() -> None:
         **{"folder": "/nvme", "limit": 0, "used": 0, "held_samples": 0, "state": "off"},
         **{"reads": 0, "read_bytes": 0, "written_bytes": 0, "bad": 0},
     }
-    assert caching.shelf(1, 4) is None
+    assert caching.shelf(1, Lives(), later=False) is None

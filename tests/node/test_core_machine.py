@@ -199,7 +199,7 @@ def finish(world: World, clients: list[int]) -> None:
         elif world.reads:
             world.finish_read()
     assert not world.epochs()
-    world.tell(KeptChosen(np.zeros(len(world.sizes), np.bool_)))
+    world.tell(KeptChosen(world.core.keeping._last, np.zeros(len(world.sizes), np.bool_)))
     assert world.allocator.free == world.allocator.count - 1, "pages are lost"
 
 

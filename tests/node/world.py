@@ -20,6 +20,7 @@ from brand.errors import BrandError, UnreachableError, UsageError
 from brand.formats.constants import ROW
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.caching import CacheStart
+from brand.node.decide.choosing import Choice, Placement
 from brand.node.decide.core import LARGEST_SHARE
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import ALONE, Members
@@ -40,7 +41,6 @@ from brand.node.decide.stimuli import (
 )
 from brand.node.decide.tasks import (
     Answer,
-    Choice,
     Deliver,
     Forget,
     Instruction,
@@ -175,6 +175,9 @@ class World:
     """Places that clients want by name and have not got."""
     cache: int | None = None
     """Room of its cache folder in bytes; None: it has none."""
+    placement: Placement = "auto"
+    epochs_of_runs: int | None = None
+    """How many epochs the user has said that a run takes."""
     stored: set[int] = field(default_factory=set)
     """Places whose bytes are in the cache folder, which may outlive a server."""
 
@@ -214,7 +217,8 @@ class World:
         if self.cache is None:
             return None
         held = np.isin(np.arange(len(self.sizes)), list(self.stored))
-        return CacheStart("/cache", self.index.sizes.astype(np.uint32), held, self.cache)
+        sizes = self.index.sizes.astype(np.uint32)
+        return CacheStart("/cache", sizes, held, self.cache, "", self.placement, self.epochs_of_runs)
 
     # -- what clients do ---------------------------------------------------------------------------------------------
 
@@ -368,9 +372,13 @@ class World:
         """
         job = self.jobs.pop(0)
         match job:
-            case Choice():
-                kept = job.kept(self.pages_of)
-                self.tell(KeptChosen(kept, job.cached(kept)))
+            case Choice(number):
+                if job.foresee():
+                    if self.turn.wants_choice(job):
+                        self.jobs.append(job)
+                else:
+                    kept = job.kept(self.pages_of)
+                    self.tell(KeptChosen(number, kept, job.cached(kept), job.since))
             case ReadFor():
                 samples = [content(place, int(self.index.sizes[place])).tobytes() for place in job.places.tolist()]
                 self.tell(ReadForEnded(job, pack_samples(list(samples))))

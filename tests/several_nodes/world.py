@@ -193,7 +193,7 @@ class Cluster:
         for world in self.worlds:
             assert not world.epochs(), "an epoch is left for which nobody is there"
             assert not world.core.epochs.runs, "a run is left for which nobody is there"
-            world.tell(KeptChosen(world.pages_of < 0))
+            world.tell(KeptChosen(world.core.keeping._last, world.pages_of < 0))
             assert world.allocator.free == world.allocator.count - 1, "pages are lost"
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
+from brand.node.decide.choosing import Choice
 from brand.node.decide.counters import Counters
 from brand.node.decide.members import ALONE
 from brand.node.decide.stimuli import (
@@ -26,7 +27,7 @@ from brand.node.decide.stimuli import (
     ReadEnded,
     Stimulus,
 )
-from brand.node.decide.tasks import Answer, Choice, Instruction, MakePlan, Number, Read
+from brand.node.decide.tasks import Answer, Instruction, MakePlan, Number, Read
 from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
@@ -111,8 +112,8 @@ class _Server:
             match instruction:
                 case MakePlan():
                     self.plans.append(instruction)
-                case Choice():
-                    self._tell(KeptChosen(instruction.kept(self.turn.core.residents.pages_of)))
+                case Choice(number):
+                    self._tell(KeptChosen(number, instruction.kept(self.turn.core.residents.pages_of)))
                 case Read():
                     self._tell(ReadEnded(instruction))
                 case Answer():

@@ -37,7 +37,7 @@ class Spec:
     """The server ends with the last of these processes."""
     cluster: dict[str, Any] | None = None
     """For one of several nodes: what `brand.cluster.process` also has to know."""
-    cache: list[Any] | None = None
+    cache: dict[str, Any] | None = None
     """The cache folder, as `Cache.to_json` gives it; None: there is none."""
 
     def to_json(self) -> str:

@@ -2,7 +2,8 @@
 
 A large read goes to the folder where the folder holds all samples that the read is for; else it goes to the storage as
 a whole. What comes from the storage and has a place in the folder is written behind (`Writing`). The planner chooses
-the places (`Choice`). Until it has, what comes waits to be written.
+the places (`Choice`). Until it has, what comes waits to be written. Where the choice changes with each epoch, samples
+without a place leave the folder (`Leaving`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.decide.choosing import Placement, Shelf
 from brand.node.decide.counters import CacheCounters
-from brand.node.decide.tasks import Forget, Shelf, Write
+from brand.node.decide.leaving import Leaving
+from brand.node.decide.lives import Lives
+from brand.node.decide.tasks import Forget, Write
 from brand.node.decide.writing import Writing
 from brand.node.memory.residents import Residents
 from brand.protocol.placement import cached_unit
@@ -35,6 +39,19 @@ class CacheStart:
     """Bytes that they may take."""
     stopped: str = ""
     """Why nothing is written; empty where it is."""
+    placement: Placement = "auto"
+    epochs: int | None = None
+    """How many epochs a run takes; None: the user has not said."""
+
+    @property
+    def mean_bytes(self) -> float:
+        """Mean stored size of a sample."""
+        return float(self.sizes.mean())
+
+    @property
+    def all_fits(self) -> bool:
+        """Whether the folder has room for all samples."""
+        return int(self.sizes.sum(dtype=np.int64)) <= self.limit
 
 
 class Caching:
@@ -52,12 +69,14 @@ class Caching:
         start: CacheStart | None = None,
     ) -> None:
         self._residents, self._chunk_size, self._largest, self._counters = residents, chunk_size, largest, counters
-        self._start = start
+        self.start = start
+        """What the server has started with."""
         self._held, self._stopped = np.zeros(0, np.bool_), "off"
         if start is not None:
             self._held, self._stopped = start.held.copy(), start.stopped
         self._placed: NDArray[np.bool_] | None = None
         """Which samples have a place in the folder; None: the planner has not chosen."""
+        self._leaving = Leaving(len(self._held))
         self._spoilt = np.zeros(len(self._held), np.bool_)
         """Samples of chunks whose parts could not be read: they are not written again."""
         self._lost: deque[Forget] = deque()
@@ -67,33 +86,63 @@ class Caching:
     def __repr__(self) -> str:
         return f"Caching({self._stopped or f'{np.count_nonzero(self._held)} held, {self.writing!r}'})"
 
-    @property
-    def start(self) -> CacheStart | None:
-        """What the server has started with."""
-        return self._start
-
     def holds(self, places: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether the folder holds each of these places, shape (places,)."""
-        return np.zeros(len(places), np.bool_) if self._start is None else self._held[places]
+        return np.zeros(len(places), np.bool_) if self.start is None else self._held[places]
 
-    def shelf(self, kept_unit: int | None, chunk_size: int) -> Shelf | None:
-        """What the planner needs to choose the samples that are written; None: nothing is written."""
-        start = self._start
+    @property
+    def writes(self) -> bool:
+        """Whether there is a folder that is written."""
+        return self.start is not None and not self._stopped
+
+    def shelf(self, kept_unit: int | None, lives: Lives, *, later: bool) -> Shelf | None:
+        """What the planner needs to choose the samples that are written; None: nothing is written.
+
+        `later`: the choice is for an epoch that comes, and so for what the folder will hold then.
+        """
+        start = self.start
         if start is None or self._stopped:
             return None
-        unit = cached_unit(kept_unit, chunk_size, float(start.sizes.mean()))
+        every = np.arange(len(self._held))
+        held, coming = self._held.copy(), self._leaving.next_placed
+        placed = self._placed if coming is None and self._leaving.moves else coming
+        if later and placed is not None:
+            held = placed & (held | lives.waited_for(len(every)) | self._residents.present(every))
         able = self._residents.pages_of <= self._largest
-        return Shelf(start.sizes, self._held.copy(), able, start.limit - self._bytes(self._held), unit)
+        near, unit = self._residents.to_keep(every), self.unit(kept_unit)
+        return Shelf(start.sizes, held, able, near, start.limit, unit)
 
-    def chosen(self, placed: NDArray[np.bool_]) -> None:
-        """The planner has chosen which samples have a place."""
+    def unit(self, kept_unit: int | None) -> int:
+        """Samples that are placed together, where memory keeps `kept_unit` of them together."""
+        assert self.start is not None
+        return cached_unit(kept_unit, self._chunk_size, self.start.mean_bytes)
+
+    def chosen(self, placed: NDArray[np.bool_], since: int | None) -> None:
+        """The planner has chosen which samples have a place, from epoch number `since` on; None: at once, for good."""
+        if self._stopped:
+            return
+        if since is not None:
+            self._leaving.follows(since, placed)
+            return
+        self._leaving.stays()
         self._placed = placed
         self.writing.review()
         self.writing.add_later(np.flatnonzero(placed & ~self._held & self._residents.kept()))
 
+    def reads_for(self, number: int, lives: Lives) -> None:
+        """A read for epoch number `number` begins: from the first one on, the choice for this epoch holds."""
+        if self._leaving.takes_hold(number):
+            self._placed, gone = self._leaving.begin(self._held, lives.waited_for(len(self._held)))
+            self._drop(gone)
+            self.writing.review()
+
     def take(self, places: NDArray[Any]) -> None:
-        """A read has brought samples into memory: those that have a place and are not held are to be written."""
+        """A read has brought samples into memory: those that have a place and are not held are to be written.
+
+        Those that have lost their place leave the folder.
+        """
         if not self._stopped:
+            self._drop(self._leaving.read(places))
             self.writing.add(places)
 
     def instructions(self) -> Iterator[Write | Forget]:
@@ -111,6 +160,7 @@ class Caching:
         self.writing.ended(write)
         if stopped and not self._stopped:
             self._stopped = stopped
+            self._leaving.stays()
             self.writing.end()
 
     def lose(self, places: NDArray[Any]) -> None:
@@ -124,26 +174,35 @@ class Caching:
 
     def distrust(self, places: NDArray[Any]) -> None:
         """Samples had wrong checksums: those that the folder holds are read from the storage, and written again."""
-        places = places[self._held[places]] if self._start is not None else places[:0]
+        places = places[self._held[places]] if self.start is not None else places[:0]
         if len(places):
             self._counters.lost(len(places))
-            self._held[places] = False
-            self._lost.append(Forget(places, parts=False))
+            self._drop(places)
 
     def facts(self) -> dict[str, Any] | None:
         """What the folder holds and what was done, as plain values; None where there is no folder."""
-        start = self._start
+        start = self.start
         if start is None:
             return None
-        full = self._placed is not None and not (self._placed & ~self._held & ~self._spoilt).any()
+        state = "filling"
+        if self._leaving.moves:
+            state = "changing"
+        elif self._placed is not None and not (self._placed & ~self._held & ~self._spoilt).any():
+            state = "full"
         return {
             "folder": start.folder,
             "limit": start.limit,
             "used": self._bytes(self._held),
             "held_samples": int(np.count_nonzero(self._held)),
             **self._counters.to_json(),
-            "state": self._stopped or ("full" if full else "filling"),
+            "state": self._stopped or state,
         }
+
+    def _drop(self, places: NDArray[Any]) -> None:
+        """The folder forgets samples that it holds."""
+        if len(places):
+            self._held[places] = False
+            self._lost.append(Forget(places, parts=False))
 
     def _wanted(self, places: NDArray[Any]) -> NDArray[np.bool_]:
         """Which of these samples have a place, as far as it is chosen, and are not held."""
@@ -151,4 +210,4 @@ class Caching:
         return wanted if self._placed is None else wanted & self._placed[places]
 
     def _bytes(self, places: NDArray[Any]) -> int:
-        return 0 if self._start is None else int(self._start.sizes[places].sum(dtype=np.int64))
+        return 0 if self.start is None else int(self.start.sizes[places].sum(dtype=np.int64))

@@ -88,12 +88,16 @@ class Core:
         self.epochs.plan_ready(key, plan, read_of)
         self.draws.settle(now_s)
 
-    def kept_chosen(self, kept: NDArray[np.bool_] | None, cached: NDArray[np.bool_] | None) -> None:
+    def kept_chosen(
+        self, number: int, kept: NDArray[np.bool_] | None, cached: NDArray[np.bool_] | None, since: int | None
+    ) -> None:
         """The planner has chosen what memory keeps and what the cache folder holds; None: as before."""
+        if not self.keeping.takes(number):
+            return
         if kept is not None:
             self.residents.keep(kept)
         if cached is not None:
-            self.caching.chosen(cached)
+            self.caching.chosen(cached, since)
 
     def read_done(self, read: Read, failed: tuple[int, ...], now_s: float) -> None:
         """A read has ended, and some of its pieces failed. Clients read the samples of these exactly."""

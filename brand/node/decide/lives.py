@@ -253,6 +253,13 @@ class Lives:
         """All live epochs, by run and epoch."""
         return [(key, life.stage) for key, life in self._lives.items() if isinstance(life.stage, Live)]
 
+    def waited_for(self, samples: int) -> NDArray[np.bool_]:
+        """Which of `samples` samples live epochs still wait for, shape (samples,)."""
+        found = np.zeros(samples, np.bool_)
+        for _, live in self.live():
+            found |= live.epoch.states.waited_for(slice(None))
+        return found
+
     def draws(self) -> list[Draw]:
         """All draws that wait, in the order in which they came."""
         waiting = [draw for life in self._lives.values() for draw in life.draws]

@@ -226,6 +226,7 @@ class Reads:
         places: NDArray[np.intp],
         heads: NDArray[np.int32],
     ) -> Read:
+        self._caching.reads_for(epoch.number, self._epochs.lives)
         epoch.states.starts(places)
         self._last += 1
         return self._begin(Read(self._last, pieces, vectors, places, heads, epoch))

@@ -121,10 +121,14 @@ class Runs(UserDict[RunNumber, Run]):
         self._notices: list[str] = []
 
     def take_notices(self) -> list[str]:
-        """Messages for the user about how training processes draw. Each is returned once."""
+        """Messages for the user, most of them about how training processes draw. Each is returned once."""
         notices = self._notices.copy()
         self._notices.clear()
         return notices
+
+    def notice(self, text: str) -> None:
+        """Have the user told something."""
+        self._notices.append(text)
 
     def knows(self, client: ClientNumber, run: RunNumber) -> bool:
         """Whether a client has registered the run of this number."""

@@ -47,7 +47,7 @@ class SampleStates:
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
-    def waited_for(self, places: Places) -> Mask:
+    def waited_for(self, places: Places | slice) -> Mask:
         """Which samples are still to come, for a rank that will draw them."""
         return np.greater_equal(self._state[places], DUE)
 

@@ -105,8 +105,12 @@ class KeptChosen:
     None: nothing changes.
     """
 
+    number: int
+    """Number of the choice."""
     mask: NDArray[np.bool_] | None
     cached: NDArray[np.bool_] | None = None
+    since: int | None = None
+    """`Choice.since`: with which epoch samples begin to leave the folder."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

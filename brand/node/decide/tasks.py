@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, FormatError
 from brand.formats.constants import ROW
 from brand.node.decide.answering import ReadFor
+from brand.node.decide.choosing import Choice
 from brand.node.decide.epoch import Epoch
-from brand.node.decide.members import Owners
 from brand.node.memory.pages import pages_needed
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.protocol.order import Order
-from brand.protocol.placement import choose_cached, choose_kept
-from brand.protocol.plan import Plan
 
 
 class Rows(Protocol):
@@ -96,66 +94,6 @@ class MakePlan:
     order: Order
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shelf:
-    """What a cache folder has room for."""
-
-    sizes: NDArray[np.uint32]
-    """Stored size of each place's sample in bytes, shape (samples,)."""
-    held: NDArray[np.bool_]
-    """Which samples the folder holds already. They stay."""
-    able: NDArray[np.bool_]
-    """Which samples come into memory, from where they are written, shape (samples,)."""
-    room: int
-    """Bytes for more samples."""
-    unit: int
-    """Samples of a chunk that are written together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Have the planner choose the samples to keep while the epoch of this plan goes on, then say `KeptChosen`.
-
-    It also chooses what the cache folder holds, if there is one.
-    """
-
-    plan: Plan
-    unit: int | None
-    """Samples of a chunk that are kept together (`Policy.kept_unit`); None: what is kept does not change."""
-    seed: int
-    room: int
-    """Pages that kept samples and the samples of the epoch may take together."""
-    owners: Owners
-    shelf: Shelf | None = None
-    """The room of the cache folder; None: there is none, or it takes no more."""
-
-    def kept(self, pages_of: NDArray[np.uint32]) -> NDArray[np.bool_] | None:
-        """Which samples to keep, shape (samples,): as many as fit of those that this node owns."""
-        if self.unit is None:
-            return None
-        if self.owners.of_chunk is None:
-            return choose_kept(self.plan, pages_of, self.room, self.unit, self.seed)
-        mine = self.owners.mine(np.arange(len(pages_of)))
-        return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.unit, self.seed) & mine
-
-    def cached(self, kept: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-        """Which samples have a place in the cache folder, shape (samples,), beside those that memory keeps.
-
-        What this node does not own is read by other nodes. Where the folder has room for all, it also takes what memory
-        keeps, so that the next server reads it there.
-        """
-        shelf = self.shelf
-        if shelf is None:
-            return None
-        mine = shelf.able & self.owners.mine(np.arange(len(shelf.able)))
-        size_of = np.where(mine & ~shelf.held, shelf.sizes, 0)
-        if int(size_of.sum(dtype=np.int64)) <= shelf.room:
-            return mine | shelf.held
-        if kept is not None:
-            size_of[kept] = 0
-        return shelf.held | choose_cached(self.plan.mapping, size_of, shelf.room, shelf.unit, self.seed)
-
-
 PIECE: Final = np.dtype(
     [
         ("chunk", "<i4"),
@@ -227,7 +165,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forget:
-    """Have the cache folder forget samples."""
+    """Have the cache folder forget samples: their bytes are wrong, or others get their room."""
 
     places: NDArray[Any]
     parts: bool

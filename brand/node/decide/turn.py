@@ -18,6 +18,7 @@ import numpy as np
 from brand.errors import ProtocolError
 from brand.node.decide.answering import Answering, ReadFor
 from brand.node.decide.caching import CacheStart
+from brand.node.decide.choosing import Choice
 from brand.node.decide.core import Core
 from brand.node.decide.divisions import Divisions
 from brand.node.decide.fetches import Fetches
@@ -95,6 +96,10 @@ class Turn:
         life = self.core.epochs.lives.get(instruction.key)
         return life is not None and life.planned
 
+    def wants_choice(self, choice: Choice) -> bool:
+        """Whether a choice is still of use."""
+        return self.core.keeping.wants(choice.number)
+
     # -- something happens -------------------------------------------------------------------------------------------
 
     def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
@@ -124,8 +129,8 @@ class Turn:
                 self.fetches.left(client)
             case PlanMade(key, plan, read_of):
                 core.plan_ready(key, plan, read_of, now_s)
-            case KeptChosen(mask, cached):
-                core.kept_chosen(mask, cached)
+            case KeptChosen(number, mask, cached, since):
+                core.kept_chosen(number, mask, cached, since)
             case ReadEnded(read, failed):
                 core.read_done(read, failed, now_s)
             case WriteEnded(write, held, stopped):

@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _make(spec: Spec) -> NodeServer:
-    cache = None if spec.cache is None else Cache(*spec.cache)
+    cache = None if spec.cache is None else Cache(**spec.cache)
     return NodeServer(spec.path, spec.address, memory=spec.memory, owners=spec.owners, cache=cache)
 
 

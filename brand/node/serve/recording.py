@@ -29,6 +29,7 @@ from brand.errors import BrandError, UsageError, pack_error, unpack_error
 from brand.node.decide import stimuli
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.caching import CacheStart
+from brand.node.decide.choosing import Choice
 from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
 from brand.node.decide.stimuli import (
@@ -40,7 +41,7 @@ from brand.node.decide.stimuli import (
     Stimulus,
     WriteEnded,
 )
-from brand.node.decide.tasks import Choice, Forget, Instruction, MakePlan, Read, Rows, Write
+from brand.node.decide.tasks import Forget, Instruction, MakePlan, Read, Rows, Write
 from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
@@ -162,7 +163,7 @@ class _Player:
         self._turn = Turn(index, residents, head["chunk_size"], members, head["depth"], head["remote_pages"], cache)
         self._pages_of = pages_of
         self._orders: dict[Key, Order] = {}
-        self._choice: Choice | None = None
+        self._choices: dict[int, Choice] = {}
         self._reads: dict[int, Read] = {}
         self._writes: dict[int, Write] = {}
         self._reads_for: dict[tuple[NodeNumber, int, int], ReadFor] = {}
@@ -180,8 +181,8 @@ class _Player:
             match instruction:
                 case MakePlan(key, order):
                     self._orders[key] = order
-                case Choice():
-                    self._choice = instruction
+                case Choice(number):
+                    self._choices[number] = instruction
                 case Read(number):
                     self._reads[number] = instruction
                 case Write(number):
@@ -198,9 +199,9 @@ class _Player:
                 plan = self._orders[key].plan(epoch)
                 return PlanMade(key, plan, read_of_sample(plan))
             case "KeptChosen":
-                assert self._choice is not None
-                kept = self._choice.kept(self._pages_of)
-                return KeptChosen(kept, self._choice.cached(kept))
+                choice = self._choices.pop(entry["number"])
+                kept = choice.kept(self._pages_of)
+                return KeptChosen(choice.number, kept, choice.cached(kept), choice.since)
             case "ReadEnded":
                 return ReadEnded(self._reads.pop(entry["read"]), tuple(entry["failed"]))
             case "WriteEnded":
@@ -240,7 +241,8 @@ def _pack_cache(start: CacheStart | None) -> dict[str, Any] | None:
     if start is None:
         return None
     held = base64.b64encode(np.packbits(start.held).tobytes()).decode()
-    return {"folder": start.folder, "held": held, "limit": start.limit, "stopped": start.stopped}
+    facts = {name: getattr(start, name) for name in ("folder", "limit", "stopped", "placement", "epochs")}
+    return facts | {"held": held}
 
 
 def _unpack_cache(
@@ -255,7 +257,8 @@ def _unpack_cache(
         rows = index.rows(part.start, part.stop)
         sizes[part] = np.where(pages_needed(rows["size"], page) == pages_of[part], rows["size"], 0)
     held = np.unpackbits(np.frombuffer(base64.b64decode(value["held"]), np.uint8), count=samples).astype(np.bool_)
-    return CacheStart(value["folder"], sizes, held, value["limit"], value["stopped"])
+    rest = (value["limit"], value["stopped"], value["placement"], value["epochs"])
+    return CacheStart(value["folder"], sizes, held, *rest)
 
 
 def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
@@ -263,8 +266,8 @@ def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
     match stimulus:
         case PlanMade(key):
             return {"is": "PlanMade", "key": key}
-        case KeptChosen():
-            return {"is": "KeptChosen"}
+        case KeptChosen(number):
+            return {"is": "KeptChosen", "number": number}
         case ReadEnded(read, failed):
             return {"is": "ReadEnded", "read": read.number, "failed": failed}
         case WriteEnded(write, held, stopped):
@@ -300,8 +303,9 @@ def _pack(value: Any) -> Any:
             return [number, _pack(places), _pack(pages)]
         case Forget(places, parts):
             return [_pack(places), parts]
-        case Choice(_, unit, seed, room, _, shelf):
-            return [unit, seed, room, None if shelf is None else [shelf.room, shelf.unit]]
+        case Choice(number, _, unit, seed, room, _, shelf, follow):
+            packed = [number, unit, seed, room, None if shelf is None else [shelf.limit, shelf.unit]]
+            return packed + ([] if follow is None else [follow.way, follow.epoch, follow.start, follow.number])
     return {"is": type(value).__name__} | {field.name: _pack(getattr(value, field.name)) for field in fields(value)}
 
 

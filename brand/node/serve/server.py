@@ -18,10 +18,10 @@ from typing import Final
 
 from brand.errors import BrandError
 from brand.node.decide.answering import ReadFor
+from brand.node.decide.choosing import Choice
 from brand.node.decide.stimuli import ClientLeaves, Stimulus
 from brand.node.decide.tasks import (
     Answer,
-    Choice,
     Deliver,
     Divided,
     Forget,
@@ -45,7 +45,7 @@ from brand.node.serve.recording import Recorder
 from brand.node.serve.requests import Requests
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
-from brand.node.serve.work import Work
+from brand.node.serve.work import Wanted, Work
 from brand.node.setup.caching import Cache, cache_reader, open_cache
 from brand.node.setup.choose import choose_depth, use_page_cache
 from brand.node.setup.measure import lay_out, members_of, stored_sizes
@@ -126,10 +126,8 @@ class NodeServer:
         self._recorder = None if record is None else Recorder(record, self._turn)
         self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
-        node = layout.members.node
-        self._work = Work(
-            data, layout.pages_of, executor, self._turn.wants_plan, self._tell, self._troubles, node, storing
-        )
+        wanted, node = Wanted(self._turn.wants_plan, self._turn.wants_choice), layout.members.node
+        self._work = Work(data, layout.pages_of, executor, wanted, self._tell, self._troubles, node, storing)
         self._lifetime = Lifetime(self._selector, owners)
         self._requests = Requests(
             data, address, layout, self._arena, self._turn, self._exchange, self._lifetime, self._tell

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
 from brand.node.decide.answering import ReadFor
+from brand.node.decide.choosing import Choice
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
-from brand.node.decide.tasks import Choice, Forget, MakePlan, Read, Write
+from brand.node.decide.tasks import Forget, MakePlan, Read, Write
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
@@ -25,11 +27,19 @@ from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Whether the planner's work is still of use."""
+
+    plan: Callable[[MakePlan], bool]
+    choice: Callable[[Choice], bool]
+
+
 class Work:
     """Instructions that take time.
 
-    `wants_plan` says whether a plan is still of use, `node` which node this is. `storing` writes the cache folder;
-    None: there is none.
+    `wanted` says whether a plan or a choice is still of use, `node` which node this is. `storing` writes the cache
+    folder; None: there is none.
     """
 
     def __init__(
@@ -37,14 +47,14 @@ class Work:
         data: StoredDataSet,
         pages_of: NDArray[np.uint32],
         executor: Executor,
-        wants_plan: Callable[[MakePlan], bool],
+        wanted: Wanted,
         tell: Callable[[Stimulus], object],
         troubles: Troubles,
         node: NodeNumber,
         storing: Storing | None = None,
     ) -> None:
         self._data, self._pages_of, self._executor = data, pages_of, executor
-        self._wants_plan, self._tell, self._troubles, self._storing = wants_plan, tell, troubles, storing
+        self._wanted, self._tell, self._troubles, self._storing = wanted, tell, troubles, storing
         self._node = node
 
     def __repr__(self) -> str:
@@ -69,7 +79,7 @@ class Work:
         """Make the plan of an epoch, if it is still wanted when the planner gets to it."""
 
         def make(_: object) -> PlanMade | None:
-            if not self._wants_plan(wanted):
+            if not self._wanted.plan(wanted):
                 return None
             plan = wanted.order.plan(wanted.key[1])
             return PlanMade(wanted.key, plan, read_of_sample(plan))
@@ -77,13 +87,24 @@ class Work:
         self._executor.plan(make, self._made)
 
     def choose(self, choice: Choice) -> None:
-        """Choose which samples are kept in memory, and which in the cache folder."""
+        """Choose which samples are kept in memory, and which in the cache folder.
 
-        def choose(_: object) -> KeptChosen:
+        What takes long is done in parts, each a job of its own, so that plans of running epochs come in between.
+        """
+
+        def choose(_: object) -> KeptChosen | None:
+            if choice.foresee():
+                return None
             kept = choice.kept(self._pages_of)
-            return KeptChosen(kept, choice.cached(kept))
+            return KeptChosen(choice.number, kept, choice.cached(kept), choice.since)
 
-        self._executor.plan(choose, self._made)
+        def chosen(result: Any, error: BaseException | None) -> None:
+            if result is None and error is None and self._wanted.choice(choice):
+                self.choose(choice)
+            else:
+                self._made(result, error)
+
+        self._executor.plan(choose, chosen)
 
     def read(self, read: Read) -> None:
         """Read samples into memory. The pieces of a bundle are spread over the threads."""

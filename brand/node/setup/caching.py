@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import re
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.decide.caching import CacheStart
+from brand.node.decide.choosing import Placement
 from brand.node.setup.memory import parse_size
 from brand.printable import printable
+from brand.protocol.order import MAX_EPOCH
 from brand.storage.cachefolder import CacheFolder
 from brand.storage.dataset import StoredDataSet
 from brand.storage.profile import bandwidth, load_profile, stripe_bytes
@@ -38,15 +40,30 @@ class Cache:
         folder: The folder. It may hold caches of several data sets.
         size: How much all of them may take: `"100GB"` or a number of bytes. None: what is free, less 5 % of the disk
             and 5 GB.
+        placement: What the folder holds where it has no room for all. `"even"`: a random choice, which stays.
+            `"next"`: what the ranks of this node draw again soonest, chosen anew for each epoch. `"frequency"`: what
+            they draw most often in the whole run. `"auto"`: `"next"` where this node's server is alone, so its ranks
+            draw only a part of each epoch and no other server sends it anything; else `"even"`.
+        epochs: How many epochs the run takes. `"frequency"` needs it.
     """
 
     folder: str | os.PathLike[str]
     size: str | int | None = None
+    placement: Placement = field(default="auto", kw_only=True)
+    epochs: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not os.fspath(self.folder):
             raise UsageError("cache='': name a folder on a local disk")
         _ = self.limit_bytes
+        if self.placement not in get_args(Placement):
+            allowed = ", ".join(map(repr, get_args(Placement)))
+            raise UsageError(f"placement={self.placement!r} of a cache: give {allowed}")
+        if self.epochs is not None and (type(self.epochs) is not int or not 1 <= self.epochs <= MAX_EPOCH + 1):
+            raise UsageError(f"epochs={self.epochs!r} of a cache: give 1 to {MAX_EPOCH + 1:,}")
+        if self.placement == "frequency" and self.epochs is None:
+            why = "it counts the draws of the whole run"
+            raise UsageError(f"placement='frequency' of a cache needs epochs=, as {why}: say how many epochs you train")
 
     @property
     def limit_bytes(self) -> int | None:
@@ -60,9 +77,9 @@ class Cache:
             raise UsageError(f"size={self.size!r} of a cache: at least one byte is needed")
         return size
 
-    def to_json(self) -> list[Any]:
-        """The plain values that a server process is given."""
-        return [os.path.abspath(self.folder), self.size]
+    def to_json(self) -> dict[str, Any]:
+        """The plain values that a server process is given: the arguments of the same cache."""
+        return asdict(self) | {"folder": os.path.abspath(self.folder)}
 
 
 CacheOf = str | os.PathLike[str] | Cache | None
@@ -86,13 +103,13 @@ def open_cache(cache: Cache, data: StoredDataSet, sizes: NDArray[np.uint32]) -> 
     Where the stored profiles say that the folder's disk is slower than the storage, the folder is None.
     """
     folder = os.path.abspath(cache.folder)
-    opened = CacheFolder(folder, data, sizes, cache.limit_bytes)
+    opened = CacheFolder(folder, data, sizes, cache.limit_bytes, moves=cache.placement != "even")
     if why := _of_no_use(folder, data):
         log.warning("the cache folder %s is not used: %s", printable(folder), why)
         opened.close()
         return None, CacheStart(folder, sizes, np.zeros(len(data), np.bool_), 0, OFF)
-    start = CacheStart(folder, sizes, opened.held.copy(), opened.limit, "" if opened.writes else READS_ONLY)
-    return opened, start
+    stopped, limit = "" if opened.writes else READS_ONLY, opened.limit
+    return opened, CacheStart(folder, sizes, opened.held.copy(), limit, stopped, cache.placement, cache.epochs)
 
 
 def cache_reader(folder: CacheFolder, *, page_cache: bool) -> VectorReader:
