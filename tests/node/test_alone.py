@@ -170,7 +170,7 @@ class Player:
                     return
                 self.choices.append(job)
                 kept = job.kept(self.residents.pages_of)
-                self.tell(KeptChosen(number, kept, job.cached(kept), job.since))
+                self.tell(KeptChosen(number, kept, job.cached(kept), job.since, job.whole_unit))
             case Read():
                 for piece in np.flatnonzero(job.pieces["cached"]).tolist():
                     assert set(job.places_of(piece).tolist()) <= self.held, "a read of what the folder does not hold"

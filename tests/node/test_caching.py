@@ -336,8 +336,14 @@ def _something(found: World, rng: random.Random) -> None:
             found.finish_job()
         case "reads":
             number = rng.randrange(len(found.reads))
-            pieces = range(len(found.reads[number].pieces))
-            found.finish_read(number, failed=[piece for piece in pieces if rng.random() < 0.05])
+            read = found.reads[number]
+            gone = [  # parts that the server has forgotten cannot be read by what was under way
+                piece
+                for piece in np.flatnonzero(read.pieces["cached"]).tolist()
+                if not set(read.places_of(piece).tolist()) <= found.stored
+            ]
+            some = [piece for piece in range(len(read.pieces)) if rng.random() < 0.05]
+            found.finish_read(number, failed={*gone, *some})
         case "writes":
             write = rng.choice(found.writes)
             wrong = [place for place in write.places.tolist() if rng.random() < 0.05]

@@ -7,25 +7,26 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.node.decide.states import COMING, DUE, GONE, HELD, UNWANTED, SampleStates
+from brand.node.decide.states import COMING, DUE, EARLY, GONE, HELD, UNWANTED, SampleStates
 from tests.rounds import examples
 
 SAMPLES = 12
 AFTER: dict[str, dict[int, int]] = {
-    "expects": {GONE: DUE, UNWANTED: COMING, HELD: HELD, DUE: DUE, COMING: COMING},
-    "starts": {DUE: COMING},
+    "expects": {GONE: DUE, UNWANTED: COMING, HELD: HELD, DUE: DUE, COMING: COMING, EARLY: EARLY},
+    "starts": {DUE: COMING, EARLY: COMING},
+    "brings": {DUE: EARLY},
     "finds": {DUE: HELD},
-    "arrives": {UNWANTED: GONE, DUE: HELD, COMING: HELD},
-    "fails": {UNWANTED: GONE, DUE: GONE, COMING: GONE},
-    "leaves": {GONE: GONE, UNWANTED: UNWANTED, HELD: GONE, DUE: GONE, COMING: UNWANTED},
-    "forgets": {GONE: GONE, UNWANTED: GONE, HELD: HELD, DUE: GONE, COMING: GONE},
+    "arrives": {UNWANTED: GONE, DUE: HELD, COMING: HELD, EARLY: DUE},
+    "fails": {UNWANTED: GONE, DUE: GONE, COMING: GONE, EARLY: DUE},
+    "leaves": {GONE: GONE, UNWANTED: UNWANTED, HELD: GONE, DUE: GONE, COMING: UNWANTED, EARLY: UNWANTED},
+    "forgets": {GONE: GONE, UNWANTED: GONE, HELD: HELD, DUE: GONE, COMING: GONE, EARLY: EARLY},
 }
 
 
 def all_states(states: SampleStates) -> list[int]:
     """The state of every sample."""
     found = np.full(SAMPLES, -1)
-    for state in (GONE, UNWANTED, HELD, DUE, COMING):
+    for state in (GONE, UNWANTED, HELD, DUE, COMING, EARLY):
         found[states.all(state)] = state
     return [int(state) for state in found]
 
@@ -50,16 +51,17 @@ def test_every_transition_is_the_table_s(steps: list[tuple[str, set[int]]]) -> N
         assert states.held(every).tolist() == [state == HELD for state in model]
         assert states.due(every).tolist() == [state == DUE for state in model]
         assert states.coming(every).tolist() == [state == COMING for state in model]
-        assert states.waited_for(every).tolist() == [state in (DUE, COMING) for state in model]
-        assert states.on_the_way(every).tolist() == [state in (COMING, UNWANTED) for state in model]
+        assert states.waited_for(every).tolist() == [state in (DUE, COMING, EARLY) for state in model]
+        assert states.on_the_way(every).tolist() == [state in (COMING, UNWANTED, EARLY) for state in model]
+        assert states.early(every).tolist() == [state == EARLY for state in model]
 
 
 @pytest.mark.parametrize("name", sorted(AFTER))
-@pytest.mark.parametrize("before", [GONE, UNWANTED, HELD, DUE, COMING])
+@pytest.mark.parametrize("before", [GONE, UNWANTED, HELD, DUE, COMING, EARLY])
 def test_what_cannot_be_is_an_error(name: str, before: int) -> None:
     """A transition that the table does not have, from each state."""
     ways = {GONE: [], DUE: ["expects"], COMING: ["expects", "starts"], HELD: ["expects", "finds"]}
-    ways[UNWANTED] = ["expects", "starts", "leaves"]
+    ways |= {UNWANTED: ["expects", "starts", "leaves"], EARLY: ["expects", "brings"]}
     states, place = SampleStates(1), np.array([0])
     for way in ways[before]:
         getattr(states, way)(place)

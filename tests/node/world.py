@@ -24,7 +24,7 @@ from brand.node.decide.choosing import Choice, Placement
 from brand.node.decide.core import LARGEST_SHARE
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import ALONE, Members
-from brand.node.decide.states import COMING, DUE, HELD, UNWANTED
+from brand.node.decide.states import COMING, DUE, EARLY, HELD, UNWANTED
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -178,6 +178,8 @@ class World:
     placement: Placement = "auto"
     epochs_of_runs: int | None = None
     """How many epochs the user has said that a run takes."""
+    whole_unit: int = 1
+    """Samples that the storage reads faster at once than one by one."""
     stored: set[int] = field(default_factory=set)
     """Places whose bytes are in the cache folder, which may outlive a server."""
 
@@ -218,7 +220,7 @@ class World:
             return None
         held = np.isin(np.arange(len(self.sizes)), list(self.stored))
         sizes = self.index.sizes.astype(np.uint32)
-        return CacheStart("/cache", sizes, held, self.cache, "", self.placement, self.epochs_of_runs)
+        return CacheStart("/cache", sizes, held, self.cache, "", self.placement, self.epochs_of_runs, self.whole_unit)
 
     # -- what clients do ---------------------------------------------------------------------------------------------
 
@@ -317,7 +319,9 @@ class World:
         for piece in lost:
             if not read.pieces["cached"][piece]:
                 places = read.places_of(piece)
-                assert not read.epoch.states.waited_for(places).any(), "what could not be read is still waited for"
+                states = read.epoch.states
+                left = states.waited_for(places) & ~states.due(places)  # what came early comes again when it is due
+                assert not left.any(), "what could not be read is still waited for"
         self.check()
 
     def _fill(self, read: Read, piece: int, vector: NDArray[np.void], *, failed: bool) -> None:
@@ -378,7 +382,7 @@ class World:
                         self.jobs.append(job)
                 else:
                     kept = job.kept(self.pages_of)
-                    self.tell(KeptChosen(number, kept, job.cached(kept), job.since))
+                    self.tell(KeptChosen(number, kept, job.cached(kept), job.since, job.whole_unit))
             case ReadFor():
                 samples = [content(place, int(self.index.sizes[place])).tobytes() for place in job.places.tolist()]
                 self.tell(ReadForEnded(job, pack_samples(list(samples))))
@@ -598,9 +602,9 @@ class World:
             assert (on_the_way <= 1).all(), "a sample is read twice at the same time"
             mine = np.ones(len(self.sizes), np.bool_) if epoch._mine is None else epoch._mine
             coming = np.zeros(len(self.sizes), np.bool_)
-            coming[np.concatenate((epoch.states.all(COMING), epoch.states.all(UNWANTED)))] = True
+            coming[np.concatenate([epoch.states.all(state) for state in (COMING, UNWANTED, EARLY)])] = True
             assert ((on_the_way > 0) == (coming & mine)).all(), "a read that no state tells of, or the other way round"
-            due = epoch.states.all(DUE)
+            due = np.concatenate((epoch.states.all(DUE), epoch.states.all(EARLY)))
             assert (to_come[due] | ~mine[due]).all(), "a sample is due that no read will bring"
         assert {draw.client for draw in core.draws.waiting} == set(self.asked)
         for draw in core.draws.waiting:

@@ -41,6 +41,8 @@ class Shelf:
     """Bytes that its samples may take."""
     unit: int
     """Samples of a chunk that are written together."""
+    whole: bool = False
+    """Whether a miss reads all of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +111,11 @@ class Choice:
     def since(self) -> int | None:
         """Number of the epoch with whose first read other samples begin to leave the folder; None: none leave it."""
         return None if self.follow is None or self.follow.way == "coming" else self.follow.number
+
+    @property
+    def whole_unit(self) -> int:
+        """Samples of a unit that a miss reads as a whole; 1: it reads the one sample."""
+        return self.shelf.unit if self.shelf is not None and self.shelf.whole else 1
 
     def foresee(self) -> bool:
         """Do a part of the work that takes long. Returns whether there was any; so plans in between need not wait."""

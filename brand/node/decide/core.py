@@ -25,6 +25,7 @@ from brand.node.decide.peers import Peers
 from brand.node.decide.reads import Reads
 from brand.node.decide.receiving import Receiving
 from brand.node.decide.sending import Sending, largest_sent
+from brand.node.decide.stimuli import KeptChosen
 from brand.node.decide.tasks import Read, Rows
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import ClientNumber
@@ -88,16 +89,14 @@ class Core:
         self.epochs.plan_ready(key, plan, read_of)
         self.draws.settle(now_s)
 
-    def kept_chosen(
-        self, number: int, kept: NDArray[np.bool_] | None, cached: NDArray[np.bool_] | None, since: int | None
-    ) -> None:
-        """The planner has chosen what memory keeps and what the cache folder holds; None: as before."""
-        if not self.keeping.takes(number):
+    def kept_chosen(self, chosen: KeptChosen) -> None:
+        """The planner has chosen what memory keeps and what the cache folder holds."""
+        if not self.keeping.takes(chosen.number):
             return
-        if kept is not None:
-            self.residents.keep(kept)
-        if cached is not None:
-            self.caching.chosen(cached, since)
+        if chosen.mask is not None:
+            self.residents.keep(chosen.mask)
+        if chosen.cached is not None:
+            self.caching.chosen(chosen.cached, chosen.since, chosen.whole_unit)
 
     def read_done(self, read: Read, failed: tuple[int, ...], now_s: float) -> None:
         """A read has ended, and some of its pieces failed. Clients read the samples of these exactly."""

@@ -19,7 +19,7 @@ from brand.node.decide.members import Owners
 from brand.node.decide.outgoing import Outgoing
 from brand.node.decide.progress import Progress
 from brand.node.decide.read_queue import ReadQueue
-from brand.node.decide.states import COMING, DUE, HELD, UNWANTED, SampleStates
+from brand.node.decide.states import COMING, DUE, EARLY, HELD, UNWANTED, SampleStates
 from brand.node.wire.numbers import NodeNumber
 from brand.protocol.plan import Plan, Requests, read_of_sample
 from brand.protocol.random import blocks
@@ -174,7 +174,7 @@ class Epoch:
     def drop(self) -> NDArray[Any]:
         """Nothing of the epoch is drawn or sent any more. Returns the places that were held."""
         held = self.states.all(HELD)
-        self.states.leaves(np.concatenate((held, self.states.all(DUE), self.states.all(COMING))))
+        self.states.leaves(np.concatenate((held, *(self.states.all(state) for state in (DUE, COMING, EARLY)))))
         return held
 
     def _places(self, rank: int, front: int) -> NDArray[Any]:
@@ -187,7 +187,7 @@ class Epoch:
         """Queue the reads that bring due samples."""
         wanted = np.zeros(self.plan.read_count, np.bool_)
         for part in blocks(len(self.plan.sample_of)):
-            due = self.states.due(part)
+            due = self.states.due(part) | self.states.early(part)
             if self._mine is not None:
                 due &= self._mine[part]
             wanted[read_of[part][due]] = True

@@ -69,7 +69,7 @@ class Keeping:
         if self._for is None:
             return None
         first, room = self._for
-        if not anew and (room is None or room.stays or not self._caching.writes):
+        if not anew and (room is None or room.stays or self._caching.stopped):
             return None
         aim = None if room is None else self._placing.aim(first, room)
         if not anew and aim in (None, self._aim):
@@ -85,7 +85,8 @@ class Keeping:
         epoch = aim.epoch if aim is not None and aim.epoch in live else next(iter(live))
         unit = order.policy.kept_unit
         later = aim is not None and aim.way in ("next", "frequency")
-        shelf = self._caching.shelf(unit, self._epochs.lives, later=later)
+        whole = live[epoch].epoch.plan.reads is None and aim is not None and aim.way == "even"
+        shelf = self._caching.shelf(unit, self._epochs.lives, later=later, whole=whole)
         kept = unit if anew else None
         if kept is None and shelf is None:
             return None
@@ -115,7 +116,7 @@ class Keeping:
 
     def _room_of(self, run: RunNumber) -> Room | None:
         start = self._caching.start
-        if start is None or not self._caching.writes:
+        if start is None or self._caching.stopped:
             return None
         unit = self._caching.unit(self._order(run).policy.kept_unit)
         return Room(start.placement, start.all_fits, unit, unit * start.mean_bytes)

@@ -10,7 +10,7 @@ sample as for many, so a bundle of 32 costs each of its samples a small part of 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.receiving import Receiving
 from brand.node.decide.tasks import PIECE, Read, Rows, rows_of, rows_of_each
+from brand.node.decide.wholes import Wholes, around_misses, pieces_of, units_of
 from brand.node.memory.residents import Residents
 
 BUNDLE: Final = 32
@@ -80,8 +81,10 @@ class Reads:
         Of those that failed in the storage, clients read the samples exactly.
         """
         self.on_the_way -= 1
+        self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, read.epoch.states
         places, heads = read.places, read.heads
+        whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
         if failed:
             fails, cached = np.isin(np.arange(len(read.pieces)), failed), read.pieces["cached"]
             if (fails & cached).any():
@@ -96,13 +99,14 @@ class Reads:
                 residents.pool.give_back(places[lost], heads[lost])
                 states.fails(places[lost])
             left = read.of_pieces(~fails)
-            places, heads = places[left], heads[left]
+            places, heads, whole = places[left], heads[left], whole[left]
         twice = residents.present(places)  # another epoch's read was faster
         residents.put(places[~twice], heads[~twice])
         if twice.any():
             residents.pool.give_back(places[twice], heads[twice])
             residents.refer(places[twice])
-        self._caching.take(places)
+        self._caching.take(places[whole], reserved=True)
+        self._caching.take(places[~whole])
         gone = places[~states.arrives(places)]
         if len(gone):
             residents.let_go(gone)
@@ -156,7 +160,11 @@ class Reads:
         residents, page = self._residents, self._residents.pool.allocator.page
         places = epoch.plan.sample_of[epoch.reads.upcoming(BUNDLE)]
         due, present = epoch.to_read(places), residents.present(places)
-        needed = np.where(due & ~present, residents.pages_of[places], 0).astype(np.int64)
+        misses = due & ~present
+        wholes = self._wholes(epoch, places[misses])
+        needed = np.where(misses, residents.pages_of[places], 0).astype(np.int64)
+        if wholes is not None:
+            needed[misses] = wholes.pages_at(places[misses], residents.pages_of)
         filled = np.cumsum(needed)
         most = min(self._room(), max(BUNDLE_BYTES // page, int(filled[filled > 0][:1].sum())))
         count = int(np.searchsorted(filled, most, side="right"))
@@ -168,14 +176,34 @@ class Reads:
         epoch.reads.pop(count)
         places, due, present = places[:count], due[:count], present[:count]
         self._find(epoch, places[due & present])
-        absent = np.sort(places[due & ~present])  # in the order of the storage
+        early = epoch.states.early(places)
+        epoch.states.starts(places[early])  # another read brings them
+        absent = places[due & ~present]
         if not len(absent):
             return None
-        rows, known = rows_of_each(self._index, absent, residents.pages_of, page)
-        if not known.all():
+        brought, starts = pieces_of(absent, None if wholes is None else wholes.upto(len(absent)))
+        rows, known = rows_of_each(self._index, brought, residents.pages_of, page)
+        if not known.all():  # each sample is read alone: exact reads will say why those without a row cannot be read
+            brought = np.sort(absent)
+            rows, known = rows_of_each(self._index, brought, residents.pages_of, page)
             self._counters.reads.failed(int((~known).sum()))
-            epoch.states.leaves(absent[~known])  # exact reads will say why
-        return self._start_bundle(epoch, absent[known], rows) if known.any() else None
+            epoch.states.leaves(brought[~known])
+            absent = brought = brought[known]
+            starts = np.arange(len(brought))
+        return self._start_bundle(epoch, absent, brought, starts, rows) if len(brought) else None
+
+    def _wholes(self, epoch: Epoch, misses: NDArray[np.intp]) -> Wholes | None:
+        """Which of these misses read whole units; None: none of them."""
+        unit = self._caching.whole_unit
+        if unit == 1 or not len(misses):
+            return None
+        caching, residents = self._caching, self._residents
+        units = units_of(misses, caching.wanted(misses), unit, self._chunk_size, len(residents.pages_of))
+        free = epoch.states.due(units.places) & ~residents.present(units.places)
+        free &= caching.wanted(units.places) | residents.to_keep(units.places) | np.isin(units.places, misses)
+        found = around_misses(units, misses, free)
+        fits = np.cumsum(found.pages(residents.pages_of)) <= caching.writing.room
+        return found.of(fits) if fits.any() else None
 
     def _find(self, epoch: Epoch, places: NDArray[np.intp]) -> None:
         """These samples are in memory already."""
@@ -205,31 +233,51 @@ class Reads:
         piece["span"], piece["samples"] = end - first, len(absent)
         piece["forget"] = self._residents.to_keep(absent).all()
         piece["cached"] = self._caching.holds(absent).all()
-        return self._start(epoch, piece, [self._residents.pool.vector(sizes, held, pages)], absent, heads)
+        return self._start(epoch, piece, [self._residents.pool.vector(sizes, held, pages)], absent, heads, absent)
 
-    def _start_bundle(self, epoch: Epoch, places: NDArray[np.intp], rows: NDArray[np.void]) -> Read:
-        heads, pages = self._residents.pool.take(places, rows)
-        pieces = np.empty(len(places), PIECE)
-        pieces["chunk"], pieces["span"], pieces["samples"] = places // self._chunk_size, 1, 1
-        pieces["offset"], pieces["size"] = rows["offset"], rows["size"]
-        pieces["forget"], pieces["cached"] = self._residents.to_keep(places), self._caching.holds(places)
-        vector = self._residents.pool.vector(pieces["size"], np.ones(len(places), np.bool_), pages)
-        ends = np.cumsum(self._residents.pages_of[places]).tolist()
+    def _start_bundle(
+        self,
+        epoch: Epoch,
+        due: NDArray[np.intp],
+        places: NDArray[np.int64],
+        starts: NDArray[np.intp],
+        rows: NDArray[np.void],
+    ) -> Read:
+        """Start the reads of these pieces. What is not due comes for the cache folder, or for memory to keep."""
+        residents, caching = self._residents, self._caching
+        heads, pages = residents.pool.take(places, rows)
+        sizes, every = rows["size"].astype(np.int64), np.ones(len(places), np.bool_)
+        pieces = np.empty(len(starts), PIECE)
+        pieces["chunk"], pieces["offset"] = places[starts] // self._chunk_size, rows["offset"][starts]
+        pieces["size"], pieces["span"] = np.add.reduceat(sizes, starts), np.diff(starts, append=len(places))
+        pieces["samples"] = pieces["span"]
+        pieces["forget"] = np.logical_and.reduceat(residents.to_keep(places), starts)
+        pieces["cached"] = np.logical_and.reduceat(caching.holds(places), starts)
+        vector = residents.pool.vector(sizes, every, pages)
+        ends = np.cumsum(residents.pages_of[places])[np.append(starts[1:], len(places)) - 1].tolist()
         vectors = [vector[first:end] for first, end in zip([0, *ends], ends, strict=False)]
-        return self._start(epoch, pieces, vectors, places, heads)
+        reserved = 0
+        if len(places) > len(due):
+            epoch.states.brings(np.setdiff1d(places, due, assume_unique=True))
+            whole = np.repeat(pieces["samples"] > 1, pieces["samples"])
+            reserved = int(residents.pages_of[places[whole]].sum(dtype=np.int64))
+            caching.writing.reserve(reserved)
+        return self._start(epoch, pieces, vectors, places, heads, due, reserved)
 
     def _start(
         self,
         epoch: Epoch,
         pieces: NDArray[np.void],
         vectors: list[NDArray[np.void]],
-        places: NDArray[np.intp],
+        places: NDArray[Any],
         heads: NDArray[np.int32],
+        due: NDArray[Any],
+        reserved: int = 0,
     ) -> Read:
         self._caching.reads_for(epoch.number, self._epochs.lives)
-        epoch.states.starts(places)
+        epoch.states.starts(due)
         self._last += 1
-        return self._begin(Read(self._last, pieces, vectors, places, heads, epoch))
+        return self._begin(Read(self._last, pieces, vectors, places, heads, epoch, reserved))
 
     def _begin(self, read: Read) -> Read:
         self.on_the_way += 1

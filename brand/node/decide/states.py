@@ -1,16 +1,18 @@
 """In which state is each sample of an epoch? One byte for each sample, changed only by named transitions.
 
-              GONE   UNWANTED  HELD   DUE      COMING
-    expects   DUE    COMING    HELD   DUE      COMING      a rank will draw it, here or at another node
-    starts                            COMING               its read has begun, or its owner was asked for it
-    finds                             HELD                 it is in memory already
-    arrives          GONE             HELD     HELD        its bytes have come into memory
-    fails            GONE             GONE     GONE        its bytes will not come this way
-    leaves    GONE   UNWANTED  GONE   GONE     UNWANTED    it is drawn, sent, or not waited for any more
-    forgets   GONE   GONE      HELD   GONE     GONE        its bytes that were on their way are lost
+              GONE      UNWANTED  HELD   DUE      COMING      EARLY
+    expects   DUE       COMING    HELD   DUE      COMING      EARLY       a rank will draw it, here or at another node
+    starts                               COMING               COMING      its read has begun, or its owner was asked
+    brings                               EARLY                            a read has begun that is for another sample
+    finds                                HELD                             it is in memory already
+    arrives             GONE             HELD     HELD        DUE         its bytes have come into memory
+    fails               GONE             GONE     GONE        DUE         its bytes will not come this way
+    leaves    GONE      UNWANTED  GONE   GONE     UNWANTED    UNWANTED    it is drawn, sent, or not waited for any more
+    forgets   GONE      GONE      HELD   GONE     GONE        EARLY       its bytes that were on their way are lost
 
 A client that asks for a GONE sample reads it exactly. The bytes of an UNWANTED sample are on their way, but no rank
-waits for them. An empty cell is a transition that cannot happen.
+waits for them. Those of an EARLY sample are on their way for the cache folder: the epoch does not hold them when they
+come, unless the sample's own read begins meanwhile. An empty cell is a transition that cannot happen.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-GONE, UNWANTED, HELD, DUE, COMING = range(5)
+GONE, UNWANTED, HELD, DUE, COMING, EARLY = range(6)
 _NEVER: Final = 255
 
-_EXPECTS: Final = np.array([DUE, COMING, HELD, DUE, COMING], np.uint8)
-_STARTS: Final = np.array([_NEVER, _NEVER, _NEVER, COMING, _NEVER], np.uint8)
-_FINDS: Final = np.array([_NEVER, _NEVER, _NEVER, HELD, _NEVER], np.uint8)
-_ARRIVES: Final = np.array([_NEVER, GONE, _NEVER, HELD, HELD], np.uint8)
-_FAILS: Final = np.array([_NEVER, GONE, _NEVER, GONE, GONE], np.uint8)
-_LEAVES: Final = np.array([GONE, UNWANTED, GONE, GONE, UNWANTED], np.uint8)
-_FORGETS: Final = np.array([GONE, GONE, HELD, GONE, GONE], np.uint8)
+_EXPECTS: Final = np.array([DUE, COMING, HELD, DUE, COMING, EARLY], np.uint8)
+_STARTS: Final = np.array([_NEVER, _NEVER, _NEVER, COMING, _NEVER, COMING], np.uint8)
+_BRINGS: Final = np.array([_NEVER, _NEVER, _NEVER, EARLY, _NEVER, _NEVER], np.uint8)
+_FINDS: Final = np.array([_NEVER, _NEVER, _NEVER, HELD, _NEVER, _NEVER], np.uint8)
+_ARRIVES: Final = np.array([_NEVER, GONE, _NEVER, HELD, HELD, DUE], np.uint8)
+_FAILS: Final = np.array([_NEVER, GONE, _NEVER, GONE, GONE, DUE], np.uint8)
+_LEAVES: Final = np.array([GONE, UNWANTED, GONE, GONE, UNWANTED, UNWANTED], np.uint8)
+_FORGETS: Final = np.array([GONE, GONE, HELD, GONE, GONE, EARLY], np.uint8)
 
 Places = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
@@ -42,8 +45,8 @@ class SampleStates:
         self._state = np.full(samples, GONE, np.uint8)
 
     def __repr__(self) -> str:
-        gone, unwanted, held, due, coming = np.bincount(self._state, minlength=5).tolist()
-        return f"SampleStates({gone} gone, {unwanted} unwanted, {held} held, {due} due, {coming} coming)"
+        gone, unwanted, held, due, *coming = np.bincount(self._state, minlength=6).tolist()
+        return f"SampleStates({gone} gone, {unwanted} unwanted, {held} held, {due} due, {sum(coming)} coming)"
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -62,7 +65,11 @@ class SampleStates:
     def on_the_way(self, places: Places) -> Mask:
         """Which samples have bytes on their way, whether a rank still waits for them or not."""
         state = self._state[places]
-        return np.equal(state, COMING) | np.equal(state, UNWANTED)
+        return np.greater_equal(state, COMING) | np.equal(state, UNWANTED)
+
+    def early(self, places: Places | slice) -> Mask:
+        """Which samples are on their way for the cache folder, before their own read has begun."""
+        return np.equal(self._state[places], EARLY)
 
     def held(self, places: Places) -> Mask:
         """Which samples are in memory for this epoch."""
@@ -81,6 +88,10 @@ class SampleStates:
     def starts(self, places: Places) -> None:
         """The reads of these samples have begun, or their owner was asked for them."""
         self._change(places, _STARTS)
+
+    def brings(self, places: Places) -> None:
+        """A read has begun that is for other samples, and brings these, too."""
+        self._change(places, _BRINGS)
 
     def finds(self, places: Places) -> None:
         """These samples are in memory already."""

@@ -111,6 +111,8 @@ class KeptChosen:
     cached: NDArray[np.bool_] | None = None
     since: int | None = None
     """`Choice.since`: with which epoch samples begin to leave the folder."""
+    whole_unit: int = 1
+    """`Choice.whole_unit`: samples that a miss reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

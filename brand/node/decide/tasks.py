@@ -131,6 +131,8 @@ class Read:
     """First page of each of these samples."""
     epoch: Epoch
     """The epoch that the read is for."""
+    reserved: int = 0
+    """Pages of its samples for which the queue of the cache folder has room."""
 
     def places_of(self, piece: int) -> NDArray[Any]:
         """Places of the samples that a piece brings into memory."""

@@ -129,8 +129,8 @@ class Turn:
                 self.fetches.left(client)
             case PlanMade(key, plan, read_of):
                 core.plan_ready(key, plan, read_of, now_s)
-            case KeptChosen(number, mask, cached, since):
-                core.kept_chosen(number, mask, cached, since)
+            case KeptChosen():
+                core.kept_chosen(stimulus)
             case ReadEnded(read, failed):
                 core.read_done(read, failed, now_s)
             case WriteEnded(write, held, stopped):

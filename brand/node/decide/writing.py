@@ -40,6 +40,8 @@ class Writing:
         """Samples that memory keeps, so that no read brings them again; no more than memory holds."""
         self._pages = 0
         """Pages of the samples in the queue, and of those that are being written."""
+        self._reserved = 0
+        """Pages of samples that reads bring for the folder."""
         self._under_way: set[int] = set()
         """Numbers of writes."""
         self._last = 0
@@ -47,11 +49,20 @@ class Writing:
     def __repr__(self) -> str:
         return f"Writing({len(self._queue)} reads wait, {len(self._under_way)} writes under way, {self._pages} pages)"
 
-    def add(self, places: NDArray[Any]) -> None:
-        """Samples have come into memory: queue those that are wanted, if there is room."""
+    @property
+    def room(self) -> int:
+        """Pages that the queue has room for."""
+        return max(0, self._most - self._pages - self._reserved)
+
+    def reserve(self, pages: int) -> None:
+        """A read brings so many pages for the folder; below 0: it has ended."""
+        self._reserved += pages
+
+    def add(self, places: NDArray[Any], *, reserved: bool = False) -> None:
+        """Samples have come into memory: queue those that are wanted, if there is room, or it was reserved."""
         places = places[self._wanted(places)]
         pages = self._pages_of(places)
-        if self._pages and self._pages + pages > self._most:
+        if not reserved and self._pages and self._pages + self._reserved + pages > self._most:
             kept = places[self._residents.to_keep(places)]
             if len(kept):
                 self._left_out.append(kept)

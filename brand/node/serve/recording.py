@@ -201,7 +201,7 @@ class _Player:
             case "KeptChosen":
                 choice = self._choices.pop(entry["number"])
                 kept = choice.kept(self._pages_of)
-                return KeptChosen(choice.number, kept, choice.cached(kept), choice.since)
+                return KeptChosen(choice.number, kept, choice.cached(kept), choice.since, choice.whole_unit)
             case "ReadEnded":
                 return ReadEnded(self._reads.pop(entry["read"]), tuple(entry["failed"]))
             case "WriteEnded":
@@ -241,7 +241,7 @@ def _pack_cache(start: CacheStart | None) -> dict[str, Any] | None:
     if start is None:
         return None
     held = base64.b64encode(np.packbits(start.held).tobytes()).decode()
-    facts = {name: getattr(start, name) for name in ("folder", "limit", "stopped", "placement", "epochs")}
+    facts = {name: getattr(start, name) for name in ("folder", "limit", "stopped", "placement", "epochs", "whole_unit")}
     return facts | {"held": held}
 
 
@@ -257,7 +257,7 @@ def _unpack_cache(
         rows = index.rows(part.start, part.stop)
         sizes[part] = np.where(pages_needed(rows["size"], page) == pages_of[part], rows["size"], 0)
     held = np.unpackbits(np.frombuffer(base64.b64decode(value["held"]), np.uint8), count=samples).astype(np.bool_)
-    rest = (value["limit"], value["stopped"], value["placement"], value["epochs"])
+    rest = (value["limit"], value["stopped"], value["placement"], value["epochs"], value["whole_unit"])
     return CacheStart(value["folder"], sizes, held, *rest)
 
 

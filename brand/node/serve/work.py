@@ -96,7 +96,7 @@ class Work:
             if choice.foresee():
                 return None
             kept = choice.kept(self._pages_of)
-            return KeptChosen(choice.number, kept, choice.cached(kept), choice.since)
+            return KeptChosen(choice.number, kept, choice.cached(kept), choice.since, choice.whole_unit)
 
         def chosen(result: Any, error: BaseException | None) -> None:
             if result is None and error is None and self._wanted.choice(choice):

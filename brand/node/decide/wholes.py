@@ -1,0 +1,117 @@
+"""Which reads of single samples become reads of neighbours, too, and what do these bring?
+
+Where the storage takes longer for the samples of a unit one by one than for all of them at once, a miss in a unit that
+has a place in the cache folder also brings the samples around it, as far as they have not come yet: in the first epoch,
+the whole unit. What is not due yet goes to the folder, and is read there when it is. So the first epoch takes as long
+as the storage needs for its bytes, and not for so many operations. No byte is read twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Units:
+    """The units of some misses, in the order of their first misses."""
+
+    first: NDArray[np.intp]
+    """Which miss is the first one in each unit, shape (units,)."""
+    unit_of: NDArray[np.int64]
+    """Which of these units each miss is in, shape (misses,)."""
+    places: NDArray[np.int64]
+    """The places of each unit, shape (units, samples of a unit)."""
+    there: Mask
+    """Which of these are places of the unit at all: the last unit of a chunk may be short."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wholes:
+    """Reads of neighbouring samples, in the order of their first misses."""
+
+    first: NDArray[np.intp]
+    """Which miss is the first one of each read, ascending, shape (reads,)."""
+    read_of: NDArray[np.int64]
+    """Which of these reads brings each miss, shape (misses,); -1: it is read alone."""
+    places: NDArray[np.int64]
+    """The places of the unit of each read, shape (reads, samples of a unit)."""
+    brings: Mask
+    """Which of these the read brings: neighbours."""
+
+    def pages(self, pages_of: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Pages that each read takes, shape (reads,)."""
+        found: NDArray[np.int64] = np.where(self.brings, pages_of[self.places], 0).sum(axis=1, dtype=np.int64)
+        return found
+
+    def pages_at(self, misses: NDArray[Any], pages_of: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Pages that each miss takes, shape (misses,); the first one of a read takes all that the read brings."""
+        needed = np.where(self.read_of < 0, pages_of[misses], 0).astype(np.int64)
+        needed[self.first] = self.pages(pages_of)
+        return needed
+
+    def of(self, which: Mask) -> Wholes:
+        """Some of the reads, shape (reads,)."""
+        number = np.full(len(which) + 1, -1, np.int64)
+        number[:-1][which] = np.arange(np.count_nonzero(which))
+        return Wholes(self.first[which], number[self.read_of], self.places[which], self.brings[which])
+
+    def upto(self, count: int) -> Wholes:
+        """The reads of the first `count` misses."""
+        found = self.of(self.first < count)
+        return Wholes(found.first, found.read_of[:count], found.places, found.brings)
+
+
+def units_of(misses: NDArray[Any], wanted: Mask, unit: int, chunk_size: int, samples: int) -> Units:
+    """The units of those misses that are `wanted`. Other misses are in unit -1, unless theirs is one of these."""
+    start = misses // chunk_size * chunk_size + misses % chunk_size // unit * unit
+    begin, first, number = np.unique(start, return_index=True, return_inverse=True)
+    found = np.zeros(len(begin), np.bool_)
+    found[number[wanted]] = True
+    by_first = np.argsort(first, kind="stable")
+    by_first = by_first[found[by_first]]
+    rank = np.full(len(begin), -1, np.int64)
+    rank[by_first] = np.arange(len(by_first))
+    begin = begin[by_first].astype(np.int64)
+    end = np.minimum(np.minimum(begin + unit, begin // chunk_size * chunk_size + chunk_size), samples)
+    places = begin[:, None] + np.arange(unit)
+    return Units(first[by_first], rank[number], np.minimum(places, samples - 1), places < end[:, None])
+
+
+def around_misses(units: Units, misses: NDArray[Any], free: Mask) -> Wholes:
+    """What the first miss of each unit brings: the `free` samples around it, up to the first that is not free.
+
+    `free` has the shape of `units.places`. A read that brings the miss alone is left out.
+    """
+    free = free & units.there
+    column, columns = (misses[units.first] - units.places[:, 0])[:, None], np.arange(free.shape[1])
+    before = np.where(~free & (columns < column), columns, -1).max(axis=1, initial=-1)[:, None]
+    behind = np.where(~free & (columns > column), columns, len(columns)).min(axis=1, initial=len(columns))[:, None]
+    brings = (columns > before) & (columns < behind)
+    read_of, inside = units.unit_of.copy(), np.flatnonzero(units.unit_of >= 0)
+    unit = units.unit_of[inside]
+    read_of[inside[~brings[unit, misses[inside] - units.places[unit, 0]]]] = -1
+    found = Wholes(units.first, read_of, units.places, brings)
+    return found.of(np.count_nonzero(brings, axis=1) > 1)
+
+
+def pieces_of(misses: NDArray[Any], wholes: Wholes | None) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """All places that the reads of these misses bring, ascending, and where those of each piece begin among them.
+
+    A piece is a miss that is read alone, or what the read of several brings.
+    """
+    if wholes is None or not len(wholes.first):
+        return np.sort(misses).astype(np.int64), np.arange(len(misses))
+    alone = misses[wholes.read_of < 0].astype(np.int64)
+    places = np.concatenate((alone, wholes.places[wholes.brings]))
+    piece = np.concatenate((alone, np.repeat(wholes.places[:, 0], np.count_nonzero(wholes.brings, axis=1))))
+    # A miss that is read alone may lie in the unit of a read: its piece has a number of its own.
+    piece[len(alone) :] = -1 - piece[len(alone) :]
+    order = np.argsort(places, kind="stable")
+    apart = np.diff(piece[order]) != 0
+    return places[order], np.concatenate(([0], np.flatnonzero(apart) + 1))
