@@ -69,8 +69,8 @@ def test_a_draw_that_waits_for_storage_is_one_line(caplog: pytest.LogCaptureFixt
     assert told(caplog) == []
     tend(made, log, 1.1)
     (line,) = told(caplog)
-    at = int(first.states.coming(places).argmax())
-    assert first.states.coming(places)[at]
+    at = int(first.states.on_the_way(places).argmax())
+    assert first.states.on_the_way(places)[at]
     assert line == (
         f"rank 0 of 2 (process 4001) has waited 6 s for position {2 * at} of epoch 0: "
         f"the storage has not answered a read of /data/set\\n/{places[at] // 8}"

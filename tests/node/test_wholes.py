@@ -106,9 +106,9 @@ def test_the_first_epoch_reads_units_and_nothing_twice() -> None:
     assert first[0] == alone[0] == sum(SIZES)
     assert alone[2] == len(SIZES)
     assert first[2] < 0.65 * len(SIZES)
-    assert first[1] > sum(SIZES) // 3, "what was read early comes from the folder"
-    assert [(storage, ops) for storage, _, ops in later] == [(0, 0), (0, 0)]
-    assert later[0][1] == sum(SIZES) - kept
+    assert first[1] > sum(SIZES) // 5, "what was read early comes from the folder"
+    assert later[0][0] < sum(SIZES) // 20, "the queue is short: it leaves some samples to the next epoch"
+    assert later[1] == (0, sum(SIZES) - kept, 0)
     assert facts(found)["written_bytes"] == sum(SIZES)
     assert found.core.counters.draws.exact == 0
     assert not found.core.caching.writing._reserved
@@ -179,12 +179,18 @@ def test_a_real_server_reads_whole_units(texts: Path, tmp_path: Path, monkeypatc
         writing = server.node._turn.core.caching.writing
         with closing(node_of(texts, server.address)) as client:
             rank = Rank(client, order, 0, 1)
-            draw_in_step([rank], [MAX_EPOCH - 1], lambda _: wait_until(lambda: not writing._pages, "all is written"))
+
+            def written(_: int) -> None:
+                wait_until(lambda: not writing._pages, "all is written")
+
+            draw_in_step([rank], [MAX_EPOCH - 3], written)
             first = server.facts()
+            draw_in_step([rank], [MAX_EPOCH - 2, MAX_EPOCH - 1], written)
+            full = server.facts()
             draw_in_step([rank], [MAX_EPOCH])
             then = server.facts()
     size = int(stored_sizes(StoredDataSet(texts)).sum())
-    assert first["read_bytes"] <= 1.05 * size
-    assert first["reads"] < 0.5 * len(StoredDataSet(texts))
-    assert (then["reads"], then["exact"]) == (first["reads"], 0)
-    assert first["cache"]["held_samples"] == len(StoredDataSet(texts))
+    assert first["read_bytes"] <= 1.25 * size  # some are read ahead for the next epoch
+    assert first["reads"] < 0.85 * len(StoredDataSet(texts))
+    assert (then["reads"], then["exact"]) == (full["reads"], 0)
+    assert then["cache"]["held_samples"] == len(StoredDataSet(texts))

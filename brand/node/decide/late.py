@@ -50,7 +50,7 @@ def late_draws(core: Core, chunk_size: int, node: NodeNumber, now_s: float) -> I
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
         owners = epoch.owner_of(places)
         waits = epoch.states.waited_for(places)
-        reading = epoch.states.coming(places) & (owners == node)
+        reading = waits & epoch.states.on_the_way(places) & (owners == node)
         cause: Cause = "read" if reading.any() else "memory" if (waits & (owners == node)).any() else "node"
         missing = reading if cause == "read" else waits
         if not missing.any():  # the server answers it in this turn of its loop

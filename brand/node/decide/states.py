@@ -58,10 +58,6 @@ class SampleStates:
         """Which samples are still to come and not on their way."""
         return np.equal(self._state[places], DUE)
 
-    def coming(self, places: Places) -> Mask:
-        """Which samples are on their way to a rank that will draw them."""
-        return np.equal(self._state[places], COMING)
-
     def on_the_way(self, places: Places) -> Mask:
         """Which samples have bytes on their way, whether a rank still waits for them or not."""
         state = self._state[places]
