@@ -3,11 +3,14 @@
 Each node is a `Turn`, as in a server. Its ranks begin the epoch, the plan is made, the kept samples are chosen; no read
 may start (`depth` 0). What the epoch then has in its queue of reads is what a server would read. So the counts are
 those of `ds.stats()` after a run without failures. From the second epoch on, a read whose samples all lie in the cache
-folder does not go to the storage. Two things depend on time, and are left out:
+folder does not go to the storage. Where misses read whole units, they do so in the first epoch, and what comes early is
+read from the folder when it is due. Three things depend on time, and are left out:
 
 - At the end of an epoch a server reads ahead for the next one. A read whose samples all still lie in memory is left
   out there, so with stripes of one or two samples a run may read a little less.
 - A draw that waits long for another node asks for its samples again (`hurried`).
+- The first reads of a training begin before it is chosen what the cache folder holds, and no unit is read as a whole
+  while the folder's disk is behind.
 """
 
 from __future__ import annotations
@@ -45,8 +48,10 @@ from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Told
 from brand.protocol.order import Order
 from brand.protocol.owners import drawer_of
+from brand.protocol.placement import unit_at
 from brand.protocol.plan import Plan, read_of_sample
 from brand.protocol.random import blocks
+from brand.simulate.wholes import Reads, first_reads
 
 _NAME = "simulated"
 
@@ -69,6 +74,8 @@ class Run:
     """Samples of a batch of each rank."""
     cache_bytes: int = 0
     """Room of each node's cache folder. The first epoch fills it."""
+    whole_unit: int = 1
+    """Samples that the storage reads faster at once than one by one (`choose_whole_unit`)."""
 
     @property
     def iterations(self) -> int:
@@ -170,9 +177,10 @@ class _Node:
         layout = lay_out(run.sizes, run.memory, run.remote_memory, members)
         self._run, self._members, self._page = run, members, layout.allocator.page
         self._residents = Residents(Pool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of), run.nodes)
-        cache = (
-            CacheStart("", run.sizes, np.zeros(len(run.sizes), np.bool_), run.cache_bytes) if run.cache_bytes else None
-        )
+        cache = None
+        if run.cache_bytes:
+            held = np.zeros(len(run.sizes), np.bool_)
+            cache = CacheStart("", run.sizes, held, run.cache_bytes, whole_unit=run.whole_unit)
         size = run.order.chunk_size
         self._turn = Turn(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache)
         self._largest_sent = self._turn.core.epochs.limits.largest_sent(node)
@@ -226,7 +234,8 @@ class _Node:
                 case Choice(number):
                     kept = instruction.kept(self._residents.pages_of)
                     cached = instruction.cached(kept)
-                    self._turn.handle(KeptChosen(number, kept, cached), 0.0)
+                    whole_unit = instruction.whole_unit
+                    self._turn.handle(KeptChosen(number, kept, cached, instruction.since, whole_unit), 0.0)
                     self._placed = self._placed if cached is None else cached
                 case _:
                     pass
@@ -247,15 +256,13 @@ class _Node:
     def _count(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any], kept_pages: int) -> Work:
         run, residents = self._run, self._residents
         draws, held = self._draws(epoch, plan), self._held(epoch, plan, read_of)
-        numbers = epoch.reads.rest()
-        from_cache = (held.cached == held.samples)[numbers]
-        reads = plan.reads_at(numbers)
+        reads = self._reads(epoch, plan, held)
         allocator = residents.pool.allocator
         return Work(
-            read_sizes=self._sizes(reads),
-            read_pages=held.pages[numbers],
-            from_cache=from_cache,
-            due=np.minimum(reads["deadline"] // (run.batch * run.ranks), run.iterations - 1),
+            read_sizes=reads.sizes,
+            read_pages=reads.pages,
+            from_cache=reads.from_cache,
+            due=np.minimum(reads.deadlines // (run.batch * run.ranks), run.iterations - 1),
             freed_pages=draws.freed_pages,
             received_bytes=draws.received_pages * self._page,
             exact_bytes=draws.exact_bytes,
@@ -264,13 +271,27 @@ class _Node:
             memory_bytes=allocator.bytes,
             kept_bytes=kept_pages * self._page,
             cached_bytes=0 if self._cached is None else int(run.sizes[self._cached].sum(dtype=np.int64)),
-            read_samples=int(reads["count"][~from_cache].sum()),
-            held_samples=int(held.samples[numbers][~from_cache].sum()),
+            read_samples=int(reads.spans[~reads.from_cache].sum()),
+            held_samples=int(reads.samples[~reads.from_cache].sum()),
             sent=draws.sent,
             sent_bytes=draws.sent_pages * self._page,
             received=draws.received,
             requests=self._requests(epoch),
         )
+
+    def _reads(self, epoch: Epoch, plan: Plan, held: _Held) -> Reads:
+        """The reads that the node starts for an epoch, in their order."""
+        numbers = epoch.reads.rest()
+        table, samples = plan.reads_at(numbers), held.samples[numbers]
+        from_cache = (held.cached == held.samples)[numbers]
+        count = table["count"].astype(np.int64)
+        found = Reads(self._sizes(table), held.pages[numbers], count, samples, table["deadline"], from_cache)
+        unit = self._turn.core.caching.whole_unit
+        if unit == 1 or self._cached is not None:
+            return found
+        places = plan.sample_of[numbers]
+        keeps = self._residents.to_keep(places)
+        return first_reads(found, unit_at(plan.mapping, unit, places), self._placed[places], keeps)
 
     def _sizes(self, reads: NDArray[np.void]) -> NDArray[np.int64]:
         """Bytes of each read."""

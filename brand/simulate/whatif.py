@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.setup.choose import Facts, Nodes, Pool, ProtocolChoice, choose_order, facts_of
+from brand.node.setup.choose import Facts, Nodes, Pool, ProtocolChoice, choose_order, choose_whole_unit, facts_of
 from brand.node.setup.measure import stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
 from brand.protocol.order import Order
@@ -171,9 +171,8 @@ def answer(data: Data, case: Case) -> Answer:
     if isinstance(protocol, Pool):
         protocol = Pool(max(1, round(protocol.chunks / data.parts)))
     order = choose_order(facts, case.seed, protocol, None, memory, Nodes(case.nodes, ranks, case.remote_memory))
-    run = Run(
-        data.sizes, order, memory, case.remote_memory, case.nodes, ranks, case.batch, _cache_bytes(data, case, order)
-    )
+    cache_bytes, whole_unit = _cache_bytes(data, case, order), _whole_unit(facts, case)
+    run = Run(data.sizes, order, memory, case.remote_memory, case.nodes, ranks, case.batch, cache_bytes, whole_unit)
     works = list(work_of(run, range(case.epochs)))
     paces = [_times(each, data.parts) for each in pace(run, works, case.machine)]
     return Answer(
@@ -196,6 +195,15 @@ def _cache_bytes(data: Data, case: Case, order: Order) -> int:
     if from_cache >= case.machine.storage.seconds(size, operations):
         return 0
     return memory_bytes(_of_part(case.cache, data), int(data.sizes.sum(dtype=np.int64)))
+
+
+def _whole_unit(facts: Facts, case: Case) -> int:
+    """Samples that the storage reads faster at once than one by one."""
+
+    def seconds(size: float, reads: int) -> float:
+        return float(case.machine.storage.seconds(np.array([size]), np.array([float(reads)]))[0])
+
+    return choose_whole_unit(facts.read_bytes, facts.mean_bytes, facts.chunk_size, seconds)
 
 
 def _of_part(memory: Memory, data: Data) -> Memory:

@@ -76,6 +76,7 @@ class Player:
     """Room in memory, in samples."""
     size: int = SIZE
     policy: Policy = UNIFORM
+    whole_unit: int = 1
     held: set[int] = field(default_factory=set)
     """What the folder holds."""
 
@@ -85,7 +86,7 @@ class Player:
         self.residents = Residents(Pool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.limit = self.room * (self.size + ON_TOP) * SLACK_SHARE // (SLACK_SHARE - 1) + ON_TOP
         held = np.isin(np.arange(self.samples), list(self.held))
-        start = CacheStart("", sizes, held, self.limit, "", self.placement, self.epochs)
+        start = CacheStart("", sizes, held, self.limit, "", self.placement, self.epochs, self.whole_unit)
         self.turn = Turn(Index(sizes), self.residents, 64, ALONE, 4, 0, start)
         self.order = Order("0" * 32, self.samples, 64, 1, self.policy)
         self.now_s = 0.0
@@ -137,12 +138,14 @@ class Player:
         self._take(self.turn.handle(stimulus, self.now_s))
 
     def step(self) -> None:
-        """The loop goes on, and the oldest job is done."""
+        """The loop goes on, and a job is done: the folder's disk is fast, so writes come first."""
         self.now_s += 0.01
         assert self.now_s < 100_000, "a draw is never answered"
         self._take(self.turn.step(self.now_s, {}))
-        if self.jobs:
-            self._do(self.jobs.popleft())
+        job = next((job for job in self.jobs if isinstance(job, Write)), self.jobs[0] if self.jobs else None)
+        if job is not None:
+            self.jobs.remove(job)
+            self._do(job)
 
     def rest(self) -> None:
         """All jobs are done that do not depend on a draw."""

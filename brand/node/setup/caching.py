@@ -14,21 +14,19 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Placement
+from brand.node.setup.choose import choose_whole_unit
 from brand.node.setup.memory import parse_size
 from brand.printable import printable
 from brand.protocol.order import MAX_EPOCH
 from brand.storage.cachefolder import CacheFolder
 from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import bandwidth, load_profile, stripe_bytes, stripe_length
+from brand.storage.profile import bandwidth, load_profile, stripe_bytes
 from brand.storage.vectored import DirectFiles, LocalFiles, VectorReader
 
 OFF: Final = "off"
 """The state of a folder that is slower than the storage."""
 READS_ONLY: Final = "reads only"
 """The state of a folder that another server writes."""
-
-WORTH: Final = 1.25
-"""Whole units are read where that brings so many times the bytes of single samples per second."""
 
 _SIZED: Final = re.compile(r"(.+):(\d+(?:\.\d+)?\s*[A-Za-z]*)")
 
@@ -118,12 +116,14 @@ def open_cache(cache: Cache, data: StoredDataSet, sizes: NDArray[np.uint32]) -> 
 
 def _whole_unit(data: StoredDataSet, mean_bytes: float) -> int:
     """Neighbouring samples that the storage reads in less time at once than one by one, by its profile; else 1."""
-    profile = load_profile(data.path)
+    profile = load_profile(data.name)
     if profile is None:
         return 1
-    unit = stripe_length(stripe_bytes(profile), mean_bytes, data.header.chunk_size)
-    alone, whole = bandwidth(profile, np.array([mean_bytes, unit * mean_bytes])).tolist()
-    return unit if whole >= WORTH * alone else 1
+
+    def seconds(size: float, reads: int) -> float:
+        return size / float(bandwidth(profile, np.array([size / reads]))[0])
+
+    return choose_whole_unit(stripe_bytes(profile), mean_bytes, data.header.chunk_size, seconds)
 
 
 def cache_reader(folder: CacheFolder, *, page_cache: bool) -> VectorReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -31,6 +32,12 @@ OWNED_GROUPS: Final = 256
 
 AHEAD: Final = 0.8
 """Part of the room for samples of other nodes that a plan of `slots` fills; the rest is slack for larger samples."""
+
+WHOLE_WORTH: Final = 1.25
+"""Whole units of samples are read where their samples one by one take so many times as long."""
+
+Seconds = Callable[[float, int], float]
+"""How long a storage takes for so many bytes, in so many reads of equal size."""
 
 DEFAULT_DEPTH: Final = 8
 """Reads in flight where nothing is known about the storage."""
@@ -220,6 +227,16 @@ def _choose_pool(facts: Facts, chosen: Pool, samples: float) -> PoolPolicy:
 def _owned_chunks(facts: Facts) -> int:
     """Chunks of a group where groups only have owners: two or more, as a damaged chunk is replaced by its group."""
     return min(facts.chunks, max(2, -(-facts.chunks // OWNED_GROUPS)))
+
+
+def choose_whole_unit(read_bytes: int, mean_bytes: float, chunk_size: int, seconds: Seconds) -> int:
+    """Neighbouring samples that a storage reads in less time at once than one by one; 1: there are none.
+
+    `seconds(bytes, operations)` is what reads of equal size take together.
+    """
+    unit = stripe_length(read_bytes, mean_bytes, chunk_size)
+    size = unit * mean_bytes
+    return unit if seconds(size, unit) >= WHOLE_WORTH * seconds(size, 1) else 1
 
 
 def choose_depth(data: StoredDataSet) -> int:
