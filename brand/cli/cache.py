@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo, meter, print_json, size
 from brand.cli.serve import check_cache
 from brand.errors import CacheError, UsageError, counted
@@ -46,10 +47,10 @@ def list_(folder: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes o
 
 
 @cache.command("fill")
-@click.argument("dst", type=click.Path(path_type=Path))
+@click.argument("dst", type=DATA_SET)
 @click.argument("folder", metavar="DIR[:SIZE]", callback=check_cache)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
-def fill_(dst: Path, folder: str, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
+def fill_(dst: Path | str, folder: str, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
     """Copy the data set DST into the cache folder DIR ahead of a training, as far as there is room.
 
     A copy that was stopped goes on with the same command.

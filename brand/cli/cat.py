@@ -11,6 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
+from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo, print_json, size
 from brand.errors import SchemaError, UsageError
 from brand.formats.media import kind_of
@@ -19,11 +20,11 @@ from brand.storage.dataset import StoredDataSet
 
 
 @click.command()
-@click.argument("dst", type=click.Path(path_type=Path))
+@click.argument("dst", type=DATA_SET)
 @click.argument("index", type=click.IntRange(0))
 @click.option("--field", help="Print this field alone, as it is: `--field image > picture.png`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the sample as JSON, bytes in base64.")
-def cat(dst: Path, index: int, field: str | None, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+def cat(dst: Path | str, index: int, field: str | None, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Print sample INDEX of the data set DST."""
     data_set = StoredDataSet(dst)
     if index >= len(data_set):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from brand.cli.dataset import DATA_SET
 from brand.cli.output import chunk_run, print_json, size
 from brand.errors import counted
 from brand.printable import printable
@@ -23,9 +24,9 @@ _CLASSES_SHOWN = 30
 
 
 @click.command()
-@click.argument("dst", type=click.Path(path_type=Path))
+@click.argument("dst", type=DATA_SET)
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
-def info(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+def info(dst: Path | str, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Show what is in the data set DST: fields, sizes, classes. Reads the index only."""
     summary = replace(summarise(StoredDataSet(dst)), path=str(dst))
     if as_json:

@@ -9,10 +9,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Final, TextIO
 
 import click
 
+from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo
 from brand.cli.serve import cache_option, check_tls, memory_options, say, tls_options
 from brand.cluster.launcher import NODE, Serving, Start, free_ports, in_namespaces, on_ports, over_ssh, parse_hosts
@@ -24,7 +26,7 @@ _TOKEN_BYTES: Final = 32
 
 
 @click.command()
-@click.argument("dst")
+@click.argument("dst", type=DATA_SET)
 @click.option("--nodes", type=click.File(), metavar="FILE", help="Hosts, one [user@]host[:port] a line; port 7070.")
 @click.option("--local", type=click.IntRange(1, 1000), metavar="K", help="K nodes on this machine instead.")
 @click.option("--namespaces", "apart", is_flag=True, help="With --local: each in a network namespace (needs root).")
@@ -36,7 +38,7 @@ _TOKEN_BYTES: Final = 32
 @click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="The ssh command, with its options.")
 @click.option("--python", metavar="COMMAND", help="Python on the hosts. Default: python3; with --local, this one.")
 def launch(
-    dst: str,
+    dst: Path | str,
     *,
     nodes: TextIO | None,
     local: int | None,
@@ -48,9 +50,9 @@ def launch(
 ) -> None:
     """Start node servers of the data set DST on several hosts, and run them until Ctrl-C.
 
-    DST is the same path on every host; {node} in it, in --cache, in --address and in the TLS files stands for 0 to K-1.
-    A training on a host attaches with BrandDataset(DST, server=ADDRESS); the addresses are printed when all nodes are
-    there.
+    DST is the same path or URL on every host; {node} in it, in --cache, in --address and in the TLS files stands for 0
+    to K-1. A training on a host attaches with BrandDataset(DST, server=ADDRESS); the addresses are printed when all
+    nodes are there.
 
     If a node ends before all are ready, all are stopped. If one ends later, the others go on.
     """
@@ -58,7 +60,7 @@ def launch(
     options = {f"--{name.replace('_', '-')}": value for name, value in passed.items()}
     paths = {name: value for name, value in options.items() if name.startswith(("--tls", "--cache")) and value}
     options |= {name: os.path.abspath(value) for name, value in paths.items()}
-    serving = Serving(os.path.abspath(dst), options)
+    serving = Serving(os.path.abspath(dst) if isinstance(dst, Path) else dst, options)
     starts: list[Start] = []
 
     def ready(addresses: list[str]) -> None:

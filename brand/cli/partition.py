@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from brand.cli.dataset import DATA_SET_IN_FOLDER, FOLDER
 from brand.cli.output import chunk_run, echo, meter, print_json, size
 from brand.errors import UsageError, counted
 from brand.formats.manifest import read_manifest
@@ -19,8 +20,8 @@ _NODE: Final = "{node}"
 
 
 @click.command()
-@click.argument("dst", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(), nargs=-1, required=True)
+@click.argument("dst", type=DATA_SET_IN_FOLDER)
+@click.argument("out", type=FOLDER, nargs=-1, required=True)
 @click.option("--nodes", type=click.IntRange(1, MAX_NODES), metavar="K", required=True, help="How many shares to make.")
 @click.option(
     "--group-chunks",
@@ -32,7 +33,7 @@ _NODE: Final = "{node}"
 )
 @click.option("--copy", is_flag=True, help="Copy the files. Default: hard links where OUT is on DST's file system.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
-def partition(dst: Path, out: tuple[str, ...], *, nodes: int, group_chunks: int, copy: bool, as_json: bool) -> None:
+def partition(dst: Path, out: tuple[Path, ...], *, nodes: int, group_chunks: int, copy: bool, as_json: bool) -> None:
     """Divide the data set DST over K nodes, with a folder OUT for the share of each.
 
     Give K folders, or one with {node} in its name, which stands for 0 to K-1. A share holds the whole index and its
@@ -58,16 +59,16 @@ def partition(dst: Path, out: tuple[str, ...], *, nodes: int, group_chunks: int,
         _print(f"{held} are now in {counted(nodes, 'share')}", shares)
 
 
-def _folders(out: tuple[str, ...], nodes: int) -> list[Path]:
+def _folders(out: tuple[Path, ...], nodes: int) -> list[Path]:
     """The folder of each node."""
-    if len(out) == 1 and _NODE in out[0]:
-        return [Path(out[0].replace(_NODE, str(node))) for node in range(nodes)]
+    if len(out) == 1 and _NODE in str(out[0]):
+        return [Path(str(out[0]).replace(_NODE, str(node))) for node in range(nodes)]
     if len(out) != nodes:
         raise UsageError(
             f"{counted(nodes, 'node')} and {counted(len(out), 'folder')} OUT: give one for each node,"
             f" or one with {_NODE} in its name, which stands for 0 to {nodes - 1}"
         )
-    return [Path(name) for name in out]
+    return list(out)
 
 
 def _facts(made: Divided) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from brand.cli.dataset import DATA_SET
 from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.output import Meter, echo, meter, print_json, size
 from brand.errors import counted
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest
+from brand.storage.location import located
 from brand.storage.probe import SECONDS, Measurement, Report, take_measurement
 from brand.storage.profile import ENOUGH, Profile, best_depth, save_profile, stripe_bytes, stripe_length
 
@@ -23,12 +25,12 @@ _BAR: Final = 48
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=DATA_SET)
 @click.option("--seconds", type=click.FloatRange(min=1), default=SECONDS, show_default=True, help="Time to take.")
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw the curves: .png, .svg or .pdf.")
 @click.option("--dry-run", is_flag=True, help="Measure, and store nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
-def profile(path: Path, seconds: float, plot: Path | None, dry_run: bool, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+def profile(path: Path | str, seconds: float, plot: Path | None, dry_run: bool, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Measure the storage of PATH: bandwidth by read size and reads in flight.
 
     PATH is a data set, a folder or a large file. Its files are dropped from the page cache and read
@@ -61,10 +63,10 @@ class _Samples(NamedTuple):
         return stripe_length(stripe_bytes(found), self.mean_bytes, self.chunk_size)
 
 
-def _samples(path: Path) -> _Samples | None:
-    if not (path / MANIFEST_NAME).is_file():
+def _samples(path: Path | str) -> _Samples | None:
+    if isinstance(path, Path) and not (path / MANIFEST_NAME).is_file():
         return None
-    manifest = read_manifest(path)
+    manifest = read_manifest(located(path).local)
     return _Samples(manifest.mean_bytes, manifest.header.chunk_size)
 
 
@@ -76,7 +78,7 @@ def _seconds(show: Meter) -> Report:
     return report
 
 
-def _facts(path: Path, measured: Measurement, samples: _Samples | None, stored: Path | None) -> dict[str, Any]:
+def _facts(path: Path | str, measured: Measurement, samples: _Samples | None, stored: Path | None) -> dict[str, Any]:
     found = measured.profile
     return {
         "path": str(path),
@@ -93,7 +95,7 @@ def _facts(path: Path, measured: Measurement, samples: _Samples | None, stored: 
     }
 
 
-def _show(path: Path, measured: Measurement, samples: _Samples | None) -> None:
+def _show(path: Path | str, measured: Measurement, samples: _Samples | None) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
@@ -143,7 +145,7 @@ def _bar(length: int, line: int) -> str:
     return "█" * min(length, line) + " " * (line - length) + "│" + "█" * (length - line)
 
 
-def _sentences(path: Path, measured: Measurement, samples: _Samples | None) -> list[str]:
+def _sentences(path: Path | str, measured: Measurement, samples: _Samples | None) -> list[str]:
     found = measured.profile
     told = [
         "",

@@ -13,6 +13,7 @@ from typing import Any, Final, TextIO, TypeVar
 
 import click
 
+from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo, size
 from brand.cluster import serving
 from brand.errors import StorageError, UsageError
@@ -88,7 +89,7 @@ def tls_options(command: _F) -> _F:
 
 
 @click.command()
-@click.argument("dst", type=click.Path(path_type=Path))
+@click.argument("dst", type=DATA_SET)
 @memory_options
 @cache_option
 @click.option("--address", help="Where to listen, unix:@NAME. Default: a name made from the data set and the node.")
@@ -108,7 +109,7 @@ def tls_options(command: _F) -> _F:
 )
 @click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Log all decisions, to replay them.")
 def serve(
-    dst: Path,
+    dst: Path | str,
     *,
     memory: str | None,
     cache: str | None,
@@ -147,7 +148,7 @@ def serve(
     _run(server, member, peers, until_eof=until_eof)
 
 
-def _server(member: Member | None, dst: Path, where: str, **more: Any) -> NodeServer:
+def _server(member: Member | None, dst: Path | str, where: str, **more: Any) -> NodeServer:
     if member is None:
         return NodeServer(dst, where, **more)
     from brand.cluster.member import server_of  # only here: gRPC takes longer to load than other verbs need

@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from brand.chunker.plan import Layout, chunk_samples
+from brand.cli.dataset import DATA_SET
 from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.output import duration, echo, print_json, size
 from brand.cli.scenes import show_scene
@@ -56,7 +57,7 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 
 
 @click.command()
-@click.argument("dst", type=click.Path(path_type=Path), required=False)
+@click.argument("dst", type=DATA_SET, required=False)
 @_several("memory", "Memory of a node: 16GB, or a share of the data such as 0.25. Default: 0.25.")
 @_several("cache", "Room of a cache folder in each node: 100GB, a share of the data, or 0. Default: 0.")
 @_several("storage", f"{', '.join(BUILT_IN)}, MB/s, MB/s:operations/s, or a stored profile. Default: as measured.")

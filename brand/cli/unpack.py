@@ -6,16 +6,17 @@ from pathlib import Path
 
 import click
 
+from brand.cli.dataset import DATA_SET, FOLDER
 from brand.cli.output import echo, meter, print_json
 from brand.errors import counted
 from brand.storage.unpack import unpack as run
 
 
 @click.command()
-@click.argument("dst", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("dst", type=DATA_SET)
+@click.argument("out", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
-def unpack(dst: Path, out: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+def unpack(dst: Path | str, out: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Write the folder that DST was made from to OUT, bit for bit."""
     with meter(quiet=as_json) as show:
         files = run(dst, out, lambda done, chunks, _: show("unpack", done, chunks, 0, None))

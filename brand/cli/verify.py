@@ -6,30 +6,33 @@ from pathlib import Path
 
 import click
 
+from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo, meter, print_json, size
 from brand.errors import FormatError, counted
 from brand.formats.manifest import read_manifest
 from brand.formats.share import read_share
+from brand.storage.location import located
 from brand.storage.verify import verify as run
 
 _SHOWN = 100
 
 
 @click.command()
-@click.argument("dst", type=click.Path(path_type=Path))
+@click.argument("dst", type=DATA_SET)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
-def verify(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
+def verify(dst: Path | str, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
     """Read every byte of the data set DST and check it.
 
     Exit code 1 where something is wrong, with chunk and sample named.
     """
-    manifest = read_manifest(dst)
-    header, share = manifest.header, read_share(dst, manifest)
+    location = located(dst)
+    manifest = read_manifest(location.local)
+    header, share = manifest.header, read_share(location.local, manifest)
     whole = header.samples if share is None else share.samples(header)
     samples = total = 0
     errors: list[FormatError] = []
     with meter(quiet=as_json) as show:
-        for step in run(dst):
+        for step in run(location):
             samples, total = samples + step.samples, total + step.bytes
             errors += step.errors
             show("verify", samples, whole, total, None)

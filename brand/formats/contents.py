@@ -6,9 +6,10 @@ on the chunk's size.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 import numpy as np
 import xxhash
@@ -51,8 +52,7 @@ def read_records(file: BinaryIO, front: Front, path: str | Path) -> Iterator[tup
         raise LayoutError(str(error), path=path, chunk=number) from error
     for start, end in cut_blocks(rows["size"]):
         first = int(rows["offset"][start])
-        file.seek(first)
-        block = memoryview(file.read(int(rows["offset"][end - 1]) + int(rows["size"][end - 1]) - first))
+        block = _read_block(file, first, int(rows["offset"][end - 1]) + int(rows["size"][end - 1]) - first)
         for row in rows[start:end]:
             at = int(row["offset"]) - first
             stored = block[at : at + int(row["size"])]
@@ -74,6 +74,13 @@ def read_fixed(file: BinaryIO, front: Front, path: str | Path) -> NDArray[np.voi
             raise DecodeError(what, path=path, chunk=front.preamble.number, sample=sample)
         heads.append(bytes(record[:size]))
     return fixed_columns(front.header.schema, heads)
+
+
+def _read_block(file: BinaryIO, offset: int, size: int) -> memoryview:
+    """The bytes of a range, fewer where the file ends, in memory of their own that nothing has touched before."""
+    block = np.empty(size, np.uint8).data
+    file.seek(offset)
+    return block[: cast(io.RawIOBase, file).readinto(block)]
 
 
 def _check(stored: memoryview, row: np.void, number: int, path: str | Path, unpack: Unpack) -> Buffer | FormatError:

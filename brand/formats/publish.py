@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 import xxhash
 
@@ -117,9 +117,14 @@ def sync_folder(folder: Path) -> None:
 
 def file_digest(path: Path) -> tuple[int, str]:
     """(size, XXH3-128 in hexadecimal) of a file."""
-    digest, size = xxhash.xxh3_128(), 0
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-            size += len(block)
+        return digest_of(file)
+
+
+def digest_of(file: BinaryIO) -> tuple[int, str]:
+    """(size, XXH3-128 in hexadecimal) of an open file, from where it stands to its end."""
+    digest, size = xxhash.xxh3_128(), 0
+    while block := file.read(1 << 20):
+        digest.update(block)
+        size += len(block)
     return size, digest.hexdigest()

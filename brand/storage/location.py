@@ -102,10 +102,16 @@ def located(where: Where) -> Location:
     """
     if not isinstance(where, str | os.PathLike):
         return where
-    if isinstance(where, str) and is_url(where):
-        url = parse_url(where)
-        return Folder(Path("/", url.path)) if url.scheme == "file" else Remote(str(url), fetch_index(str(url)))
-    return Folder(Path(where).absolute())
+    named = place(os.fspath(where))
+    return Folder(named.absolute()) if isinstance(named, Path) else Remote(named, fetch_index(named))
+
+
+def place(text: str) -> Path | str:
+    """What a text names: the path of a folder, or the URL of one in a store. Raises `UsageError`."""
+    if not is_url(text):
+        return Path(text)
+    url = parse_url(text)
+    return Path("/", url.path) if url.scheme == "file" else str(url)
 
 
 def vector_reader(location: Location, *, page_cache: bool) -> VectorReader:

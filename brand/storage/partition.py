@@ -72,7 +72,7 @@ def partition(
             _check_target(out, pack_share(share))
     manifest, done, made = data_set.manifest, 0, []
     for name, facts in {**manifest.files, **manifest.companions}.items():
-        if error := check_file(path, name, facts):
+        if error := check_file(data_set.location, name, facts):
             raise error
 
     def count(copied: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 from brand.errors import (
     ChecksumError,
@@ -18,36 +19,39 @@ from brand.errors import (
     MissingFileError,
     OversizedError,
     TargetExistsError,
+    UnreadableError,
     UsageError,
 )
 from brand.formats.constants import EXTRAS_NAME
 from brand.formats.contents import read_records
 from brand.formats.extras import EXTRAS_METHODS, most_unpacked
-from brand.formats.publish import file_digest, storage_errors
+from brand.formats.publish import digest_of, storage_errors
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset import StoredDataSet
-from brand.storage.fronts import opened
+from brand.storage.frontback import blocks_of, file_of, front_to_back
+from brand.storage.fronts import open_chunk, opened
+from brand.storage.location import Location, Where
 from brand.storage.progress import OnChunk, silent
 
 _STEP_BYTES: Final = 1 << 20
 
 
-def unpack(path: Path, out: Path, on_chunk: OnChunk = silent) -> int:
+def unpack(where: Where, out: Path, on_chunk: OnChunk = silent) -> int:
     """Write the source folder of a data set to `out`, which must be new or empty. Returns how many files were written.
 
     Raises `UsageError` for a share and for a data set that was not made from a folder, `TargetExistsError`,
     `FormatError` where a sample is damaged (files that were written before stay), `StorageError`.
     """
-    data_set = StoredDataSet(path)
+    data_set = StoredDataSet(where)
     if (share := data_set.share) is not None:
         raise UsageError(
-            f"{path} is share {share.node} of {share.nodes} of a data set and holds only some of its files."
+            f"{data_set.name} is share {share.node} of {share.nodes} of a data set and holds only some of its files."
             " Unpack the undivided data set"
         )
     field = data_set.header.source.get("file_field")
     if not field:
         raise UsageError(
-            f"{path} was made from Python samples, not from a folder: there are no files to give back."
+            f"{data_set.name} was made from Python samples, not from a folder: there are no files to give back."
             " `brand cat` prints single samples, BrandDataset reads them"
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -55,18 +59,21 @@ def unpack(path: Path, out: Path, on_chunk: OnChunk = silent) -> int:
     files = 0
     with storage_errors(out, "cannot write"):
         out.mkdir(parents=True, exist_ok=True)
-        for number in range(data_set.header.chunks):
-            files += _chunk(data_set, number, out, field)
-            on_chunk(number + 1, data_set.header.chunks, files)
+        chunks = range(data_set.header.chunks)
+        with front_to_back(data_set.location, chunks) as passing:
+            for number in chunks:
+                files += _chunk(data_set, passing, number, out, field)
+                on_chunk(number + 1, len(chunks), files)
         if EXTRAS_NAME in data_set.manifest.companions:
-            files += _extras(path / EXTRAS_NAME, data_set.manifest.companions[EXTRAS_NAME], out)
+            files += _extras(data_set.location, data_set.manifest.companions[EXTRAS_NAME], out)
     return files
 
 
-def _chunk(data_set: StoredDataSet, number: int, out: Path, field: str) -> int:
-    front, path = data_set.open_chunk(number), data_set.location.chunk_file(number)
+def _chunk(data_set: StoredDataSet, location: Location, number: int, out: Path, field: str) -> int:
+    front = open_chunk(location, number, data_set.manifest, data_set.chunk_rows[number])
+    path = location.chunk_file(number)
     decode = RecordDecoder(data_set.header.schema, (field, "key"))
-    with opened(data_set.location, number) as file:
+    with _named(path, number), opened(location, number) as file:
         for row, record in read_records(file, front, path):
             if isinstance(record, FormatError):
                 raise record
@@ -81,14 +88,15 @@ def _chunk(data_set: StoredDataSet, number: int, out: Path, field: str) -> int:
     return len(front.rows)
 
 
-def _extras(archive_path: Path, expected: tuple[int, str], out: Path) -> int:
-    files = 0
-    with _zip_errors(archive_path):
-        found = file_digest(archive_path)
-        if found != expected:
-            raise ChecksumError("the file has changed", path=archive_path, expected=expected[1], found=found[1])
-        archive = zipfile.ZipFile(archive_path)
-    with archive:
+def _extras(location: Location, expected: tuple[int, str], out: Path) -> int:
+    files, archive_path = 0, file_of(location, EXTRAS_NAME)
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(_extras_file(location, expected, out))
+        with _zip_errors(archive_path):
+            found = digest_of(file)
+            if found != expected:
+                raise ChecksumError("the file has changed", path=archive_path, expected=expected[1], found=found[1])
+            archive = stack.enter_context(zipfile.ZipFile(file))
         members = archive.infolist()
         most, claimed = most_unpacked(expected[0]), sum(info.file_size for info in members)
         if claimed > most:
@@ -109,7 +117,35 @@ def _extras(archive_path: Path, expected: tuple[int, str], out: Path) -> int:
     return files
 
 
-def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, archive_path: Path, copy: BinaryIO) -> None:
+def _extras_file(location: Location, expected: tuple[int, str], out: Path) -> BinaryIO:
+    """The extras as a file. Those in a store are copied to the file system of `out`, to a file without a name."""
+    path = file_of(location, EXTRAS_NAME)
+    with _named(path), contextlib.ExitStack() as unless_whole:
+        if not location.in_store:
+            return (location.local / EXTRAS_NAME).open("rb")
+        copy = unless_whole.enter_context(tempfile.TemporaryFile(dir=out))
+        for block in blocks_of(location, EXTRAS_NAME, expected[0]):
+            copy.write(block)
+        copy.seek(0)
+        unless_whole.pop_all()
+        return cast(BinaryIO, copy)
+
+
+@contextlib.contextmanager
+def _named(path: str | Path, chunk: int | None = None) -> Iterator[None]:
+    """Turn an OSError of reading the file `path` into a `FormatError`. One of writing stays."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename != str(path):
+            raise
+        if isinstance(error, FileNotFoundError):
+            what = "the file is missing; `brand verify` shows all that is wrong"
+            raise MissingFileError(what, path=path, chunk=chunk) from None
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, chunk=chunk) from error
+
+
+def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, archive_path: str | Path, copy: BinaryIO) -> None:
     """Write one file of the extras, a step at a time. Raises `LayoutError` where its length is wrong."""
     if info.compress_type not in EXTRAS_METHODS:  # other methods may need gigabytes of memory to unpack
         raise LayoutError(f"{info.filename!r} is packed in a way that extras are not", path=archive_path)
@@ -129,15 +165,11 @@ def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, archive_path
         raise LayoutError(what, path=archive_path, expected=f"{info.file_size} bytes", found=size)
 
 
-@contextmanager
-def _zip_errors(archive_path: Path) -> Iterator[None]:
+@contextlib.contextmanager
+def _zip_errors(archive_path: str | Path) -> Iterator[None]:
     """Turn all that reading a damaged zip file raises into one error."""
     try:
         yield
-    except FileNotFoundError:
-        raise MissingFileError(
-            "the file is missing; `brand verify` shows all that is wrong", path=archive_path
-        ) from None
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, struct.error) as error:
         raise LayoutError(f"not a readable zip file: {error}", path=archive_path) from error
 

@@ -3,33 +3,40 @@
 Companions, index and columns are compared with the manifest's checksums, and each chunk's front with the index. Each
 sample is compared with its checksum, its row in the index, its record's structure and its columns. Of a share, only its
 own chunks are checked.
+
+Of a data set in a store, everything is read from the store: also the index, of which this machine has a copy. The copy
+was made from what the manifest says, so the chunks are compared with it, whatever the store has now.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import xxhash
 
 from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError, MissingFileError, UnreadableError
 from brand.formats.arrays import ArrayFile
 from brand.formats.chunk import Front
-from brand.formats.constants import CHUNKS_NAME, MANIFEST_NAME, PLACE_NAME, SAMPLES_NAME, chunk_name, column_name
+from brand.formats.constants import CHUNKS_NAME, MANIFEST_NAME, PLACE_NAME, SAMPLES_NAME, column_name
 from brand.formats.contents import read_records
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, index_names, read_manifest
-from brand.formats.publish import file_digest
 from brand.formats.record import RecordDecoder
 from brand.formats.share import read_share
-from brand.storage.fronts import open_chunk
-from brand.storage.location import Folder
+from brand.storage.frontback import blocks_of, file_of, front_to_back
+from brand.storage.fronts import open_chunk, opened
+from brand.storage.location import Location, Where, located
 
 _REINDEX: Final = "`brand reindex` makes it again from the chunks"
 _GIVE_UP: Final = 1000
 """After so many chunks that cannot be opened, there is no point in going on."""
+_SILENT: Final = 3
+"""Nor after so many, one after the other, for which a store has not answered: each takes as long as it is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,51 +51,65 @@ class Checked:
     """Faults that were found in this step."""
 
 
-def verify(path: Path) -> Iterator[Checked]:
+def verify(where: Where) -> Iterator[Checked]:
     """Check a data set, one chunk a step.
 
-    Raises a `FormatError` only where there is no readable manifest to check against, or `share.json` is damaged.
+    Raises a `FormatError` only where there is no readable manifest to check against, or `share.json` is damaged; in a
+    store, also where the index was never copied to this machine and is damaged.
     """
-    manifest = read_manifest(path)
-    share = read_share(path, manifest)
+    location = located(where)
+    manifest = read_manifest(location.local)
+    share = read_share(location.local, manifest)
     files = {**manifest.files, **manifest.companions}
-    wrong = [error for name, facts in files.items() if (error := check_file(path, name, facts))]
+    wrong = [error for name, facts in files.items() if (error := check_file(location, name, facts))]
     yield Checked(0, sum(size for size, _ in files.values()), tuple(wrong))
     arrays: dict[str, ArrayFile] = {}
     for name in index_names(manifest.header):
         try:
-            arrays[name] = open_array(path, name, manifest.header)
+            arrays[name] = open_array(location.local, name, manifest.header)
         except FormatError as error:
             if error.path not in [other.path for other in wrong]:  # the file has changed since
                 yield Checked(0, 0, (error,))
     totals = dict.fromkeys(("stored_bytes", "raw_bytes", "largest_sample"), 0)
-    missing = 0
-    for number in range(manifest.header.chunks) if share is None else share.chunks:
-        checked = _chunk(path, number, manifest, arrays, totals)
-        yield checked
-        missing += not checked.samples
-        if missing > _GIVE_UP:
-            return
+    missing = silent = 0
+    chunks = range(manifest.header.chunks) if share is None else share.chunks
+    with front_to_back(location, chunks) as passing:
+        for number in chunks:
+            checked = _chunk(passing, number, manifest, arrays, totals)
+            yield checked
+            missing += not checked.samples
+            silent = silent + 1 if location.in_store and _unanswered(checked) else 0
+            if missing > _GIVE_UP or silent >= _SILENT:
+                return
     if not missing and share is None:  # the manifest's totals are of all chunks
-        yield Checked(0, 0, tuple(_compare_totals(path / MANIFEST_NAME, manifest, totals)))
+        yield Checked(0, 0, tuple(_compare_totals(file_of(location, MANIFEST_NAME), manifest, totals)))
 
 
-def check_file(path: Path, name: str, facts: tuple[int, str]) -> FormatError | None:
-    """What is wrong with a file of the data set at `path`, or None. `facts`: size and checksum from the manifest."""
-    hint = _REINDEX if name.endswith(".npy") else ""
+def check_file(location: Location, name: str, facts: tuple[int, str]) -> FormatError | None:
+    """What is wrong with a file of the data set that is no chunk, or None. `facts`: its size and checksum."""
+    path, hint = file_of(location, name), _REINDEX if name.endswith(".npy") else ""
+    digest, size = xxhash.xxh3_128(), 0
     try:
-        found = file_digest(path / name)
+        for block in blocks_of(location, name, facts[0]):
+            digest.update(block)
+            size += len(block)
     except FileNotFoundError:
-        return MissingFileError("the file is missing", path=path / name, hint=hint)
+        return MissingFileError("the file is missing", path=path, hint=hint)
     except OSError as error:
-        return UnreadableError(f"cannot be read: {error.strerror}", path=path / name, hint=hint)
-    if found != tuple(facts):
-        expected, seen = f"{facts[0]} bytes, {facts[1]}", f"{found[0]} bytes, {found[1]}"
-        return ChecksumError("checksum of the file", path=path / name, expected=expected, found=seen, hint=hint)
+        return UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=hint)
+    if (size, digest.hexdigest()) != tuple(facts):
+        expected, seen = f"{facts[0]} bytes, {facts[1]}", f"{size} bytes, {digest.hexdigest()}"
+        return ChecksumError("checksum of the file", path=path, expected=expected, found=seen, hint=hint)
     return None
 
 
-def _compare_totals(path: Path, manifest: Manifest, totals: Mapping[str, int]) -> Iterator[FormatError]:
+def _unanswered(checked: Checked) -> bool:
+    """Whether a chunk was not read because the store did not answer."""
+    causes = (error.__cause__ for error in checked.errors if isinstance(error, UnreadableError))
+    return not checked.samples and any(isinstance(cause, OSError) and cause.errno == errno.EIO for cause in causes)
+
+
+def _compare_totals(path: str | Path, manifest: Manifest, totals: Mapping[str, int]) -> Iterator[FormatError]:
     for name, counted in totals.items():
         told = getattr(manifest, name)
         if told != counted:
@@ -96,12 +117,12 @@ def _compare_totals(path: Path, manifest: Manifest, totals: Mapping[str, int]) -
 
 
 def _chunk(
-    folder: Path, number: int, manifest: Manifest, arrays: Mapping[str, ArrayFile], totals: dict[str, int]
+    location: Location, number: int, manifest: Manifest, arrays: Mapping[str, ArrayFile], totals: dict[str, int]
 ) -> Checked:
-    path = folder / chunk_name(number)
+    path = location.chunk_file(number)
     try:
         known = arrays[CHUNKS_NAME].run(number, number + 1)[0] if CHUNKS_NAME in arrays else None
-        front = open_chunk(Folder(folder), number, manifest, known)
+        front = open_chunk(location, number, manifest, known)
     except FormatError as error:
         return Checked(0, 0, (error,))
     rows = front.rows
@@ -111,7 +132,7 @@ def _chunk(
     errors: list[FormatError] = []
     try:
         errors.extend(_compare_index(front, path, manifest, arrays))
-        errors.extend(_samples(front, path, arrays))
+        errors.extend(_samples(location, front, path, arrays))
     except FormatError as error:
         errors.append(error)
     except OSError as error:
@@ -120,7 +141,7 @@ def _chunk(
 
 
 def _compare_index(
-    front: Front, path: Path, manifest: Manifest, arrays: Mapping[str, ArrayFile]
+    front: Front, path: str, manifest: Manifest, arrays: Mapping[str, ArrayFile]
 ) -> Iterator[FormatError]:
     """Compare what the index says of a chunk's samples, in both directions, with the chunk's table."""
     number, rows = front.preamble.number, front.rows
@@ -138,12 +159,12 @@ def _compare_index(
             )
 
 
-def _samples(front: Front, path: Path, arrays: Mapping[str, ArrayFile]) -> Iterator[FormatError]:
+def _samples(location: Location, front: Front, path: str, arrays: Mapping[str, ArrayFile]) -> Iterator[FormatError]:
     """What is wrong with the samples of a chunk: checksum, frame, record, columns."""
     decode, number = RecordDecoder(front.header.schema), front.preamble.number
     names = [name for name, _ in front.header.schema.fixed if column_name(name) in arrays]
     columns = {name: arrays[column_name(name)].take(front.rows["index"]).tolist() for name in names}
-    with path.open("rb") as file:
+    with opened(location, number) as file:
         for slot, (row, record) in enumerate(read_records(file, front, path)):
             index = int(row["index"])
             if isinstance(record, FormatError):

@@ -2,6 +2,8 @@
 
 url          what a URL names; no secret may stand in it
 store        what Brand needs of a store; which one a URL needs
+ahead        objects that are read from front to back
+traffic      requests and bytes, counted
 cloud        S3, Google Cloud Storage, Azure and the web, through obstore
 hub          the Hugging Face Hub
 filesystems  any other store, through fsspec

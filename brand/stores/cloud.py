@@ -22,6 +22,7 @@ from brand.errors import UsageError
 from brand.stores.forking import note_use
 from brand.stores.reasons import failed, replaced, too_long, too_short
 from brand.stores.store import missing
+from brand.stores.traffic import Traffic
 from brand.stores.url import Url
 
 PATIENCE_S: Final = 45.0
@@ -112,8 +113,11 @@ class CloudStore:
 
     def __init__(self, url: Url, client: Any) -> None:
         self.url, self._client = url, client
+        self.traffic = Traffic()
         self._versions: dict[str, str] = {}
         """The ETag of each object at its first read."""
+        self._sizes: dict[str, int] = {}
+        """The size of each object, as it was told with a range of it."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -123,8 +127,10 @@ class CloudStore:
         """See `Store`."""
         parts, size = [], 0
         with self._asking(name):
+            self.traffic.asked()
             result = self._client.get(self.url.key(name))
             for part in result.stream(min_chunk_size=_PIECE):
+                self.traffic.came(len(part))
                 size += len(part)
                 if size > most:
                     raise too_long(self.url.child(name), most)
@@ -141,15 +147,22 @@ class CloudStore:
             options["if_match"] = known
         done = 0
         with self._asking(name):
+            self.traffic.asked()
             result = self._client.get(self.url.key(name), options=options)
+            self._sizes[name] = int(result.meta["size"])
             self._check_version(name, result.meta.get("e_tag"))
             for part in result.stream(min_chunk_size=_PIECE):
+                self.traffic.came(len(part))
                 done += len(part)
                 if done > size:
                     raise too_long(self.url.child(name), size)
                 yield memoryview(part)
         if done < size:
             raise too_short(self.url.child(name), offset, size, done)
+
+    def size(self, name: str) -> int | None:
+        """See `Store`."""
+        return self._sizes.get(name)
 
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
         """See `Store`."""

@@ -12,6 +12,7 @@ from brand.errors import UsageError
 from brand.stores.forking import note_use
 from brand.stores.reasons import failed, too_long, too_short
 from brand.stores.store import missing
+from brand.stores.traffic import Traffic
 from brand.stores.url import Url
 
 _PIECE: Final = 4 << 20
@@ -36,6 +37,7 @@ class FileSystemStore:
 
     def __init__(self, url: Url, system: Any, folder: str) -> None:
         self.url, self._system, self._folder = url, system, folder
+        self.traffic = Traffic()
 
     def __repr__(self) -> str:
         return f"FileSystemStore({self.url})"
@@ -43,7 +45,9 @@ class FileSystemStore:
     def read(self, name: str, most: int) -> bytes:
         """See `Store`."""
         with self._asking(name):
+            self.traffic.asked()
             data: bytes = self._system.cat_file(self._path(name), start=0, end=most + 1)
+        self.traffic.came(len(data))
         if len(data) > most:
             raise too_long(self.url.child(name), most)
         return data
@@ -53,12 +57,17 @@ class FileSystemStore:
         for start in range(offset, offset + size, _PIECE):
             end = min(start + _PIECE, offset + size)
             with self._asking(name):
+                self.traffic.asked()
                 data = memoryview(self._system.cat_file(self._path(name), start=start, end=end))
+            self.traffic.came(len(data))
             if len(data) > end - start:
                 raise too_long(self.url.child(name), end - start)
             if len(data) < end - start:
                 raise too_short(self.url.child(name), offset, size, start - offset + len(data))
             yield data
+
+    def size(self, name: str) -> None:
+        """See `Store`. These libraries do not tell."""
 
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
         """See `Store`. These libraries cannot write create-only, so `new` looks first."""

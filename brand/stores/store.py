@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from brand.errors import UsageError
 from brand.stores.forking import note_use
+from brand.stores.traffic import Traffic
 from brand.stores.url import Url, parse_url
 
 AT_ONCE: Final = 16
@@ -31,12 +32,17 @@ class Store(Protocol):
     """
 
     url: Url
+    traffic: Traffic
+    """What reads of it have cost so far."""
 
     def read(self, name: str, most: int) -> bytes:
         """A whole object of at most `most` bytes."""
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
         """A range of an object in pieces, as they come; `size` bytes together."""
+
+    def size(self, name: str) -> int | None:
+        """Size of an object, as the store told it with a range of it; None where it told nothing."""
 
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
         """Write an object from memory or from a file, whole or not at all. `new`: it may not be there already."""

@@ -1,0 +1,103 @@
+"""How are objects read from front to back, one after the other, without a wait for each request?
+
+Large ranges are asked for before their time, several at once, also those of the objects that come next. They arrive in
+any order and are used in that of the objects. What is in flight or waits to be used is bounded: `AT_ONCE` ranges of
+`RANGE_BYTES`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from brand.stores.store import Store, read_all
+
+AT_ONCE: Final = 16
+"""Ranges in flight."""
+RANGE_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A range that was asked for."""
+
+    object: int
+    offset: int
+    end: int
+    data: Future[bytearray]
+
+
+class ReadAhead:
+    """Reads `objects`, each a name and the size that it should have. They are numbered from 0.
+
+    A read should be behind the one before it. What was passed over is not kept: it is read again, with a request of its
+    own. For one thread; to be closed.
+    """
+
+    def __init__(self, store: Store, objects: Iterable[tuple[str, int]]) -> None:
+        self._store = store
+        self._todo = _cut(objects)
+        self._window: deque[_Block] = deque()
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read ahead")
+
+    def __repr__(self) -> str:
+        return f"ReadAhead({self._store!r}, {len(self._window)} ranges)"
+
+    def read_into(self, number: int, name: str, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer from an object, which has this number and this name. Raises OSError."""
+        done = 0
+        while done < len(buffer):
+            at = offset + done
+            block = self._block(number, at)
+            if block is None or self._is_cut(block, name):
+                read_all(self._store, [(name, at, buffer[done:])])
+                return
+            part = memoryview(block.data.result())[at - block.offset :][: len(buffer) - done]
+            buffer[done : done + len(part)] = part
+            done += len(part)
+
+    def size(self, number: int, name: str) -> int | None:
+        """The size that an object has, as its first range tells; None where the store does not tell. Raises OSError."""
+        block = self._block(number, 0)
+        error = None if block is None else block.data.exception()
+        told = self._store.size(name)
+        if error is not None and (told is None or isinstance(error, FileNotFoundError)):
+            raise error
+        return told
+
+    def close(self) -> None:
+        """Ask for nothing more. Ranges in flight come to their end."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _block(self, number: int, at: int) -> _Block | None:
+        """The range with byte `at` of an object; None where it is not to come, or not to come any more."""
+        while self._window and (self._window[0].object, self._window[0].end) <= (number, at):
+            self._window.popleft().data.cancel()
+        while len(self._window) < AT_ONCE:
+            wanted = next((todo for todo in self._todo if (todo[0], todo[3]) > (number, at)), None)
+            if wanted is None:
+                break
+            ordinal, name, offset, end = wanted
+            self._window.append(_Block(ordinal, offset, end, self._pool.submit(self._read, name, offset, end)))
+        first = self._window[0] if self._window else None
+        return first if first is not None and first.object == number and first.offset <= at else None
+
+    def _is_cut(self, block: _Block, name: str) -> bool:
+        """Whether the object ends within a range. What there is of it can still be read."""
+        told = None if block.data.exception() is None else self._store.size(name)
+        return told is not None and told < block.end
+
+    def _read(self, name: str, offset: int, end: int) -> bytearray:
+        data = bytearray(end - offset)
+        read_all(self._store, [(name, offset, memoryview(data))])
+        return data
+
+
+def _cut(objects: Iterable[tuple[str, int]]) -> Iterator[tuple[int, str, int, int]]:
+    """Number, name, begin and end of each range. An object that should be empty has one range of nothing."""
+    for number, (name, size) in enumerate(objects):
+        for offset in range(0, max(1, size), RANGE_BYTES):
+            yield number, name, offset, min(offset + RANGE_BYTES, size)

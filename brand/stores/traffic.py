@@ -1,0 +1,34 @@
+"""How many requests has this process made of a store, and how many bytes have come?
+
+A request that fails counts. What a library repeats by itself does not: it does not tell.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class Traffic:
+    """Counts reads. Any number of threads may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests = self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"Traffic({self._requests:,} requests, {self._bytes:,} bytes)"
+
+    def asked(self) -> None:
+        """A request is made."""
+        with self._lock:
+            self._requests += 1
+
+    def came(self, size: int) -> None:
+        """So many bytes of a body have come."""
+        with self._lock:
+            self._bytes += size
+
+    def to_json(self) -> dict[str, int]:
+        """The counters as plain values."""
+        with self._lock:
+            return {"requests": self._requests, "bytes": self._bytes}
