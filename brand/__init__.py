@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from brand.node.setup.choose import Stripes as Stripes
     from brand.node.setup.choose import Uniform as Uniform
     from brand.node.setup.tls import Tls as Tls
+    from brand.storage.dataset import open as open  # noqa: A004 - as gzip.open
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
@@ -39,6 +40,7 @@ __all__ = [
     "Uniform",
     "Waveform",
     "__version__",
+    "open",
     "pack",
 ]
 
@@ -54,6 +56,7 @@ _HOMES: Final = {
     "Tls": "brand.node.setup.tls",
     "Uniform": "brand.node.setup.choose",
     "Waveform": "brand.formats.media",
+    "open": "brand.storage.dataset",
     "pack": "brand.chunker",
 }
 

@@ -22,7 +22,7 @@ from brand.errors import UsageError, counted
 from brand.node.setup.choose import MinIO, Pool, ProtocolChoice, Slots, Stripes, Uniform
 from brand.node.setup.memory import parse_size
 from brand.simulate.pace import Machine
-from brand.simulate.storages import BUILT_IN, DEFAULT, Storage, storage_below, storage_named
+from brand.simulate.storages import ASSUMED_STORE, BUILT_IN, DEFAULT, Storage, storage_below, storage_named
 from brand.simulate.whatif import Answer, Case, Data, Price, answer, data_of, imagine
 from brand.storage.dataset import StoredDataSet
 
@@ -140,7 +140,7 @@ def _check_alone() -> None:
 # -- what is asked -----------------------------------------------------------------------------------------------------
 
 
-def _data(dst: Path | None, samples: int | None, mean_bytes: str | None, sigma: str | None) -> Data:
+def _data(dst: Path | str | None, samples: int | None, mean_bytes: str | None, sigma: str | None) -> Data:
     if dst is not None:
         if samples or mean_bytes or sigma:
             raise UsageError("--samples, --mean-bytes and --sigma describe a data set that is not there: leave out DST")
@@ -158,7 +158,7 @@ def _size(option: str, text: str) -> int:
         raise UsageError(f"{option}: {error}") from None
 
 
-def _cases(dst: Path | None, given: dict[str, Any]) -> list[tuple[Case, dict[str, str]]]:
+def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, dict[str, str]]]:
     """All combinations of the values that the user gave, and what each value is called."""
     memories = _values("memory", given, "0.25", _memory)
     caches = _values("cache", given, "0", _cache)
@@ -207,7 +207,7 @@ def _values(name: str, given: dict[str, Any], default: str | None, parse: Callab
     return [] if text is None else [(each.strip(), parse(each.strip())) for each in text.split(",")]
 
 
-def _default_storage(dst: Path | None) -> tuple[str, Storage]:
+def _default_storage(dst: Path | str | None) -> tuple[str, Storage]:
     found = None if dst is None else storage_below(dst)
     return (_ASSUMED, BUILT_IN[DEFAULT]) if found is None else (found.name, found)
 
@@ -325,7 +325,7 @@ def _sentences(rows: list[_Row], varying: list[str]) -> list[str]:
         said.append(f"With {which} later epochs come within {over:.0%} of training alone")
     if any(row.case.cache and not row.answer.cached_bytes for row in rows):
         said.append("A cache folder that is no faster than the storage, or has no room for a stripe, is not used")
-    if first.named["storage"] == _ASSUMED:
+    if first.named["storage"] in (_ASSUMED, ASSUMED_STORE):
         said.append("The storage was not measured (`brand profile`): --storage says which it is")
     return said
 

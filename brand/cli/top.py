@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from brand.cli.output import duration, print_json, size
-from brand.errors import ServerError, UsageError
+from brand.errors import ServerError, UsageError, counted
 from brand.node.client.client import look_at
 from brand.node.wire.connection import own_addresses
 from brand.printable import printable
@@ -100,6 +100,8 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
         "clients": f"{facts['clients']}, {facts['waiting']} waiting, "
         f"{100 * rate('wait_s'):.0f} % of a client's time waited",
     }
+    if facts["store"] is not None:
+        rows["store"] = _store(facts["store"], None if before is None else before["store"], seconds)
     if facts["cache"] is not None:
         rows["cache"] = _cache(facts["cache"], None if before is None else before["cache"], seconds)
     if facts["cluster"] is not None:
@@ -115,6 +117,14 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
         done = min(1.0, (state["drawn"] + state["start"]) / state["samples"])
         table.add_row(f"[bold]epoch {state['epoch']}[/bold]", f"{'█' * round(_BAR * done):░<{_BAR}} {100 * done:.0f} %")
     return Group(table, _memory(facts["memory"]))
+
+
+def _store(store: dict[str, int], before: dict[str, int] | None, seconds: float) -> str:
+    """What the object store was asked for."""
+    earlier = before or dict.fromkeys(store, 0)
+    requests, came = ((store[name] - earlier[name]) / seconds for name in ("requests", "bytes"))
+    in_all = f"{counted(store['requests'], 'request')} and {size(store['bytes'])} in all"
+    return f"{requests:,.0f} requests/s, {size(came)}/s, {in_all}"
 
 
 def _cache(cache: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> str:

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.formats.publish import storage_errors
-from brand.storage.profile import DEFAULT_STRIPE_BYTES, Profile, bandwidth, load_profile, stripe_bytes
+from brand.storage.profile import (
+    DEFAULT_STRIPE_BYTES,
+    Profile,
+    bandwidth,
+    is_assumed,
+    load_profile,
+    stripe_bytes,
+)
 
 
 class Storage(Protocol):
@@ -85,6 +92,8 @@ BUILT_IN: Final[dict[str, Storage]] = {
 }
 """Bytes and operations a second: a good local SSD, a NAS behind 1 Gbit/s, a disk, one prefix of an object store."""
 DEFAULT: Final = "nas"
+ASSUMED_STORE: Final = "store (assumed)"
+"""What a store is called that nobody has measured."""
 
 
 def storage_named(text: str, option: str) -> Storage:
@@ -106,10 +115,15 @@ def storage_named(text: str, option: str) -> Storage:
     )
 
 
-def storage_below(path: Path) -> Storage | None:
-    """The storage that a data set lies on, where `brand profile` has measured it; else None."""
-    profile = load_profile(path)
-    return None if profile is None else Measured("as measured", profile)
+def storage_below(where: Path | str) -> Storage | None:
+    """The storage that a data set lies on, where `brand profile` has measured it; else None.
+
+    `where`: its path, or its URL. A store that nobody has measured is one as most are.
+    """
+    profile = load_profile(where)
+    if profile is None:
+        return None
+    return Measured(ASSUMED_STORE if is_assumed(profile) else "as measured", profile)
 
 
 def _profile_in(file: Path, option: str) -> Profile:

@@ -52,7 +52,7 @@ def data_of(stored: StoredDataSet) -> Data:
     """A data set that is there. Raises `FormatError`, and `UsageError` where it is the share of one node."""
     if stored.share is not None:
         whole = "simulate the whole data set with as many nodes, or describe it by --samples and --mean-bytes"
-        raise UsageError(f"{stored.path} is the share of node {stored.share.node} of {stored.share.nodes}: {whole}")
+        raise UsageError(f"{stored.name} is the share of node {stored.share.node} of {stored.share.nodes}: {whole}")
     return Data(facts_of(stored), stored_sizes(stored), len(stored))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import SchemaError
+from brand.errors import SchemaError, counted
 from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, SAMPLES_NAME, column_name
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, read_manifest
@@ -47,6 +47,20 @@ class Catalogue:
 
     def __len__(self) -> int:
         return self.header.samples
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}: {codec}" for name, codec in self.schema.items())
+        return f"{type(self).__name__}({self.name!r}, {counted(len(self), 'sample')}, {{{fields}}})"
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Field name -> codec, in storage order."""
+        return dict(self.header.schema.fields)
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names of the labels, by label; None where labels have no names."""
+        return None if self.header.classes is None else list(self.header.classes)
 
     @cached_property
     def chunk_rows(self) -> NDArray[np.void]:

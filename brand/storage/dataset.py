@@ -10,7 +10,7 @@ decompressors. `blame` makes the errors of failed reads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -35,6 +35,17 @@ SCRATCH_BYTES: Final = 32 << 20
 _DICTIONARY_TRIES: Final = 8
 
 
+def open(where: Where) -> StoredDataSet:  # noqa: A001 - `brand.open`
+    """Open a data set to read from it in this process, without PyTorch and without a node server.
+
+    `where` is the path of its folder, or its URL. Nothing of the samples is read. A process that has read from a store
+    cannot be forked: a forked process that reads from it, too, gets a `UsageError`.
+
+    Raises `UsageError`, `StorageError`, `FormatError`.
+    """
+    return StoredDataSet(where)
+
+
 class StoredDataSet(Catalogue):
     """Exact, checked reads from a data set on storage. Picklable; opens its files anew in each process."""
 
@@ -45,16 +56,23 @@ class StoredDataSet(Catalogue):
 
     def sample(self, index: int) -> dict[str, Any]:
         """All fields of one sample, images and audio as bytes. Raises `FormatError`, `ElsewhereError`, IndexError."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"sample {index}: this data set has samples 0 to {len(self) - 1}")
-        return self.samples(np.array([index]), RecordDecoder(self.header.schema))[0]
+        return self.samples(np.array([index]))[0]
 
-    def samples(self, indices: NDArray[np.integer[Any]], decode: RecordDecoder) -> list[dict[str, Any]]:
-        """The samples with these indices (each 0 <= i < len), in this order, decoded by `decode`.
+    def samples(
+        self, indices: Sequence[int] | NDArray[np.integer[Any]], decode: RecordDecoder | None = None
+    ) -> list[dict[str, Any]]:
+        """The samples with these indices (each 0 <= i < len), in this order, read together.
 
-        Raises `FormatError`, and `ElsewhereError` where a sample is in the share of another node.
+        `decode` decodes them; None: all fields, images and audio as bytes. Raises `FormatError`, IndexError, and
+        `ElsewhereError` where a sample is in the share of another node.
         """
-        return self.decoded(self._stored(indices), decode) if len(indices) else []
+        wanted = np.asarray(indices)
+        if len(wanted) and wanted.dtype.kind not in "iu":
+            raise TypeError(f"indices are whole numbers, not {wanted.dtype}")
+        outside = wanted[(wanted < 0) | (wanted >= len(self))]
+        if len(outside):
+            raise IndexError(f"sample {outside[0]}: this data set has samples 0 to {len(self) - 1}")
+        return self.decoded(self._stored(wanted), decode or RecordDecoder(self.header.schema)) if len(wanted) else []
 
     def decoded(self, stored: Stored, decode: RecordDecoder) -> list[dict[str, Any]]:
         """Checked samples, decoded by `decode`. Raises `FormatError`."""

@@ -234,6 +234,11 @@ STORE: Final = _store_profile()
 """What is assumed of a store that nobody has measured."""
 
 
+def is_assumed(profile: Profile) -> bool:
+    """Whether a profile is that of a store that nobody has measured."""
+    return replace(STORE, device=profile.device) == profile
+
+
 def load_profile(path: str | Path) -> Profile | None:
     """The stored profile of the storage that a path or URL lies on; None where there is no usable one.
 

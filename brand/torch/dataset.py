@@ -161,13 +161,12 @@ class BrandDataset(Dataset[Any]):
     @property
     def schema(self) -> dict[str, str]:
         """Field name -> codec, in storage order."""
-        return dict(self._stored.header.schema.fields)
+        return self._stored.schema
 
     @property
     def classes(self) -> list[str] | None:
         """Names of the labels, by label; None where labels have no names."""
-        classes = self._stored.header.classes
-        return None if classes is None else list(classes)
+        return self._stored.classes
 
     @property
     def targets(self) -> NDArray[np.int64]:

@@ -28,6 +28,7 @@ KEYS = {
     *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
     *("exact", "waited", "wait_s", "reads", "read_bytes", "read_samples", "held_samples", "failed_reads", "hit_ratio"),
     *("fill_rate", "amplification", "memory", "reading", "waiting", "epochs", "cache", "cluster", "sent", "sent_bytes"),
+    "store",
     *("received", "received_bytes", "requests", "hurried", "late", "fetched"),
 }
 
@@ -298,7 +299,7 @@ def facts_of(**more: Any) -> dict[str, Any]:
         **{"data_set": "/a[b]/set.brand", "address": "unix:@x", "uptime_s": 10.0, "draws": 5000, "reads": 100},
         **{"replaced": [], "hit_ratio": 0.5, "fill_rate": 1.0, "amplification": 1.25, "memory": memory},
         **{"epochs": [{"run": 1, "epoch": 3, "drawn": 250, "samples": 1000, "start": 250}], "wait_s": 5.0},
-        **{"cache": None, "cluster": None},
+        **{"cache": None, "store": None, "cluster": None},
         **more,
     }
 
@@ -333,6 +334,15 @@ def test_the_view_shows_progress_and_memory() -> None:
 def test_names_with_brackets_are_shown_as_they_are() -> None:
     """Rich takes them for styles otherwise."""
     assert "/a[b]/set.brand" in view(None)
+
+
+def test_what_the_store_was_asked_for_is_shown() -> None:
+    """Per second since the last look, and in all; nothing where the data set is in a folder."""
+    assert "store" not in view(None)
+    now = {"store": {"requests": 1500, "bytes": 6_000_000_000}}
+    assert "store 150 requests/s, 600.0 MB/s, 1,500 requests and 6.0 GB in all" in view(None, **now)
+    before = facts_of() | {"store": {"requests": 1300, "bytes": 5_000_000_000}}
+    assert "store 100 requests/s, 500.0 MB/s, 1,500 requests" in view(before, uptime_s=12.0, **now)
 
 
 def test_one_of_several_nodes_shows_the_others() -> None:

@@ -13,8 +13,8 @@ from brand.chunker import convert_audio, convert_images
 from brand.storage import verify as verifying
 from brand.stores import ahead, cloud
 from brand.testing.objects import Busy, Expired, Fault, Faults, Lost, Reset, Short, WrongETag
-from tests.cli.shop import SPEECHES, Shop, shop
 from tests.cli.test_hostile_names import assert_harmless
+from tests.shop import SPEECHES, Shop, shop
 from tests.support import Outcome, brand, files_below, options
 
 pytestmark = pytest.mark.slow

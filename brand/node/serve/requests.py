@@ -31,6 +31,7 @@ from brand.node.wire.messages import Kind
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.storage.dataset import StoredDataSet
+from brand.stores.store import traffic_of
 
 MAX_REPORTS: Final = 1000
 
@@ -163,5 +164,6 @@ class Requests:
             "clients": len(clients),
             "replaced": self._reports,
             **self._turn.core.facts(self._data.mean_bytes),
+            "store": traffic_of(self._data.name).to_json() if self._data.location.in_store else None,
             "cluster": None if self._exchange is None else self._exchange.facts(),
         }
