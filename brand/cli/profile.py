@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -16,7 +17,10 @@ from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest
 from brand.storage.location import located
 from brand.storage.probe import SECONDS, Measurement, Report, take_measurement
+from brand.storage.probestore import SECONDS as STORE_SECONDS
+from brand.storage.probestore import StoreProbe
 from brand.storage.profile import ENOUGH, Profile, best_depth, save_profile, stripe_bytes, stripe_length
+from brand.stores.url import parse_url
 
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
@@ -26,20 +30,24 @@ _BAR: Final = 48
 
 @click.command()
 @click.argument("path", type=DATA_SET)
-@click.option("--seconds", type=click.FloatRange(min=1), default=SECONDS, show_default=True, help="Time to take.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), help=f"Time to take. Default: {SECONDS:g}, {STORE_SECONDS:g} in a store."
+)
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw the curves: .png, .svg or .pdf.")
 @click.option("--dry-run", is_flag=True, help="Measure, and store nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
-def profile(path: Path | str, seconds: float, plot: Path | None, dry_run: bool, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+def profile(path: Path | str, seconds: float | None, plot: Path | None, dry_run: bool, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Measure the storage of PATH: bandwidth by read size and reads in flight.
 
     PATH is a data set, a folder or a large file. Its files are dropped from the page cache and read
     in random pieces. The result gives the length of a stripe, and is stored for this storage.
+
+    PATH may be the URL of a data set in a store. Then the most that it will cost is printed first: requests and bytes.
     """
     figure = empty_figure(plot) if plot else None
-    samples = _samples(path)
+    samples, measure = _in_store(path, quiet=as_json) if isinstance(path, str) else _in_files(path)
     with meter(quiet=as_json) as show:
-        measured = take_measurement(path, seconds=seconds, report=_seconds(show))
+        measured = measure(seconds, _seconds(show))
     if as_json:
         print_json(_facts(path, measured, samples, None if dry_run else save_profile(measured.profile)))
     else:
@@ -53,6 +61,24 @@ def profile(path: Path | str, seconds: float, plot: Path | None, dry_run: bool, 
             echo(f"The curves are drawn in {plot}")
 
 
+_Measure = Callable[[float | None, Report], Measurement]
+"""Takes the time to take, and who is told how far it is."""
+
+
+def _in_store(url: str, *, quiet: bool) -> tuple[_Samples | None, _Measure]:
+    location = located(url)
+    samples, probe = _samples(location.local), StoreProbe(location)
+    if not quiet:
+        most = f"{counted(probe.requests, 'request')} and {size(probe.bytes)}"
+        echo(f"This asks {parse_url(url).root} for {most} at the most", err=True)
+    return samples, lambda seconds, report: probe.measure(seconds=seconds or STORE_SECONDS, report=report)
+
+
+def _in_files(path: Path) -> tuple[_Samples | None, _Measure]:
+    samples = _samples(path)
+    return samples, lambda seconds, report: take_measurement(path, seconds=seconds or SECONDS, report=report)
+
+
 class _Samples(NamedTuple):
     """What the length of a stripe needs to know about a data set."""
 
@@ -63,10 +89,10 @@ class _Samples(NamedTuple):
         return stripe_length(stripe_bytes(found), self.mean_bytes, self.chunk_size)
 
 
-def _samples(path: Path | str) -> _Samples | None:
-    if isinstance(path, Path) and not (path / MANIFEST_NAME).is_file():
+def _samples(path: Path) -> _Samples | None:
+    if not (path / MANIFEST_NAME).is_file():
         return None
-    manifest = read_manifest(located(path).local)
+    manifest = read_manifest(path)
     return _Samples(manifest.mean_bytes, manifest.header.chunk_size)
 
 
@@ -88,6 +114,7 @@ def _facts(path: Path | str, measured: Measurement, samples: _Samples | None, st
         "mean_sample_bytes": samples and samples.mean_bytes,
         "stripe_length": samples and samples.stripe(found),
         "seconds": measured.seconds,
+        "reads": measured.reads,
         "read_bytes": measured.read_bytes,
         "file_bytes": measured.file_bytes,
         "cached_bytes": measured.cached_bytes,
@@ -158,6 +185,8 @@ def _sentences(path: Path | str, measured: Measurement, samples: _Samples | None
         told.append(
             f"Data set {path} (mean sample {size(samples.mean_bytes)}): stripes of {counted(stripe, 'sample')}{most}"
         )
+    if isinstance(path, str):
+        told.append(f"It took {counted(measured.reads, 'request')} and {size(measured.read_bytes)}")
     over = measured.read_bytes / measured.file_bytes
     if over > 1:
         told.append(

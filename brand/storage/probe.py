@@ -6,6 +6,8 @@ A thread announces a read (POSIX_FADV_WILLNEED), reads into memory that it has t
 the page cache. There is one thread for each read in flight. The clock of a visit starts when all its threads do. A
 burst that a storage with a limit allows at the beginning does not count (`bandwidth`). The figure of a cell is the
 median of its visits. Linux only.
+
+What is measured is a `Subject`: files below a path here, chunks in a store in `brand.storage.probestore`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from threading import Barrier
-from typing import Final
+from typing import Final, Protocol
 
 from brand.errors import BrandError, StorageError, UsageError
 from brand.formats.constants import MANIFEST_NAME
@@ -31,7 +33,7 @@ from brand.formats.publish import storage_errors
 from brand.storage.device import IN_MEMORY, device_name, mount_of
 from brand.storage.pagecache import CachedFile
 from brand.storage.profile import Profile, sequential_of
-from brand.storage.ranges import MOST_IN_FLIGHT, Cell, Range, cells_that_fit, layouts, rounds
+from brand.storage.ranges import Cell, Range, cells_that_fit, layouts, rounds
 
 SIZES: Final = tuple(1 << power for power in range(15, 23))
 """Read sizes: 32 KiB to 4 MiB."""
@@ -61,6 +63,7 @@ class Measurement:
     profile: Profile
     seconds: float
     read_bytes: int
+    reads: int
     file_bytes: int
     """Size of the files that were read from. Where `read_bytes` is more, parts were read several times."""
     cached_bytes: int
@@ -86,31 +89,69 @@ def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Repo
         raise BrandError("measuring a storage works on Linux only")
     mount = mount_of(path)
     with storage_errors(Path(path), "cannot read"), ExitStack() as stack:
-        files = list(_open_files(Path(path), stack))
-        sizes = [size for _, size in files]
-        cells = cells_that_fit(sizes, SIZES, DEPTHS)
-        if sum(sizes) < LEAST_BYTES or max((cell.size for cell in cells), default=0) < LARGE:
-            raise UsageError(_too_small(path, sizes))
+        files = _Files(path, device_name(mount), stack)
+        cells = cells_that_fit(files.sizes, SIZES, DEPTHS)
+        check_enough(path, files.sizes, cells)
         if mount.type in IN_MEMORY:
             raise StorageError(f"{path} lies in memory ({mount.type}), not on a storage: there is nothing to measure")
-        probe = _Probe([descriptor for descriptor, _ in files], seconds, report or _silent)
-        _run(probe, sizes, cells)
-    table = tuple(tuple(probe.speed(Cell(size, depth)) for size in SIZES) for depth in DEPTHS)
+        order = rounds(cells)
+        visits = layouts(files.sizes, [cell for cells in order for cell in cells], random.Random())
+        return run(files, path, (SIZES, DEPTHS), order, visits, seconds, report)
+
+
+class Subject(Protocol):
+    """What is measured."""
+
+    device: str
+    """The storage in plain words."""
+    sizes: list[int]
+    """Usable bytes of each file."""
+
+    def cold(self, ranges: Sequence[Range]) -> list[Range]:
+        """The ranges that are not in this machine's memory."""
+
+    def read(self, piece: Range, buffer: memoryview) -> None:
+        """Read a range; any number of threads may. Raises OSError."""
+
+
+def check_enough(where: str | Path, sizes: Sequence[int], cells: Sequence[Cell]) -> None:
+    """Raise `UsageError` where files of these sizes say nothing about a storage."""
+    if sum(sizes) < LEAST_BYTES or max((cell.size for cell in cells), default=0) < LARGE:
+        raise UsageError(_too_small(where, sizes))
+
+
+def run(
+    subject: Subject,
+    where: str | Path,
+    axes: tuple[tuple[int, ...], tuple[int, ...]],
+    order: Sequence[Sequence[Cell]],
+    visits: Iterator[tuple[Cell, list[Range]]],
+    seconds: float,
+    report: Report | None,
+) -> Measurement:
+    """Visit the cells of each round in turn, and make a profile of it; `axes`: its read sizes and its depths.
+
+    Raises `StorageError`, OSError.
+    """
+    sizes, depths = axes
+    probe = _Probe(
+        subject, max(cell.size * cell.depth for cells in order for cell in cells), seconds, report or _silent
+    )
+    _visit_all(probe, order, visits)
+    table = tuple(tuple(probe.speed(Cell(size, depth)) for size in sizes) for depth in depths)
     if probe.cached > probe.bytes:
         raise StorageError(
-            f"{path}: the page cache answered, not the storage, and did not let go of the files. Something holds them"
+            f"{where}: the page cache answered, not the storage, and did not let go of the files. Something holds them"
             " in memory: measure while nothing uses them, or other files of this storage"
         )
-    if not any(speed for row in table for size, speed in zip(SIZES, row, strict=True) if size >= LARGE):
-        raise StorageError(f"{path}: the storage is too slow to be measured in {seconds:g} s: give it more time")
-    profile = Profile(device_name(mount), SIZES, DEPTHS, table, sequential_of(SIZES, DEPTHS, table))
-    return Measurement(profile, probe.gone(), probe.bytes, sum(sizes), probe.cached)
+    if not any(speed for row in table for size, speed in zip(sizes, row, strict=True) if size >= LARGE):
+        raise StorageError(f"{where}: the storage is too slow to be measured in {seconds:g} s: give it more time")
+    profile = Profile(subject.device, sizes, depths, table, sequential_of(sizes, depths, table))
+    return Measurement(profile, probe.gone(), probe.bytes, probe.reads, sum(subject.sizes), probe.cached)
 
 
-def _run(probe: _Probe, sizes: Sequence[int], cells: Sequence[Cell]) -> None:
+def _visit_all(probe: _Probe, order: Sequence[Sequence[Cell]], visits: Iterator[tuple[Cell, list[Range]]]) -> None:
     """Visit half of the cells, and then more of them as long as the time left is enough for each."""
-    order = rounds(cells)
-    visits = layouts(sizes, [cell for cells in order for cell in cells], random.Random())
     each = 0.0
     for cells in order:
         began = probe.gone()
@@ -123,17 +164,16 @@ def _run(probe: _Probe, sizes: Sequence[int], cells: Sequence[Cell]) -> None:
 
 
 class _Probe:
-    """Open files, buffers and the figures so far."""
+    """Buffers and the figures so far."""
 
-    def __init__(self, descriptors: Sequence[int], seconds: float, report: Report) -> None:
-        self._descriptors = descriptors
-        self._cached = [CachedFile(descriptor) for descriptor in descriptors]
+    def __init__(self, subject: Subject, in_flight: int, seconds: float, report: Report) -> None:
+        self._subject = subject
         self._seconds, self._report = seconds, report
         self._began = time.perf_counter()
         self._speeds: defaultdict[Cell, list[float]] = defaultdict(list)
-        self._memory = memoryview(mmap.mmap(-1, MOST_IN_FLIGHT))
-        self._memory[:] = bytes(MOST_IN_FLIGHT)  # pages are there before the clock runs
-        self.bytes = self.cached = 0
+        self._memory = memoryview(mmap.mmap(-1, in_flight))
+        self._memory[:] = bytes(in_flight)  # pages are there before the clock runs
+        self.bytes = self.reads = self.cached = 0
 
     def gone(self) -> float:
         """Seconds since the start of the measurement."""
@@ -157,25 +197,15 @@ class _Probe:
         fastest = max((speed for speeds in self._speeds.values() for speed in speeds), default=0.0)
         if fastest and cell.size * cell.least > fastest * self.left():
             return
-        cold = self._cold(ranges)
+        cold = self._subject.cold(ranges)
         self.cached += sum(piece.size for piece in ranges) - sum(piece.size for piece in cold)
         if len(cold) < cell.least:
             return
         done = self._read_all(cell, cold, limit_s)
         self.bytes += cell.size * len(done)
+        self.reads += len(done)
         self._speeds[cell].append(bandwidth(done, cell.size))
         self._report(self.gone(), self._seconds, self.bytes)
-
-    def _cold(self, ranges: Sequence[Range]) -> list[Range]:
-        """The ranges that are not in the page cache after their files were dropped from it."""
-        for file in {piece.file for piece in ranges}:
-            self._cached[file].drop()
-        for file in {piece.file for piece in ranges if self._is_cached(piece)}:
-            self._cached[file].drop_written()
-        return [piece for piece in ranges if not self._is_cached(piece)]
-
-    def _is_cached(self, piece: Range) -> bool:
-        return bool(self._cached[piece.file].holds(piece.offset, piece.size))
 
     def _read_all(self, cell: Cell, ranges: Sequence[Range], limit_s: float) -> list[float]:
         """Read with `cell.depth` threads. Returns when each read was done, in seconds since all threads started."""
@@ -196,7 +226,7 @@ class _Probe:
                     piece = todo.popleft()
                 except IndexError:
                     break
-                _read(self._descriptors[piece.file], piece.offset, buffer)
+                self._subject.read(piece, buffer)
                 done.append(time.perf_counter() - started)
             return done
 
@@ -224,15 +254,37 @@ def bandwidth(done: Sequence[float], size: int) -> float:
     return size * (last - first) / (done[last] - done[first])
 
 
-def _read(descriptor: int, offset: int, buffer: memoryview) -> None:
-    os.posix_fadvise(descriptor, offset, len(buffer), os.POSIX_FADV_WILLNEED)
-    done = 0
-    while done < len(buffer):
-        count = os.preadv(descriptor, (buffer[done:],), offset + done)
-        if count == 0:
-            raise StorageError("a file became shorter while it was read: measure files that are not in use")
-        done += count
-    os.posix_fadvise(descriptor, offset, len(buffer), os.POSIX_FADV_DONTNEED)
+class _Files:
+    """A `Subject`: the largest files below a path. `stack` closes them."""
+
+    def __init__(self, path: str | Path, device: str, stack: ExitStack) -> None:
+        files = list(_open_files(Path(path), stack))
+        self.device, self.sizes = device, [size for _, size in files]
+        self._descriptors = [descriptor for descriptor, _ in files]
+        self._cached = [CachedFile(descriptor) for descriptor in self._descriptors]
+
+    def cold(self, ranges: Sequence[Range]) -> list[Range]:
+        """See `Subject`. Their files are dropped from the page cache before."""
+        for file in {piece.file for piece in ranges}:
+            self._cached[file].drop()
+        for file in {piece.file for piece in ranges if self._is_cached(piece)}:
+            self._cached[file].drop_written()
+        return [piece for piece in ranges if not self._is_cached(piece)]
+
+    def read(self, piece: Range, buffer: memoryview) -> None:
+        """See `Subject`."""
+        descriptor, offset = self._descriptors[piece.file], piece.offset
+        os.posix_fadvise(descriptor, offset, len(buffer), os.POSIX_FADV_WILLNEED)
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(descriptor, (buffer[done:],), offset + done)
+            if count == 0:
+                raise StorageError("a file became shorter while it was read: measure files that are not in use")
+            done += count
+        os.posix_fadvise(descriptor, offset, len(buffer), os.POSIX_FADV_DONTNEED)
+
+    def _is_cached(self, piece: Range) -> bool:
+        return bool(self._cached[piece.file].holds(piece.offset, piece.size))
 
 
 def _open_files(path: Path, stack: ExitStack) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, islice, takewhile
 from typing import Final, NamedTuple
 
@@ -51,13 +51,15 @@ class Range(NamedTuple):
     size: int
 
 
-def cells_that_fit(files: Sequence[int], sizes: Sequence[int], depths: Sequence[int]) -> list[Cell]:
-    """The cells that stay below `MOST_IN_FLIGHT`, and whose fewest reads fit twice into files of these sizes."""
+def cells_that_fit(
+    files: Sequence[int], sizes: Sequence[int], depths: Sequence[int], most: int = MOST_IN_FLIGHT
+) -> list[Cell]:
+    """The cells with at most `most` bytes in flight, and whose fewest reads fit twice into files of these sizes."""
     found = []
     for size in sizes:
         room = sum(file // size for file in files)
         cells = [Cell(size, depth) for depth in depths]
-        found += [c for c in cells if 2 * c.least <= room and size * c.depth <= MOST_IN_FLIGHT]
+        found += [c for c in cells if 2 * c.least <= room and size * c.depth <= most]
     return found
 
 
@@ -74,24 +76,27 @@ def reads_of(cell: Cell) -> int:
     return -(-wanted // cell.depth) * cell.depth
 
 
-def layouts(files: Sequence[int], visits: Sequence[Cell], rng: random.Random) -> Iterator[tuple[Cell, list[Range]]]:
-    """Each visit with its ranges. As many visits as fit are laid out together; then the files are used anew.
+def layouts(
+    files: Sequence[int], visits: Sequence[Cell], rng: random.Random, reads: Callable[[Cell], int] = reads_of
+) -> Iterator[tuple[Cell, list[Range]]]:
+    """Each visit with its ranges; `reads` says how many.
 
+    As many visits as fit are laid out together; then the files are used anew.
     A visit that does not fit alone gets only the ranges that fit.
     """
     at, room = 0, _SHARE * sum(files)
     while at < len(visits):
-        totals = accumulate(cell.size * reads_of(cell) for cell in visits[at:])
+        totals = accumulate(cell.size * reads(cell) for cell in visits[at:])
         count = max(1, sum(1 for _ in takewhile(lambda total: total <= room, totals)))
         while True:
             together = visits[at : at + count]
-            placed = place(files, [cell.size for cell in together for _ in range(reads_of(cell))], rng)
+            placed = place(files, [cell.size for cell in together for _ in range(reads(cell))], rng)
             if count == 1 or None not in placed:
                 break
             count //= 2
         ranges = iter(placed)
         for cell in together:
-            yield cell, [piece for piece in islice(ranges, reads_of(cell)) if piece is not None]
+            yield cell, [piece for piece in islice(ranges, reads(cell)) if piece is not None]
         at += len(together)
 
 

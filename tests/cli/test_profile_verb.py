@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def known(cache: Path, photos_set: Path, monkeypatch: pytest.MonkeyPatch) -> Measurement:
     """What a measurement finds here, without one."""
     found = Profile(device_name(mount_of(photos_set)), SIZES, (1, 4, 16), TABLE, 1250e6)
-    measured = Measurement(found, seconds=9.5, read_bytes=3_000_000, file_bytes=1_000_000, cached_bytes=0)
+    measured = Measurement(found, seconds=9.5, read_bytes=3_000_000, reads=42, file_bytes=1_000_000, cached_bytes=0)
 
     def take(_: Path, *, seconds: float, report: Report) -> Measurement:
         report(seconds / 2, seconds, 1_500_000)
