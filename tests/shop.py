@@ -11,7 +11,6 @@ from typing import Final, Literal
 
 import pytest
 
-from brand.stores.store import open_store
 from brand.testing.objects import S3, Gcs, Http, Keys, ObjectStore
 
 Speech = Literal["s3", "gs", "http"]
@@ -56,6 +55,4 @@ def shop(speech: Speech, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Sh
         patch.setenv("AWS_SECRET_ACCESS_KEY", KEYS.secret)
         account = {"gcs_base_url": opened.url, "disable_oauth": True, "client_email": "", "private_key": ""}
         patch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps({**account, "private_key_id": ""}))
-        open_store.cache_clear()  # another shop may have had the same URL
         yield Shop(opened, bucket, speech)
-        open_store.cache_clear()

@@ -11,6 +11,7 @@ import numpy as np
 from brand.formats.stored import Stored
 from brand.storage.cachefolder import CacheFolder
 from brand.storage.dataset import StoredDataSet
+from brand.storage.frontback import front_to_back
 
 STEP_BYTES: Final = 8 << 20
 """About how much is read at a time."""
@@ -34,21 +35,28 @@ def fill(data: StoredDataSet, folder: CacheFolder, on_chunk: OnChunk) -> Filled:
 
     Raises `FormatError` where the index cannot be read.
     """
-    filled, chunks, size = Filled(), data.chunks_here, data.header.chunk_size
-    for done, number in enumerate(chunks, 1):
-        before = filled.bytes
-        places = np.arange(number * size, min((number + 1) * size, len(data)))
-        places = places[~folder.held[places]]
-        ends = np.cumsum(data.rows_at(places)["size"], dtype=np.int64)
-        for part in np.split(places, np.flatnonzero(np.diff(ends // STEP_BYTES)) + 1):
-            if len(part) and not folder.stopped:
-                _copy(data, folder, part, filled)
-                folder.publish_if_due()
-        if folder.stopped:
-            break
-        on_chunk(done, len(chunks), filled.bytes - before)
+    filled, chunks = Filled(), data.chunks_here
+    lacking = [number for number in chunks if not folder.held[_places(data, number)].all()]
+    with front_to_back(data.location, lacking) as passing:
+        source = StoredDataSet(passing)
+        for done, number in enumerate(lacking, len(chunks) - len(lacking) + 1):
+            before = filled.bytes
+            places = np.flatnonzero(~folder.held[_places(data, number)]) + _places(data, number).start
+            ends = np.cumsum(data.rows_at(places)["size"], dtype=np.int64)
+            for part in np.split(places, np.flatnonzero(np.diff(ends // STEP_BYTES)) + 1):
+                if not folder.stopped:
+                    _copy(source, folder, part, filled)
+                    folder.publish_if_due()
+            if folder.stopped:
+                break
+            on_chunk(done, len(chunks), filled.bytes - before)
     folder.publish()
     return filled
+
+
+def _places(data: StoredDataSet, number: int) -> slice:
+    """Places of the samples of a chunk."""
+    return slice(number * data.header.chunk_size, min((number + 1) * data.header.chunk_size, len(data)))
 
 
 def _copy(data: StoredDataSet, folder: CacheFolder, places: np.ndarray, filled: Filled) -> None:

@@ -21,14 +21,14 @@ from brand.storage.location import Location
 from brand.storage.remote import Remote
 from brand.storage.vectored import VectorReader
 from brand.stores.ahead import RANGE_BYTES, ReadAhead
-from brand.stores.store import open_store
+from brand.stores.traffic import Traffic
 
 _BLOCK: Final = 1 << 20
 
 
 @contextmanager
-def front_to_back(location: Location, chunks: range) -> Iterator[Location]:
-    """The same data set, for a reader that reads these chunks in their order, each from front to back.
+def front_to_back(location: Location, chunks: Sequence[int]) -> Iterator[Location]:
+    """The same data set, for one that reads these chunks in this rising order, each from front to back.
 
     The size of a chunk is there what the store tells, not what the index says.
     """
@@ -36,9 +36,9 @@ def front_to_back(location: Location, chunks: range) -> Iterator[Location]:
         yield location
         return
     rows = open_array(location.local, CHUNKS_NAME, read_manifest(location.local).header)
-    sizes = ((chunk_name(number), int(rows.run(number, number + 1)["file_size"][0])) for number in chunks)
-    with closing(ReadAhead(open_store(location.name), sizes)) as ahead:
-        yield _Ahead(location, ahead, chunks.start)
+    objects = ((number, chunk_name(number), int(rows.run(number, number + 1)["file_size"][0])) for number in chunks)
+    with closing(ReadAhead(location.store, objects)) as ahead:
+        yield _Ahead(location, ahead)
 
 
 def blocks_of(location: Location, name: str, size: int) -> Iterator[memoryview]:
@@ -51,7 +51,7 @@ def blocks_of(location: Location, name: str, size: int) -> Iterator[memoryview]:
             while block := file.read(_BLOCK):
                 yield memoryview(block)
         return
-    with closing(ReadAhead(open_store(location.name), [(name, size)])) as ahead:
+    with closing(ReadAhead(location.store, [(0, name, size)])) as ahead:
         told = ahead.size(0, name)
         if told is not None and told > size:
             what = f"the object has {told:,} bytes, and {size:,} were written"
@@ -74,7 +74,6 @@ class _Ahead:
 
     inner: Remote
     ahead: ReadAhead
-    first: int
 
     in_store = True
 
@@ -82,6 +81,11 @@ class _Ahead:
     def name(self) -> str:
         """See `Location`."""
         return self.inner.name
+
+    @property
+    def traffic(self) -> Traffic:
+        """See `Location`."""
+        return self.inner.traffic
 
     @property
     def local(self) -> Path:
@@ -94,7 +98,7 @@ class _Ahead:
 
     def chunk_bytes(self, number: int) -> int:
         """See `Location`."""
-        told = self.ahead.size(number - self.first, chunk_name(number))
+        told = self.ahead.size(number, chunk_name(number))
         return self.inner.chunk_bytes(number) if told is None else told
 
     def dictionary(self) -> bytes:
@@ -103,7 +107,7 @@ class _Ahead:
 
     def reader(self) -> Reader:
         """See `Location`."""
-        return _AheadReader(self.ahead, self.first)
+        return _AheadReader(self.ahead)
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader:
         """See `Location`."""
@@ -113,13 +117,13 @@ class _Ahead:
 class _AheadReader:
     """A `Reader` of chunks that come in their order."""
 
-    def __init__(self, ahead: ReadAhead, first: int) -> None:
-        self._ahead, self._first = ahead, first
+    def __init__(self, ahead: ReadAhead) -> None:
+        self._ahead = ahead
 
     def read_into(self, ranges: Sequence[Range]) -> None:
         """See `Reader`."""
         for number, offset, buffer in ranges:
-            self._ahead.read_into(number - self._first, chunk_name(number), offset, buffer)
+            self._ahead.read_into(number, chunk_name(number), offset, buffer)
 
     def close(self) -> None:
         """Let go of nothing: `front_to_back` does."""

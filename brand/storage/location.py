@@ -16,6 +16,7 @@ from brand.storage.fetching import fetch_index
 from brand.storage.files import RangeReader, Reader
 from brand.storage.remote import Remote
 from brand.storage.vectored import CopiedReads, DirectFiles, LocalFiles, VectorReader
+from brand.stores.traffic import Traffic
 from brand.stores.url import is_url, parse_url
 
 
@@ -33,6 +34,10 @@ class Location(Protocol):
         Then a process that trains reads none of them: its node server does. And the index was checked as a whole when
         it was copied, so it is not compared with the chunks' tables.
         """
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """What reads of a store by this object have cost so far; None where the data set is in no store."""
 
     @property
     def local(self) -> Path:
@@ -64,6 +69,7 @@ class Folder:
     local: Path
 
     in_store = False
+    traffic = None
 
     @property
     def name(self) -> str:

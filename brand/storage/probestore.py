@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from brand.errors import BrandError, StorageError
-from brand.formats.constants import chunk_name
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Location
 from brand.storage.probe import Measurement, Report, check_enough, run
 from brand.storage.ranges import Cell, Range, cells_that_fit, layouts, rounds
-from brand.stores.store import open_store, read_all
 from brand.stores.url import parse_url
 
 SIZES: Final = tuple(1 << power for power in range(16, 25))
@@ -43,7 +41,7 @@ class StoreProbe:
         self._url = location.name
         sizes = StoredDataSet(location).chunk_rows["file_size"].tolist()
         chunks = sorted(random.sample(range(len(sizes)), min(_MOST_CHUNKS, len(sizes))))
-        self._subject = _Chunks(self._url, chunks, [sizes[number] for number in chunks])
+        self._subject = _Chunks(location, chunks, [sizes[number] for number in chunks])
         cells = cells_that_fit(self._subject.sizes, SIZES, DEPTHS, MOST_IN_FLIGHT)
         check_enough(self._url, self._subject.sizes, cells)
         self._order = rounds(cells, 1)
@@ -70,9 +68,9 @@ class StoreProbe:
 class _Chunks:
     """A `Subject`: chunks in a store."""
 
-    def __init__(self, url: str, chunks: Sequence[int], sizes: list[int]) -> None:
-        self.device, self.sizes = parse_url(url).root, sizes
-        self._url, self._chunks = url, chunks
+    def __init__(self, location: Location, chunks: Sequence[int], sizes: list[int]) -> None:
+        self.device, self.sizes = parse_url(location.name).root, sizes
+        self._location, self._chunks = location, chunks
 
     def cold(self, ranges: Sequence[Range]) -> list[Range]:
         """See `Subject`. This machine keeps nothing of a store in memory."""
@@ -80,7 +78,7 @@ class _Chunks:
 
     def read(self, piece: Range, buffer: memoryview) -> None:
         """See `Subject`."""
-        read_all(open_store(self._url), [(chunk_name(self._chunks[piece.file]), piece.offset, buffer)])
+        self._location.reader().read_into([(self._chunks[piece.file], piece.offset, buffer)])
 
 
 def _reads_of(cell: Cell) -> int:

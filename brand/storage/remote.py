@@ -8,7 +8,7 @@ such as the verbs of the command line.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from brand.formats.manifest import read_manifest
 from brand.storage.files import Range, Reader
 from brand.storage.vectored import VectorReader, scatter_memory
 from brand.stores.store import Store, open_store, read_all
+from brand.stores.traffic import Traffic
 
 DICTIONARY_NAME: Final = "dictionary"
 """File of the copied index that has the compression dictionary, where there is one."""
@@ -37,11 +38,13 @@ class Remote:
     name: str
     """The URL."""
     local: Path
+    traffic: Traffic = field(default_factory=Traffic, compare=False, repr=False)
+    """What reads by this object have cost so far."""
 
     in_store = True
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "local": self.local}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Remote, (self.name, self.local)
 
     def chunk_file(self, number: int) -> str:
         """See `Location`."""
@@ -67,7 +70,9 @@ class Remote:
     @cached_property
     def store(self) -> Store:
         """The store. Raises `UsageError`."""
-        return open_store(self.name)
+        store = open_store(self.name)
+        store.traffic = self.traffic
+        return store
 
 
 class _Reading:

@@ -31,13 +31,13 @@ class _Block:
 
 
 class ReadAhead:
-    """Reads `objects`, each a name and the size that it should have. They are numbered from 0.
+    """Reads `objects`: for each a number, larger than the one before, its name, and the size that it should have.
 
     A read should be behind the one before it. What was passed over is not kept: it is read again, with a request of its
     own. For one thread; to be closed.
     """
 
-    def __init__(self, store: Store, objects: Iterable[tuple[str, int]]) -> None:
+    def __init__(self, store: Store, objects: Iterable[tuple[int, str, int]]) -> None:
         self._store = store
         self._todo = _cut(objects)
         self._window: deque[_Block] = deque()
@@ -96,8 +96,8 @@ class ReadAhead:
         return data
 
 
-def _cut(objects: Iterable[tuple[str, int]]) -> Iterator[tuple[int, str, int, int]]:
+def _cut(objects: Iterable[tuple[int, str, int]]) -> Iterator[tuple[int, str, int, int]]:
     """Number, name, begin and end of each range. An object that should be empty has one range of nothing."""
-    for number, (name, size) in enumerate(objects):
+    for number, name, size in objects:
         for offset in range(0, max(1, size), RANGE_BYTES):
             yield number, name, offset, min(offset + RANGE_BYTES, size)

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from brand.storage.files import Range, Reader
 from brand.storage.location import Location, Where, located
 from brand.storage.vectored import VectorReader
+from brand.stores.traffic import Traffic
 
 
 class ReadCall(NamedTuple):
@@ -162,6 +163,11 @@ class _Location:
     def in_store(self) -> bool:
         """See `Location`."""
         return self.inner.in_store
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """See `Location`."""
+        return self.inner.traffic
 
     @property
     def local(self) -> Path:

@@ -340,7 +340,6 @@ def test_unpack_names_what_it_cannot_read(s3: Shop, tmp_path: Path, monkeypatch:
             continue
         shutil.rmtree(s3.folder())
         shutil.copytree(s3.bucket.parents[1] / "kept", s3.folder())
-        open_again(s3)
         damage(s3.folder(), harm)
         told = brand("unpack", s3.url(), tmp_path / str(number))
         assert told.code == 1, (harm, told)
@@ -351,11 +350,3 @@ def test_unpack_names_what_it_cannot_read(s3: Shop, tmp_path: Path, monkeypatch:
 def kept(tmp_path: Path, plain: Path) -> None:
     """The data set once more."""
     shutil.copytree(plain, tmp_path / "kept")
-
-
-def open_again(s3: Shop) -> None:
-    """Objects that were replaced are new ones."""
-    from brand.stores.store import open_store
-
-    open_store.cache_clear()
-    assert brand("info", s3.url()).code == 0

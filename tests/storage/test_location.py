@@ -151,6 +151,7 @@ class Objects:
         return f"objects/{chunk_name(number)}"
 
     in_store = False
+    traffic = None
 
     @property
     def name(self) -> str:

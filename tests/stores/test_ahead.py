@@ -39,11 +39,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
         yield opened
 
 
-def put(opened: ObjectStore, sizes: list[int]) -> list[tuple[str, int]]:
-    """Objects of these sizes; names and sizes."""
+def put(opened: ObjectStore, sizes: list[int]) -> list[tuple[int, str, int]]:
+    """Objects of these sizes; numbers, names and sizes."""
     for number, size in enumerate(sizes):
         opened.put(f"set/{number}", contents(number, size))
-    return [(str(number), size) for number, size in enumerate(sizes)]
+    return [(number, str(number), size) for number, size in enumerate(sizes)]
 
 
 @examples(40)
@@ -51,7 +51,6 @@ def put(opened: ObjectStore, sizes: list[int]) -> list[tuple[str, int]]:
 def test_any_pass_brings_the_bytes(server: ObjectStore, data: st.DataObject, sizes: list[int]) -> None:
     """Reads that go forward, leave out bytes and objects, go back, and end anywhere."""
     objects = put(server, sizes)
-    open_store.cache_clear()  # each example has new objects
     store = open_store(f"{server.url}/set")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ahead, "RANGE_BYTES", data.draw(st.integers(1, 40), "range"))
@@ -113,7 +112,7 @@ def test_an_object_that_is_cut_gives_what_it_has(
     """Its size is told. A read within it is right, a read across its end is an error."""
     opened, store = served
     put(opened, [30])
-    with closing(ReadAhead(store, [("0", 100)])) as reads:
+    with closing(ReadAhead(store, [(0, "0", 100)])) as reads:
         assert reads.size(0, "0") == 30
         buffer = bytearray(20)
         reads.read_into(0, "0", 5, memoryview(buffer))
@@ -127,7 +126,7 @@ def test_an_object_that_is_missing_stops_no_other(served: tuple[ObjectStore, Sto
     opened, store = served
     put(opened, [30, 30, 30])
     (opened.folder.root / "set" / "1").unlink()
-    with closing(ReadAhead(store, [(str(number), 30) for number in range(3)])) as reads:
+    with closing(ReadAhead(store, [(number, str(number), 30) for number in range(3)])) as reads:
         reads.read_into(0, "0", 0, memoryview(bytearray(30)))
         with pytest.raises(FileNotFoundError):
             reads.size(1, "1")
@@ -143,7 +142,7 @@ def test_requests_that_were_repeated_by_the_library_are_not_counted(served: tupl
     opened, store = served
     put(opened, [1000])
     opened.faults = Faults(Fault(Busy(), only={1}), Fault(Reset(10), only={2}))
-    with closing(ReadAhead(store, [("0", 1000)])) as reads:
+    with closing(ReadAhead(store, [(0, "0", 1000)])) as reads:
         buffer = bytearray(1000)
         reads.read_into(0, "0", 0, memoryview(buffer))
     assert buffer == contents(0, 1000)

@@ -31,7 +31,6 @@ from brand.node.wire.messages import Kind
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.storage.dataset import StoredDataSet
-from brand.stores.store import traffic_of
 
 MAX_REPORTS: Final = 1000
 
@@ -155,6 +154,7 @@ class Requests:
 
     def _facts(self, clients: Clients) -> dict[str, Any]:
         """Statistics of the server, as plain values."""
+        traffic = self._data.location.traffic
         return {
             "data_set": self._data.name,
             "address": self._address,
@@ -164,6 +164,6 @@ class Requests:
             "clients": len(clients),
             "replaced": self._reports,
             **self._turn.core.facts(self._data.mean_bytes),
-            "store": traffic_of(self._data.name).to_json() if self._data.location.in_store else None,
+            "store": None if traffic is None else traffic.to_json(),
             "cluster": None if self._exchange is None else self._exchange.facts(),
         }
