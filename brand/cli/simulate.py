@@ -319,7 +319,7 @@ def _sentences(rows: list[_Row], varying: list[str]) -> list[str]:
     """What the table says, and what it rests on."""
     first, said = rows[0], []
     good = [row for row in rows if row.answer.later.seconds <= _NEAR * row.answer.later.training]
-    if 0 < len(good) < len(rows):
+    if first.case.machine.train_per_s < math.inf and 0 < len(good) < len(rows):
         which = ", ".join(f"{name} {good[0].named[name]}" for name in varying)
         over = max(0.0, good[0].answer.later.seconds / good[0].answer.later.training - 1)
         said.append(f"With {which} later epochs come within {over:.0%} of training alone")

@@ -35,6 +35,13 @@ def test_the_table_names_what_sets_the_pace() -> None:
     assert "With storage nvme later epochs come within 0% of training alone" in out
 
 
+def test_without_a_training_no_row_is_called_enough() -> None:
+    """Also where memory holds everything, so that later epochs take no time at all."""
+    told = brand("simulate", *IMAGINED, "--memory", "0.1,1.0")
+    assert told.code == 0, told.err
+    assert "of training alone" not in told.out
+
+
 def test_a_storage_that_was_not_measured_is_said() -> None:
     """It is a network drive then."""
     assert "The storage was not measured" in brand("simulate", *IMAGINED).out

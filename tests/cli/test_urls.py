@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from brand.chunker import convert_audio, convert_images
+from brand.node.client.client import look_at
 from brand.storage import verify as verifying
 from brand.stores import ahead, cloud
 from brand.testing.objects import Busy, Expired, Fault, Faults, Lost, Reset, Short, WrongETag
 from tests.cli.test_hostile_names import assert_harmless
+from tests.cli.test_launch import check_draws, launching
+from tests.cli.test_serve_top import drawn, serving
 from tests.shop import SPEECHES, Shop, shop
-from tests.support import Outcome, brand, files_below, options
+from tests.support import LIMIT_S, Outcome, brand, files_below, options
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +113,42 @@ def test_a_cache_folder_is_filled_from_it(any_shop: Shop, tmp_path: Path) -> Non
     told = brand("cache", "fill", any_shop.url(), tmp_path / "near")
     assert told.code == 0, told.err
     assert re.match(r"31 of 31 samples are in .*/near", told.out)
-    assert brand("cache", "fill", any_shop.url(), tmp_path / "near", "--json").json["path"] == any_shop.url()
+    sizes = [path.stat().st_size for path in (any_shop.folder() / "chunks").iterdir()]
+    asked = [request.sent for request in any_shop.store.requests if "/chunks/" in request.key]
+    assert sorted(asked) == sorted(sizes)
+    again = brand("cache", "fill", any_shop.url(), tmp_path / "near", "--json").json
+    assert (again["path"], again["samples"]) == (any_shop.url(), 0)
+    assert len(any_shop.asked("/chunks/")) == len(sizes)
+
+
+def test_a_server_of_it_serves_and_tells_what_it_asked_for(any_shop: Shop) -> None:
+    """The URL stands where a path would; the training may name either."""
+    with serving(any_shop.url(), "--memory", "1.0") as (address, process):
+        shown = brand("top", address, "--once").out
+        assert f"data set {any_shop.url()}," in " ".join(shown.split())
+        assert drawn(address, any_shop.folder()) == list(range(31))
+        facts = brand("top", address, "--json").json
+        assert facts["store"]["requests"] == len(any_shop.asked("/chunks/")) > 0
+        assert facts["store"]["bytes"] == sum(
+            request.sent for request in any_shop.store.requests if "/chunks/" in request.key
+        )
+        assert re.search(r"store +.*requests/s, .* in all", brand("top", address, "--once").out)
+        process.send_signal(signal.SIGINT)
+        process.wait(LIMIT_S)
+        assert process.stderr is not None
+        told = process.stderr.read().decode()
+    assert f"serving {any_shop.url()} with" in told
+    assert f'attach with: BrandDataset("{any_shop.url()}", server="{address}")' in told
+
+
+def test_nodes_of_it_are_launched(s3: Shop) -> None:
+    """What they ask for together is what the store was asked for."""
+    with launching(s3.url(), "--local", 2) as (addresses, _):
+        assert len(addresses) == 2
+        check_draws([s3.folder()] * 2, addresses)
+        facts = [look_at(address) for address in addresses]
+        assert [each["data_set"] for each in facts] == [s3.url()] * 2
+        assert sum(each["store"]["requests"] for each in facts) == len(s3.asked("/chunks/")) > 0
 
 
 @pytest.mark.parametrize("args", [("reindex",), ("partition", "out", "--nodes", "1")])
