@@ -33,9 +33,9 @@ from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, parse_manifest
 from brand.formats.publish import file_digest, storage_errors
 from brand.storage.destinations import Destination, claimed
+from brand.storage.location import place
 from brand.storage.origins import Origin, open_origin
 from brand.storage.passing import PassingChunk, is_chunk
-from brand.stores.url import is_url, parse_url
 
 _AT_ONCE: Final = 12
 """Chunks that are copied at the same time."""
@@ -74,7 +74,7 @@ def copy(source: str | os.PathLike[str], target: str | os.PathLike[str], on_copi
         FormatError: The source is no data set, or is damaged; the error names chunk and sample.
         StorageError: The target refused; the same call goes on where this one ended.
     """
-    started, origin, to = time.monotonic(), open_origin(_place(source)), _place(target)
+    started, origin, to = time.monotonic(), open_origin(place(os.fspath(source))), place(os.fspath(target))
     data = origin.manifest()
     manifest = parse_manifest(data, Path(origin.name))
     if origin.has(SHARE_NAME):
@@ -179,14 +179,6 @@ def _fetch(origin: Origin, name: str, facts: tuple[int, str], path: Path) -> Non
 def _write(descriptor: int, piece: memoryview) -> None:
     while piece:
         piece = piece[os.write(descriptor, piece) :]
-
-
-def _place(where: str | os.PathLike[str]) -> str | Path:
-    """A URL as a str, a folder as a path."""
-    if not isinstance(where, str) or not is_url(where):
-        return Path(where)
-    url = parse_url(where)
-    return Path("/", url.path) if url.scheme == "file" else str(url)
 
 
 def _check_apart(source: str, target: str | Path) -> None:

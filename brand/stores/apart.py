@@ -29,6 +29,7 @@ from typing import Any, Final, cast
 from brand.errors import BrandError, StorageError, pack_error, unpack_error
 from brand.pythonchild import child_command
 from brand.stores.store import Store, open_store
+from brand.stores.traffic import Traffic
 from brand.stores.url import parse_url
 
 _SIZE: Final = struct.Struct("<I")
@@ -41,7 +42,7 @@ class StoreApart:
     """A `Store` whose requests another process makes, as many at a time as it has lines. To be used in a `with`."""
 
     def __init__(self, url: str, lines: int) -> None:
-        self.url = parse_url(url)
+        self.url, self.traffic = parse_url(url), Traffic()
         self._idle: queue.Queue[_Line] = queue.Queue()
         with contextlib.ExitStack() as theirs:
             pairs = [socket.socketpair() for _ in range(lines + 1)]
@@ -82,6 +83,9 @@ class StoreApart:
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
         """See `Store`. All of it comes as one piece."""
         yield memoryview(self._ask({"do": "pieces", "name": name, "offset": offset, "size": size}))
+
+    def size(self, name: str) -> None:
+        """See `Store`. The other process does not tell."""
 
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
         """See `Store`."""

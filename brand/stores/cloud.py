@@ -176,6 +176,7 @@ class CloudStore:
                 new = False
             self._client.put(self.url.key(name), data, mode="create" if new else "overwrite", **parts)
         with self._lock:
+            self._sizes.pop(name, None)
             self._versions.pop(name, None)  # what was read before is no more; this process knows that
 
     def names(self, folder: str) -> Iterator[tuple[str, int]]:
