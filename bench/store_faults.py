@@ -3,9 +3,9 @@
     python -m bench.store_faults --data SET.brand [--repeat N] [--out FILE]
 
 The folder SET.brand is served as an S3 store by another process (`brand.testing.objects`: 30 ms before each answer,
-125 MB/s for all connections together), first without faults, then with: 1 % of the requests are refused with 503, 1 % of
-the answers are reset in the middle, 0.5 % end too early, and 0.5 % stop for 2 s in the middle. A fresh process takes two
-epochs of batches of 256 through `BrandLoader`, memory 1/10, files as bytes.
+125 MB/s for all connections together), first without faults, then with: 1 % of the requests are refused with 503, 1 %
+of the answers are reset in the middle, 0.5 % end too early, and 0.5 % stop for 2 s in the middle. A fresh process takes
+two epochs of batches of 256 through `BrandLoader`, memory 1/10, files as bytes.
 
 Columns: samples/s over both epochs, medians of N pairs; the ratio of the pairs; requests that met a fault; whether both
 epochs have every sample once, in the same order as without faults; errors that the training saw.

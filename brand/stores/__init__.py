@@ -9,6 +9,7 @@ hub          the Hugging Face Hub
 filesystems  any other store, through fsspec
 target       where the finished files of a data set go: each becomes an object
 apart        a process of its own that speaks to a store, for one that forks
+eagerness    is a range first asked for with little patience?
 reasons      in words: why a store did not do what it was asked
 forking      a process whose parent has spoken to a store may not
 """

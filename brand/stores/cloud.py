@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.errors import UsageError
+from brand.stores.eagerness import Eagerness
 from brand.stores.forking import note_use
 from brand.stores.reasons import failed, replaced, too_long, too_short
 from brand.stores.store import missing
@@ -29,6 +30,11 @@ PATIENCE_S: Final = 45.0
 """How long a request that fails is repeated."""
 STALL_S: Final = 10.0
 """A body that stops for so long is cut, and the rest of it asked for anew."""
+EAGER_STALL_S: Final = 0.5
+"""The same, for the first tries of a range (`Eagerness`)."""
+_EAGER_TRIES: Final = 3
+_PASSING: Final = (errno.EIO, errno.ETIMEDOUT)
+"""Errors after which an eager range is asked for with patience."""
 _CONNECT_S: Final = 10.0
 _REQUEST_S: Final = 300.0
 """The longest that one request may take with its body."""
@@ -77,7 +83,6 @@ def open_cloud(
         raise missing(url, "obstore", "'brand-data[cloud]'") from None
     options: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=_CONNECT_S),
-        "read_timeout": timedelta(seconds=STALL_S),
         "timeout": timedelta(seconds=_REQUEST_S),
         "allow_http": True,  # the user writes http:// into the URL or the endpoint, or does not
     }
@@ -87,32 +92,37 @@ def open_cloud(
         allowed = {*_HOSTS.get(url.scheme, ()), *_endpoints(url), *hosts}
         options |= {"proxy_url": _NOWHERE, "proxy_excludes": ",".join(sorted(allowed))}
     backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2}
-    retry = {
-        "max_retries": _MOST_TRIES,
-        "retry_timeout": timedelta(seconds=PATIENCE_S if patience_s is None else patience_s),
-        "backoff": backoff,
-    }
-    common: dict[str, Any] = {"client_options": options, "retry_config": retry}
-    try:
+    patience = timedelta(seconds=PATIENCE_S if patience_s is None else patience_s)
+
+    def client(stall_s: float, tries: int) -> Any:
+        common: dict[str, Any] = {
+            "client_options": {**options, "read_timeout": timedelta(seconds=stall_s)},
+            "retry_config": {"max_retries": tries, "retry_timeout": patience, "backoff": backoff},
+        }
         match url.scheme:
             case "s3":
-                made: Any = stores.S3Store(url.host, **_s3(url), **common)
+                return stores.S3Store(url.host, **_s3(url), **common)
             case "gs":
-                made = stores.GCSStore(url.host, **common)
+                return stores.GCSStore(url.host, **common)
             case "az":
-                made = stores.AzureStore(url.host, **common)
+                return stores.AzureStore(url.host, **common)
             case _:
-                made = stores.HTTPStore.from_url(url.root, **common)
+                return stores.HTTPStore.from_url(url.root, **common)
+
+    try:
+        return CloudStore(url, client(STALL_S, _MOST_TRIES), client(EAGER_STALL_S, _EAGER_TRIES))
+    except UsageError:
+        raise
     except Exception as error:  # noqa: BLE001 - the library raises many kinds for options that contradict
         raise UsageError(f"{url}: {failed(error, str(url)).strerror}") from None
-    return CloudStore(url, made)
 
 
 class CloudStore:
-    """A `Store` through `client`, a store of obstore."""
+    """A `Store` through stores of obstore: `client`, and `eager` for the first tries of ranges."""
 
-    def __init__(self, url: Url, client: Any) -> None:
-        self.url, self._client = url, client
+    def __init__(self, url: Url, client: Any, eager: Any) -> None:
+        self.url, self._client, self._eager = url, client, eager
+        self._eagerness = Eagerness()
         self.traffic = Traffic()
         self._versions: dict[str, str] = {}
         """The ETag of each object at its first read."""
@@ -139,8 +149,23 @@ class CloudStore:
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
         """See `Store`."""
-        if not size:
-            return
+        done = 0
+        if size and self._eagerness.next():
+            late = False
+            try:
+                for piece in self._pieces(self._eager, name, offset, size):
+                    done += len(piece)
+                    yield piece
+            except OSError as error:
+                if error.errno not in _PASSING:
+                    raise
+                late = True
+            self._eagerness.note(late=late)
+        if done < size:
+            yield from self._pieces(self._client, name, offset + done, size - done)
+
+    def _pieces(self, client: Any, name: str, offset: int, size: int) -> Iterator[memoryview]:
+        """One request, and what obstore makes of it where it fails. Raises OSError."""
         options: dict[str, Any] = {"range": (offset, offset + size)}
         known = self._versions.get(name)
         if known is not None:
@@ -148,7 +173,7 @@ class CloudStore:
         done = 0
         with self._asking(name):
             self.traffic.asked()
-            result = self._client.get(self.url.key(name), options=options)
+            result = client.get(self.url.key(name), options=options)
             self._sizes[name] = int(result.meta["size"])
             self._check_version(name, result.meta.get("e_tag"))
             for part in result.stream(min_chunk_size=_PIECE):

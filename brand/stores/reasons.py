@@ -27,6 +27,9 @@ _CODES: Final = {
 }
 """Codes in the answers of stores that a user can do something about."""
 
+_NUMBERS: Final = {"InvalidRange": errno.ENODATA, "ExpiredToken": errno.EACCES}
+"""Codes that mean something else than a store in trouble."""
+
 _HINTS: Final = (
     ("redirect without LOCATION", _CODES["PermanentRedirect"]),
     ("tcp connect error", "no connection could be made: check host, port, network and proxy"),
@@ -67,8 +70,8 @@ def failed(error: BaseException, url: str) -> OSError:
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, "there is no such object", url)
     kind = type(error).__name__
-    if "<Code>InvalidRange</Code>" in str(error):
-        number = errno.ENODATA
+    if code is not None:
+        number = _NUMBERS.get(code[1], number)
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
         number = errno.EACCES
     return OSError(number, reason_of(error), url)

@@ -110,6 +110,14 @@ def test_what_goes_wrong_once_is_repeated(s3: Bucket, what: What, monkeypatch: p
         assert again[0].range == f"bytes=500000-{len(DATA) - 1}"
 
 
+def test_a_store_that_is_slow_as_a_whole_is_given_time(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager tries do not end a range that patience would have brought."""
+    monkeypatch.setattr(cloud, "EAGER_STALL_S", 0.05)
+    s3.store.faults = Faults(Fault(Stall(0.5)))
+    assert read(open_store(s3.url("set"))) == DATA
+    assert len(s3.store.requests) == 5  # four eager ones
+
+
 HOSTILE: list[tuple[What, str]] = [
     (Longer(1), "more than the 5,000 bytes"),
     (Longer(1 << 40), "more than the 5,000 bytes"),
