@@ -1,7 +1,7 @@
 """Which samples wait to be written to the cache folder, and which are being written?
 
 The queue holds a reference to each sample until it is written, so the sample's pages are not used again meanwhile. The
-queue is short: where a write takes long, samples are left out. The next epoch brings them again; those that memory
+queue has a bound: where writes take long, samples are left out. The next epoch brings them again; those that memory
 keeps are queued again when the queue is empty.
 """
 
@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from brand.node.decide.tasks import Write
 from brand.node.memory.residents import Residents
 
-QUEUE_BYTES: Final = 64 << 20
-"""The most memory of samples that wait to be written."""
-QUEUE_SHARE: Final = 8
-"""They also take at most `1 / QUEUE_SHARE` of the memory, or one read."""
+QUEUE_SHARE: Final = 2
+"""Samples that wait to be written take at most `1 / QUEUE_SHARE` of the memory, or one read.
+
+Nothing is written before the planner has chosen what has a place; by then memory may be full. Where reads find no room,
+the queue is let go of (`make_room`).
+"""
 WRITES: Final = 4
 """The most writes under way."""
 
@@ -33,8 +35,7 @@ class Writing:
 
     def __init__(self, residents: Residents, wanted: Wanted) -> None:
         self._residents, self._wanted = residents, wanted
-        allocator = residents.pool.allocator
-        self._most = min(QUEUE_BYTES // allocator.page, allocator.count // QUEUE_SHARE)
+        self._most = residents.pool.allocator.count // QUEUE_SHARE
         self._queue: deque[NDArray[Any]] = deque()
         self._left_out: deque[NDArray[Any]] = deque()
         """Samples that memory keeps, so that no read brings them again; no more than memory holds."""
