@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from brand.protocol.order import MAX_EPOCH
 from brand.simulate.running import Run, work_of
 from brand.storage.dataset import StoredDataSet
 from brand.storage.profile import STORE, Profile, save_profile
+from brand.testing.node import RunningServer, running_server
 from tests.shop import Shop, shop
 from tests.support import brand
 
@@ -41,6 +43,16 @@ def s3(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield opened
 
 
+Running = Callable[[Shop, float], RunningServer]
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    """Servers in this process, which is patient: what they ask for again is none of what they are to ask for."""
+    with ExitStack() as stack:
+        yield lambda opened, memory: stack.enter_context(running_server(opened.url(), memory=memory))
+
+
 def drawn(data: BrandDataset, sampler: BrandSampler, epoch: int) -> list[int]:
     """The numbers of all samples of an epoch, in order."""
     sampler.set_epoch(epoch)
@@ -50,9 +62,11 @@ def drawn(data: BrandDataset, sampler: BrandSampler, epoch: int) -> list[int]:
 
 @pytest.mark.parametrize("memory", [0.3, 1.0])
 @pytest.mark.parametrize("protocol", [Stripes(length=16), Uniform()], ids=["stripes", "uniform"])
-def test_simulation_server_and_store_count_the_same(s3: Shop, memory: float, protocol: Stripes | Uniform) -> None:
+def test_simulation_server_and_store_count_the_same(
+    s3: Shop, running: Running, memory: float, protocol: Stripes | Uniform
+) -> None:
     """Requests and bytes of a run of two epochs, to the last one; there is no other request for a chunk."""
-    data = BrandDataset(s3.url(), fields=("n",), memory=memory, protocol=protocol)
+    data = BrandDataset(s3.url(), fields=("n",), server=running(s3, memory).address, protocol=protocol)
     sampler = BrandSampler(data)
     run = Run(stored_sizes(StoredDataSet(s3.url())), sampler.order, memory, None, 1, 1, 16)
     works = [work for (work,) in work_of(run, range(2))]
@@ -75,9 +89,9 @@ def test_simulation_server_and_store_count_the_same(s3: Shop, memory: float, pro
     assert {request.operation for request in s3.store.requests} == {"GET"}
 
 
-def test_one_epoch_costs_just_what_was_said(s3: Shop) -> None:
+def test_one_epoch_costs_just_what_was_said(s3: Shop, running: Running) -> None:
     """With little memory, too, where no epoch comes before it or after it."""
-    data = BrandDataset(s3.url(), fields=("n",), memory=0.3, protocol=Stripes(length=16))
+    data = BrandDataset(s3.url(), fields=("n",), server=running(s3, 0.3).address, protocol=Stripes(length=16))
     sampler = BrandSampler(data)
     run = Run(stored_sizes(StoredDataSet(s3.url())), sampler.order, 0.3, None, 1, 1, 16)
     [[work]] = work_of(run, range(MAX_EPOCH, MAX_EPOCH + 1))
@@ -85,9 +99,9 @@ def test_one_epoch_costs_just_what_was_said(s3: Shop) -> None:
     assert data.stats()["store"] == {"requests": work.reads, "bytes": work.read_bytes}
 
 
-def test_exact_reads_count(s3: Shop) -> None:
+def test_exact_reads_count(s3: Shop, running: Running) -> None:
     """Each is a request for the bytes of its sample."""
-    data = BrandDataset(s3.url(), fields=("n", "text"), memory=0.3)
+    data = BrandDataset(s3.url(), fields=("n", "text"), server=running(s3, 0.3).address)
     s3.store.requests.clear()
     for index in (5, 2999, 17):
         assert data[index] == (index, f"{index} " * (1 + index * 7919 % 97))
