@@ -13,6 +13,7 @@ import pytest
 
 from brand.chunker import convert_audio, convert_images
 from brand.node.client import launch, session
+from brand.stores import cloud
 from brand.testing import node as running_node
 from brand.testing.objects import S3, ObjectStore
 from tests import places, rounds
@@ -64,12 +65,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ObjectSto
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
-    """No limit of ours on a start, an answer or an end is over because the machine has much else to do."""
+    """No limit of ours on a start, an answer or an end is over because the machine has much else to do.
+
+    Nor does this process ask a store for anything anew, so requests can be counted.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "START_LIMIT_S", LIMIT_S)
         patch.setattr(session, "START_LIMIT_S", LIMIT_S)
         patch.setattr(session, "ANSWER_LIMIT_S", LIMIT_S)
         patch.setattr(running_node, "END_LIMIT_S", LIMIT_S)
+        patch.setattr(cloud, "STALL_S", LIMIT_S)
+        patch.setattr(cloud, "EAGER_STALL_S", LIMIT_S)
         yield
 
 

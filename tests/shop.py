@@ -11,9 +11,7 @@ from typing import Final, Literal
 
 import pytest
 
-from brand.stores import cloud
 from brand.testing.objects import S3, Gcs, Http, Keys, ObjectStore
-from tests.support import LIMIT_S
 
 Speech = Literal["s3", "gs", "http"]
 SPEECHES: Final[tuple[Speech, ...]] = ("s3", "gs", "http")
@@ -44,19 +42,12 @@ class Shop:
         return [request.operation for request in self.store.requests if what in request.key]
 
 
-def be_patient(patch: pytest.MonkeyPatch) -> None:
-    """This process asks for nothing anew only because the machine has much else to do: requests can be counted."""
-    for name in ("STALL_S", "EAGER_STALL_S"):
-        patch.setattr(cloud, name, LIMIT_S)
-
-
 @contextmanager
 def shop(speech: Speech, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """Open a shop below a folder, with its address and keys in the environment, and copies of indices in `folder`."""
     flavour = {"s3": S3(KEYS), "gs": Gcs(), "http": Http()}[speech]
     bucket = folder / "root" / "bucket"
     bucket.mkdir(parents=True)
-    be_patient(patch)
     with ObjectStore(bucket.parent, flavour) as opened:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("AWS_ENDPOINT_URL", opened.url)

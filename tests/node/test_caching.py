@@ -249,7 +249,7 @@ def test_the_queue_has_a_limit_and_what_it_leaves_out_comes_again() -> None:
     found.begin(1, run, 0)
     while found.reads or found.jobs or found.step():
         found.finish_job() if found.jobs else found.finish_read() if found.reads else None
-        assert found.core.caching.writing._pages <= 2 * CHUNK
+        assert found.core.caching.writing._pages <= found.core.residents.pool.allocator.count // 2 + CHUNK
     found.settle()
     first = len(found.stored)
     assert 0 < first < len(SIZES)

@@ -16,7 +16,6 @@ from brand.stores.ahead import ReadAhead
 from brand.stores.store import Store, Wanted, open_store, read_all
 from brand.testing.objects import Busy, Fault, Faults, Http, ObjectStore, Reset
 from tests.rounds import examples
-from tests.shop import be_patient
 
 pytestmark = pytest.mark.slow
 
@@ -24,12 +23,6 @@ pytestmark = pytest.mark.slow
 def contents(number: int, size: int) -> bytes:
     """Bytes that tell where they belong."""
     return bytes((7 * number + at) % 251 for at in range(size))
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests can be counted."""
-    be_patient(monkeypatch)
 
 
 @pytest.fixture

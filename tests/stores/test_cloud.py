@@ -101,7 +101,7 @@ def test_an_object_larger_than_allowed_is_not_read(any_bucket: Bucket) -> None:
 )
 def test_what_goes_wrong_once_is_repeated(s3: Bucket, what: What, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused, cut, ended early, stuck: the bytes are right. A body goes on where it stopped."""
-    monkeypatch.setattr(cloud, "STALL_S", 0.3)
+    monkeypatch.setattr(cloud, "EAGER_STALL_S", 0.3)
     s3.store.faults = Faults(Fault(what, only={1}))
     assert read(open_store(s3.url("set"))) == DATA
     again = s3.store.requests[1:]

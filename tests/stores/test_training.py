@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -67,24 +68,21 @@ def stored_bytes(folder: Path) -> int:
 @pytest.mark.parametrize("protocol", ["stripes", "uniform", "slots"])
 def test_a_training_asks_for_the_reads_of_its_plan_and_nothing_else(store: Bucket, folder: Path, protocol: str) -> None:
     """In the order of a folder. The manifest is read twice, by the training and by its server."""
-    with openings() as opened:
-        data = opened(URL, memory=0.4, protocol=protocol, fields=("index",))
-        index = Counter(request.key.rpartition("/")[2] for request in store.store.requests)
-        assert index["brand.json"] == 1
-        loader, found = BrandLoader(data, 32, sampler=BrandSampler(data, seed=5)), []
-        for _ in range(2):
-            found.append(indices_of(loader))
-        keys = Counter(request.key.rpartition("/")[2] for request in store.store.requests)
-        assert keys["brand.json"] == 2
-        wait_until(lambda: data.stats()["reads"] == chunks_asked(store), "no read is under way")
-        stats = data.stats()
-        assert of_chunks(store) == (stats["reads"], stats["read_bytes"])
-        assert (stats["exact"], stats["failed_reads"]) == (0, 0)
-        local = opened(folder, memory=0.4, protocol=protocol, fields=("index",))
-        same = BrandSampler(local, seed=5)
-        same.load_state_dict(BrandSampler(data, seed=5).state_dict())
-        plain = BrandLoader(local, 32, sampler=same)
-        assert found == [indices_of(plain), indices_of(plain)]
+    loaders = []
+    with ExitStack() as stack:
+        for where in (URL, folder):
+            server = stack.enter_context(running_server(where, memory=0.4))
+            data = BrandDataset(where, server=server.address, protocol=protocol, fields=("index",))  # type: ignore[arg-type]
+            loaders.append((server, BrandLoader(data, 32, sampler=BrandSampler(data, seed=5))))
+        (server, loader), (_, local) = loaders
+        found = [indices_of(loader) for _ in range(2)]
+        manifests = [request for request in store.store.requests if request.key.endswith("brand.json")]
+        assert len(manifests) == 2
+        wait_until(lambda: server.facts()["reads"] == chunks_asked(store), "no read is under way")
+        facts = server.facts()
+        assert of_chunks(store) == (facts["reads"], facts["read_bytes"])
+        assert (facts["exact"], facts["failed_reads"]) == (0, 0)
+        assert found == [indices_of(local) for _ in range(2)]
 
 
 def test_a_cache_that_holds_all_asks_for_nothing(store: Bucket, folder: Path, tmp_path: Path) -> None:
@@ -134,7 +132,7 @@ def test_faults_of_a_store_are_not_seen_by_a_training(
     store: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Refusals, resets, short bodies, stalls: every sample once, in the same order, without a word."""
-    monkeypatch.setattr(cloud, "STALL_S", 0.3)
+    monkeypatch.setattr(cloud, "EAGER_STALL_S", 0.3)
     found = []
     for share in (0.0, 1.0):
         store.store.faults = Faults(
