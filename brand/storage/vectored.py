@@ -201,7 +201,7 @@ def scatter_memory(source: NDArray[np.uint8], vector: NDArray[np.void], at: int)
     """Copy all of `source` into the pieces from number `at` on. Returns the number of the piece to go on with.
 
     A piece that is filled in part is cut. process_vm_readv(2) copies, from this process to itself: one call for a
-    thousand pieces. Raises OSError.
+    thousand pieces. Where a container forbids that call, the pieces are copied one by one.
     """
     done, rest = 0, np.empty(1, vector.dtype)
     while done < len(source):
@@ -209,11 +209,20 @@ def scatter_memory(source: NDArray[np.uint8], vector: NDArray[np.void], at: int)
         rest["base"], rest["length"] = source.ctypes.data + done, len(source) - done
         count = _copy(os.getpid(), pieces.ctypes.data, len(pieces), rest.ctypes.data, 1, 0)
         if count <= 0:
-            error = ctypes.get_errno() if count else errno.EFAULT
-            raise OSError(error, f"process_vm_readv: {os.strerror(error)}")
+            count = _copy_each(source[done:], pieces)
         at = _advance(vector, at, count)
         done += count
     return at
+
+
+def _copy_each(source: NDArray[np.uint8], pieces: NDArray[np.void]) -> int:
+    """Fill the pieces one by one, as far as `source` reaches. Returns how many bytes were copied."""
+    done = 0
+    for base, length in pieces.tolist():
+        count = min(length, len(source) - done)
+        ctypes.memmove(base, source.ctypes.data + done, count)
+        done += count
+    return done
 
 
 _copy: Any = ctypes.CDLL(None, use_errno=True).process_vm_readv

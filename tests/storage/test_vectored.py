@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from brand.storage import vectored
 from brand.storage.files import PathOf, RangeReader
 from brand.storage.pagecache import CachedFile
-from brand.storage.vectored import OPEN_FILES, CopiedReads, DirectFiles, LocalFiles
+from brand.storage.vectored import OPEN_FILES, CopiedReads, DirectFiles, LocalFiles, scatter_memory
 from tests.node.support import open_files
 from tests.rounds import examples
 
@@ -244,3 +244,27 @@ def test_direct_reads_that_the_kernel_cuts_short(tmp_path: Path, monkeypatch: py
         storage.scatter(0, offset, 40_000, vector[::-1].copy(), forget=False)
         assert memory.tobytes() == data[offset : offset + 40_000]
     storage.close()
+
+
+@pytest.mark.parametrize("forbidden", [False, True])
+@given(lengths=st.lists(st.one_of(st.integers(0, 40), st.just(0)), min_size=1, max_size=2500), data=st.data())
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_memory_is_scattered_in_parts(
+    lengths: list[int], data: st.DataObject, forbidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of a body, of any sizes, end up where the samples belong; also where the kernel may not help."""
+    if forbidden:
+        monkeypatch.setattr(vectored, "_copy", lambda *_: -1)
+    total = sum(lengths)
+    source = np.random.default_rng(total).integers(0, 256, total, np.uint8)
+    memory = np.zeros(total + 3 * len(lengths), np.uint8)
+    vector, starts = pieces(memory, lengths)
+    cuts = sorted(data.draw(st.lists(st.integers(0, total), max_size=5)))
+    at = 0
+    for first, end in zip([0, *cuts], [*cuts, total], strict=True):
+        at = scatter_memory(source[first:end].copy(), vector, at)
+    want = np.zeros_like(memory)
+    ends = np.cumsum(lengths)
+    for start, end, length in zip(starts, ends.tolist(), lengths, strict=True):
+        want[start : start + length] = source[end - length : end]
+    assert np.array_equal(memory, want)
