@@ -1,0 +1,435 @@
+"""What does a cache folder make of a slow storage, for the default order and for a uniform one?
+
+    python -m bench.training_data --data DATA --work SCRATCH --name images small-images --only plain sequential brand
+    python -m bench.tiers --work SCRATCH --lab LAB --repeat 5 [--only NAME ...] [--out FILE]
+
+The images of training_data.py (14,336 of 105 KB; 1.5 GB) lie on a loop device (loop_device.py), which LAB (see
+README.md) limits to 120 MB/s and 400 operations a second: `nas`. The cache folder lies on the machine's own disk, which
+nothing limits. Arms whose name ends in `nvme` read a copy of the images on that disk, and have no folder.
+
+1. A run on the machine's disk measures the memory that the idle processes of Brand and of plain files need.
+2. All arms take turns, so each turn has one run of each. Each run is a fresh process in control groups of its own,
+   after all caches were dropped. Its memory, page cache included, is what the idle processes need and a tenth of the
+   data. Brand takes 85 % of that tenth, as in training_reads.py.
+3. The process takes batches of 256 from a `BrandLoader` (plain files: a `DataLoader` with two workers) and notes when
+   each came. It does nothing with them.
+
+Arms: `no cache`; `cache 1/2` and `cache all`: a folder that is empty at the start, with room for half of the data and
+for all; `after a restart`: new processes on the folder that `cache all` has filled in the same turn.
+
+Columns. Figures are medians of the runs, with the lowest and the highest run in brackets.
+
+- epoch 1: samples/s from `iter()` on, so the start of the server and the first batch count. later: samples/s from the
+  last batch of the first epoch to the last batch of the last one (two epochs, with a cache folder three).
+- model: what `brand simulate` says for the same order, memory and folder. The machine's disk has the speed that the
+  arm `sequential limit, nvme` found in this run. Plain files: the smaller of the two limits.
+- first s: from `iter()` to the first batch, in the first epoch.
+- storage x: bytes that the data's device has read (/sys/block/loopN/stat) over bytes delivered, in the first epoch and
+  in later ones. Bytes that the server reads ahead count where they are read. KB/op: size of a read, from the same file.
+- writing: processor time of the thread that writes the folder, as a share of one core during the first epoch; ms/MB:
+  per MB that it wrote then. The copying into the page cache is in it. The kernel's own flushing is not.
+- peak MB: memory of the processes, without page cache. room MB: the limit, page cache included.
+- read: images read from the storage by exact reads (0 is right).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from bench import harness, system
+from bench.harness import Outcome, Rival
+from bench.loop_device import counted, loop_device
+from bench.training_data import Store
+from bench.training_loaders import BATCH, LIMIT, WAYS, WORKERS, Feed, Job, Way
+from bench.training_loop import Epoch, save_labels, shuffles, take
+from brand import BrandDataset, BrandLoader, Cache, Stripes
+from brand.node.setup.choose import ProtocolChoice
+from brand.simulate.pace import Machine
+from brand.simulate.storages import BUILT_IN, Limits, Storage
+from brand.simulate.whatif import Answer, Case, answer, data_of
+from brand.storage.dataset import StoredDataSet
+
+MEMORY: Final = 1 / 10
+"""Share of the data that fits in memory, page cache included."""
+BRAND_PART: Final = 0.85
+"""Share of that memory for Brand's arena; the limit also covers the server's tables and the page cache."""
+IDLE_MEMORY: Final = 32_000_000
+IDLE_S: Final = 10.0
+SLACK: Final = 1.05
+"""Factor on the memory of an idle process, because its runs vary."""
+IMAGE_OVERHEAD: Final = 1.15
+"""Size of the device over that of its files."""
+FORMS: Final = ("plain", "sequential", "brand")
+PLAIN: Final = next(way for way in WAYS if way.rival.name == "plain files")
+NAS: Final = "nas"
+NVME: Final = "nvme"
+LIMIT_NVME: Final = "sequential limit, nvme"
+LAB_FACTS: Final = ("read_bytes", "read_ops", "max_memory_bytes", "memory_failcnt", "cpu_s")
+SHARES: Final = {"cache 1/2": 0.5, "cache all": 1.01}
+"""Room of the folder over the size of the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to train."""
+
+    name: str
+    way: Way | None = None
+    """None: Brand."""
+    protocol: ProtocolChoice = "stripes"
+    storage: str = NAS
+    cache: float = 0.0
+    """Room of the cache folder over the size of the data; 0: there is no folder."""
+    filled: bool = False
+    """Whether the folder is the one that an earlier run has filled."""
+    epochs: int = 2
+
+    @property
+    def rival(self) -> Rival:
+        """The arm for the harness."""
+        return Rival(self.name) if self.way else Rival(self.name, "brand", "brand-data")
+
+
+def _arms() -> Iterator[Arm]:
+    yield Arm("sequential limit", LIMIT, epochs=1)
+    yield Arm("plain files", PLAIN, epochs=1)
+    for name in ("stripes", "uniform"):
+        protocol: ProtocolChoice = "stripes" if name == "stripes" else "uniform"
+        yield Arm(f"{name}, no cache", protocol=protocol)
+        for cache, share in SHARES.items():
+            yield Arm(f"{name}, {cache}", protocol=protocol, cache=share, epochs=3)
+        yield Arm(f"{name}, after a restart", protocol=protocol, cache=SHARES["cache all"], filled=True)
+    yield Arm(LIMIT_NVME, LIMIT, storage=NVME)
+    yield Arm("plain files, nvme", PLAIN, storage=NVME)
+    yield Arm("stripes, nvme", storage=NVME)
+    yield Arm("stripes of one, nvme", protocol=Stripes(length=1), storage=NVME)
+    yield Arm("uniform, nvme", protocol="uniform", storage=NVME)
+
+
+ARMS: Final = {arm.name: arm for arm in _arms()}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was counted until some moment."""
+
+    at: float
+    device: tuple[int, int]
+    """Operations and bytes read from the loop device."""
+    writer_s: float = 0.0
+    """Processor time of the thread that writes the cache folder."""
+    writer_bytes: int = 0
+    server_s: float = 0.0
+    """Processor time of all threads of the server."""
+    stats: Mapping[str, Any] | None = None
+
+
+def look(device: str, dataset: BrandDataset | None) -> Seen:
+    """Count now; `dataset` None: without a server."""
+    read = counted(device) if device else (0, 0)
+    if dataset is None:
+        return Seen(time.perf_counter(), read)
+    stats = dataset.stats()
+    threads = list(threads_of(stats["process"]))
+    writer = max(threads, key=lambda thread: thread[1]) if stats["cache"] else (0.0, 0)
+    told = {name: stats[name] for name in ("reads", "read_bytes", "exact", "cache", "memory")}
+    return Seen(time.perf_counter(), read, *writer, sum(cpu_s for cpu_s, _ in threads), told)
+
+
+def threads_of(process: int) -> Iterator[tuple[float, int]]:
+    """Processor seconds, and bytes that went to files, of each thread of a process."""
+    for task in Path(f"/proc/{process}/task").iterdir():
+        io = dict(line.split(": ") for line in (task / "io").read_text().splitlines())
+        yield int((task / "schedstat").read_text().split()[0]) / 1e9, int(io["write_bytes"])
+
+
+def open_feed(arm: Arm, arguments: argparse.Namespace, memory: int) -> tuple[Feed, BrandDataset | None]:
+    """Open the data set of an arm."""
+    store = store_of(arm, arguments)
+    if arm.way is not None:
+        return arm.way.open(Job(store, memory, decode=False, cold=True)), None
+    folder = str(store.folder / "brand")
+    cache = Cache(cache_folder(arguments), int(arm.cache * stored_bytes(Path(folder)))) if arm.cache else None
+    options = {"memory": int(BRAND_PART * memory), "protocol": arm.protocol, "cache": cache}
+    dataset = BrandDataset(folder, fields=("image", "label"), decode=False, **options)  # type: ignore[arg-type]
+    loader = BrandLoader(dataset, batch_size=BATCH, threads=WORKERS)
+
+    def epoch(number: int) -> Iterable[Any]:
+        loader.set_epoch(number)
+        return loader
+
+    return Feed(epoch), dataset
+
+
+def stored_bytes(folder: Path) -> int:
+    """Bytes of all stored samples."""
+    data = StoredDataSet(folder)
+    return round(data.mean_bytes * len(data))
+
+
+def store_of(arm: Arm, arguments: argparse.Namespace) -> Store:
+    """Where the images of an arm lie."""
+    return Store(Path(arguments.mounted) if arm.storage == NAS else arguments.work, "images")
+
+
+def cache_folder(arguments: argparse.Namespace) -> Path:
+    """The cache folder, on the machine's disk; each protocol has one of its own."""
+    protocol = ARMS[arguments.rival].protocol
+    folder: Path = arguments.work / "tiers" / f"cache-{protocol}"
+    return folder
+
+
+def feed_once(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
+    """Take all epochs; runs in the measured process."""
+    if arm.cache and not arm.filled:
+        shutil.rmtree(cache_folder(arguments), ignore_errors=True)
+    if arm.cache:
+        cache_folder(arguments).mkdir(parents=True, exist_ok=True)
+    store = store_of(arm, arguments)
+    device = arguments.device if arm.storage == NAS else ""
+    feed, dataset = open_feed(arm, arguments, int(MEMORY * store.payload_bytes))
+    seen = [look(device, None)]
+
+    def epoch(number: int) -> Iterator[Any]:
+        yield from feed.epoch(number)
+        seen.append(look(device, dataset))
+
+    taken = take(Feed(epoch), arm.epochs, float("inf"))
+    save_labels(arguments.report.parent, taken)
+    return {**rates(taken), "seen": [asdict(each) for each in seen], **figures(taken, seen, store)}
+
+
+def rates(taken: Sequence[Epoch]) -> dict[str, Any]:
+    """Samples a second."""
+    first, later = taken[0], taken[1:]
+    values = {
+        "first_rate": sum(first.counts) / (first.stamps[-1] - first.started),
+        "first_batch_s": first.stamps[0] - first.started,
+        "seconds": [epoch.stamps[-1] - epoch.started for epoch in taken],
+        "delivered": [sum(epoch.counts) for epoch in taken],
+    }
+    if later:
+        samples = sum(sum(epoch.counts) for epoch in later)
+        values["later_rate"] = samples / (later[-1].stamps[-1] - first.stamps[-1])
+    return values
+
+
+def figures(taken: Sequence[Epoch], seen: Sequence[Seen], store: Store) -> dict[str, Any]:
+    """What storage and server did."""
+    mean = store.payload_bytes / store.samples
+    read = [after.device[1] - before.device[1] for before, after in pairwise(seen)]
+    share = [size / (sum(epoch.counts) * mean) for size, epoch in zip(read, taken, strict=True)]
+    operations, size = seen[-1].device[0] - seen[0].device[0], sum(read)
+    values: dict[str, Any] = {"first_x": share[0], "kb_per_op": size / max(1, operations) / 1e3}
+    if share[1:]:
+        values["later_x"] = statistics.mean(share[1:])
+    last = seen[-1].stats
+    if last is None:
+        return values
+    values["exact"] = last["exact"]
+    values["kept_share"] = last["memory"]["kept"] / store.payload_bytes
+    written = seen[1].writer_bytes
+    if last["cache"] and written:
+        values["writer_share"] = seen[1].writer_s / (seen[1].at - taken[0].started)
+        values["writer_ms_per_mb"] = 1e3 * seen[1].writer_s / (written / 1e6)
+    return values
+
+
+def idle_once(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
+    """Take some batches, for the peak of the memory."""
+    feed, _ = open_feed(arm, arguments, IDLE_MEMORY)
+    return {"batches": sum(len(epoch.counts) for epoch in take(feed, 1, IDLE_S))}
+
+
+def preload(arguments: argparse.Namespace, arm: Arm) -> None:
+    """Bring the libraries' files into the page cache; for `idle` the data, too, so that another group pays for them."""
+    small = Store(arguments.work, "small-images")
+    if arm.way is not None:
+        for _ in arm.way.open(Job(small, IDLE_MEMORY, decode=False, cold=True)).epoch(0):
+            pass
+    else:
+        for _ in BrandLoader(BrandDataset(small.folder / "brand", memory=IDLE_MEMORY, decode=False), BATCH):
+            pass
+    if arguments.warm:
+        system.warm(store_of(arm, arguments).folder / ("brand" if arm.way is None else arm.way.form))
+
+
+def launch(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
+    """Start the measured process in the lab, and join what both measured; runs in the child."""
+    store, seen = store_of(arm, arguments), arguments.report.with_suffix(".lab.json")
+    inner = [sys.executable, "-m", "bench.tiers", *sys.argv[1:]]
+    lab = [str(arguments.lab), "--path", str(store.folder), "--json", str(seen), "--timeout", str(arguments.limit - 60)]
+    warm = ["--warm"] if arguments.launch == "idle" else []
+    if arguments.launch == "feed":
+        lab += ["--cold", "--profile", arm.storage, "--memory", str(arguments.room), "--readahead-kb", "128"]
+        lab += ["--inode-readahead-blks", "1"] if arm.storage == NAS else []
+    lab += ["--preload", shlex.join([*inner, *warm, "--step", "preload"])]
+    code = subprocess.run([*lab, "--", *inner, "--step", arguments.launch], check=False).returncode
+    facts = json.loads(seen.read_text()) if seen.exists() else {}
+    if facts.get("oom_kills"):
+        sys.exit("out of memory")
+    if code:
+        sys.exit(code)
+    values: dict[str, Any] = json.loads(arguments.report.read_text())
+    values |= {f"lab_{name}": facts[name] for name in LAB_FACTS}
+    values |= {"peak_bytes": facts["peak_rss_bytes"] + facts["peak_shmem_bytes"], "room_bytes": arguments.room}
+    if arguments.launch == "feed":
+        values |= shuffles(arguments.report.parent, store, "brand" if arm.way is None else arm.way.form)
+    return values
+
+
+def idle_arm(arm: Arm) -> Arm:
+    """The arm whose idle memory counts for this one: of the same kind of loader, on the machine's disk."""
+    if arm.way is not None:
+        return ARMS["plain files, nvme"] if arm.way is PLAIN else ARMS[LIMIT_NVME]
+    return ARMS["uniform, nvme" if arm.protocol == "uniform" else "stripes, nvme"]
+
+
+class Measurements:
+    """All arms, on a mounted device."""
+
+    def __init__(self, arguments: argparse.Namespace, mounted: Path, device: str) -> None:
+        self.arguments, self.where = arguments, ["--mounted", str(mounted), "--device", device]
+        self.payload_bytes = Store(arguments.work, "images").payload_bytes
+        self.idle: dict[str, Outcome] = {}
+
+    def measure(self, rival: Rival) -> Outcome:
+        """Measure one arm once."""
+        idle = idle_arm(ARMS[rival.name])
+        if idle.name not in self.idle:
+            harness.progress(f"idle memory: {idle.name}")
+            self.idle[idle.name] = self._run(idle, "idle", 0)
+        found = self.idle[idle.name]
+        if found.status != "ok":
+            return Outcome(rival.name, found.status, found.reason)
+        buffer = IDLE_MEMORY if idle.way is None else 0
+        needed = int(SLACK * found.values["lab_max_memory_bytes"]) - buffer
+        return self._run(ARMS[rival.name], "feed", needed + int(MEMORY * self.payload_bytes))
+
+    def _run(self, arm: Arm, step: str, room: int) -> Outcome:
+        more = [*self.where, "--launch", step, "--room", str(room)]
+        return harness.run_fresh(arm.rival, "bench.tiers", more, self.arguments.limit)
+
+
+def model(work: Path, arms: Sequence[Arm], disk_bytes_per_s: float | None) -> dict[str, tuple[float, float]]:
+    """Samples/s that `brand simulate` says, of the first epoch and of later ones, by arm."""
+    store = Store(work, "images")
+    data = data_of(StoredDataSet(store.folder / "brand"))
+    memory = int(BRAND_PART * MEMORY * store.payload_bytes)
+    disk: Storage = BUILT_IN[NVME] if disk_bytes_per_s is None else Limits("disk", disk_bytes_per_s, 60_000)
+    found = {}
+    for arm in arms:
+        storage = BUILT_IN[NAS] if arm.storage == NAS else disk
+        if arm.way is not None:
+            continue
+        cache = int(arm.cache * data.stored_bytes) if arm.cache else None
+        case = Case(Machine(storage, disk), memory, None, cache, arm.protocol, batch=BATCH, epochs=max(2, arm.epochs))
+        said: Answer = answer(data, case)
+        first, later = said.paces[1] if arm.filled else said.paces[0], said.later
+        found[arm.name] = (store.samples / first.seconds, store.samples / later.seconds)
+    return found
+
+
+COLUMNS: Final[dict[str, tuple[str, float, str]]] = {
+    "first s": ("first_batch_s", 1, ".2f"),
+    "storage x, epoch 1": ("first_x", 1, ".2f"),
+    "later ": ("later_x", 1, ".2f"),
+    "KB/op": ("kb_per_op", 1, ",.0f"),
+    "writing": ("writer_share", 1, ".1%"),
+    "ms/MB": ("writer_ms_per_mb", 1, ".2f"),
+    "peak MB": ("peak_bytes", 1e-6, ",.0f"),
+    "room MB": ("room_bytes", 1e-6, ",.0f"),
+    "exact": ("exact", 1, ",.0f"),
+}
+
+
+def table_of(outcomes: Sequence[Outcome], arms: Sequence[Arm], said: Mapping[str, tuple[float, float]]) -> str:
+    """Medians with the lowest and the highest run."""
+    rows = []
+    for arm in arms:
+        good = [outcome.values for outcome in outcomes if outcome.rival == arm.name and outcome.status == "ok"]
+        modelled = [f"{rate:,.0f}" for rate in said.get(arm.name, ())] or ["", ""]
+        rows.append(
+            [
+                arm.name,
+                spread(good, "first_rate", 1, ",.0f"),
+                modelled[0],
+                spread(good, "later_rate", 1, ",.0f"),
+                modelled[1],
+                *(spread(good, key, scale, form) for key, scale, form in COLUMNS.values()),
+            ]
+        )
+    names = ["arm", "epoch 1", "model", "later", "model ", *COLUMNS]
+    return harness.table(names, rows) + harness.failures(outcomes)
+
+
+def spread(runs: Sequence[Mapping[str, Any]], key: str, scale: float, form: str) -> str:
+    """Median, lowest and highest, where they differ."""
+    found = sorted(values[key] * scale for values in runs if values.get(key) is not None)
+    if not found:
+        return ""
+    low, middle, high = (format(value, form) for value in (found[0], statistics.median(found), found[-1]))
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def _median_rate(outcomes: Sequence[Outcome], name: str) -> float | None:
+    return harness.median_of(outcomes, name, lambda outcome: float(outcome.values["later_rate"]))
+
+
+def _parse() -> argparse.Namespace:
+    parser = harness.parser("bench.tiers", __doc__, data=False, repeat=5)
+    parser.add_argument("--lab", type=Path, required=True, help="the command that limits storage and memory")
+    parser.add_argument("--only", nargs="+", metavar="ARM", choices=tuple(ARMS), default=tuple(ARMS))
+    parser.add_argument("--mounted", help=argparse.SUPPRESS)
+    parser.add_argument("--device", help=argparse.SUPPRESS)
+    parser.add_argument("--step", default="launch", help=argparse.SUPPRESS)
+    parser.add_argument("--launch", help=argparse.SUPPRESS)
+    parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--room", type=int, default=0, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Parent, child, or the process that is measured: by `--rival` and `--step`."""
+    arguments = _parse()
+    if arguments.rival:
+        arm = ARMS[arguments.rival]
+        if arguments.step == "preload":
+            preload(arguments, arm)
+        else:
+            steps: dict[str, Callable[[argparse.Namespace, Arm], dict[str, Any]]]
+            steps = {"launch": launch, "feed": feed_once, "idle": idle_once}
+            harness.report(arguments.report, steps[arguments.step](arguments, arm))
+        return
+    arms = [arm for arm in ARMS.values() if arm.name in arguments.only]
+    store = Store(arguments.work, "images")
+    sources = [(store.folder / form, f"training/images/{form}") for form in (*FORMS, "plain.bytes")]
+    size = int(IMAGE_OVERHEAD * len(FORMS) * store.payload_bytes)
+    rivals = [arm.rival for arm in arms]
+    with loop_device(arguments.work / "tiers" / "disk.img", size, sources) as device:
+        measurements = Measurements(arguments, device.folder, device.name)
+        outcomes = harness.round_robin(rivals, arguments.repeat, measurements.measure)
+    mean = store.payload_bytes / store.samples
+    disk = _median_rate(outcomes, LIMIT_NVME)
+    said = model(arguments.work, arms, None if disk is None else disk * mean)
+    harness.show(f"{store.samples:,} images of {mean / 1e3:.0f} KB\n{table_of(outcomes, arms, said)}")
+    if arguments.out:
+        results = {"runs": outcomes, "idle": measurements.idle, "model": said}
+        settings = {"batch": BATCH, "memory": MEMORY, "repeat": arguments.repeat, "mean_bytes": mean}
+        harness.save(arguments.out, __doc__, settings, rivals, results)
+
+
+if __name__ == "__main__":
+    main()
