@@ -240,8 +240,9 @@ def figures(taken: Sequence[Epoch], seen: Sequence[Seen], store: Store) -> dict[
         return values
     values["exact"] = last["exact"]
     values["kept_share"] = last["memory"]["kept"] / store.payload_bytes
-    written = seen[1].writer_bytes
-    if last["cache"] and written:
+    first = seen[1].stats
+    written = first["cache"]["written_bytes"] if first and first["cache"] else 0
+    if written:
         values["writer_share"] = seen[1].writer_s / (seen[1].at - taken[0].started)
         values["writer_ms_per_mb"] = 1e3 * seen[1].writer_s / (written / 1e6)
     return values
