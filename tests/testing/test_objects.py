@@ -448,13 +448,15 @@ def test_a_bug_in_the_store_is_raised_at_its_end() -> None:
 
 @pytest.mark.slow
 def test_the_store_in_a_process_of_its_own_tells_what_came(tmp_path: Path) -> None:
-    """`python -m brand.testing.objects FOLDER`."""
+    """`python -m brand.testing.objects FOLDER`, at an address that the user names."""
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "k").write_bytes(DATA)
     command = [sys.executable, "-m", "brand.testing.objects", str(tmp_path), "--flavour", "http", "--latency", "0.001"]
+    command += ["--address", "127.0.0.2"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.2:")
         assert ask(url, "GET", "/bucket/k", headers={"Range": "bytes=5-9"}).body == DATA[5:10]
         out, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0

@@ -10,9 +10,10 @@
         ...                      # a client reads from store.url
         assert "LIST" not in {request.operation for request in store.requests}
 
-It is a real HTTP server in threads of this process, on loopback. Objects are files of a folder, so that a data set of
-any size can be served from where it lies; `python -m brand.testing.objects FOLDER` does so in a process of its own. It
-needs the standard library only. It takes only keys that are names of files, and promises no durability.
+It is a real HTTP server in threads of this process, on loopback where no other address is given. Objects are files of a
+folder, so that a data set of any size can be served from where it lies; `python -m brand.testing.objects FOLDER` does
+so in a process of its own. It needs the standard library only. It takes only keys that are names of files, and promises
+no durability.
 """
 
 from brand.testing.objects.faults import (

@@ -24,9 +24,12 @@ def main() -> None:
     parser.add_argument("--flavour", choices=_FLAVOURS, default="s3", help="how the store speaks (default: s3)")
     parser.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds before each answer")
     parser.add_argument("--bandwidth", type=float, metavar="B", help="bytes per second of all connections together")
+    parser.add_argument("--address", default="127.0.0.1", help="where it listens (default: %(default)s)")
     args = parser.parse_args()
     flavour: Flavour = _FLAVOURS[args.flavour]()
-    with ObjectStore(args.folder, flavour, latency_s=args.latency, bytes_per_s=args.bandwidth) as store:
+    with ObjectStore(
+        args.folder, flavour, latency_s=args.latency, bytes_per_s=args.bandwidth, address=args.address
+    ) as store:
         sys.stdout.write(f"{store.url}\n")
         sys.stdout.flush()
         sys.stdin.read()

@@ -1,4 +1,4 @@
-"""Who listens, reads requests and sends answers? A thread for each connection, on loopback; all state is here.
+"""Who listens, reads requests and sends answers? A thread for each connection; all state is here.
 
 For each request: read its body into a file, ask `Faults` what goes wrong, ask `Service` for the right answer, spoil it,
 note it, send it. Files go out by `sendfile`. A request is noted before its answer is sent: a client that has the answer
@@ -74,6 +74,7 @@ class ObjectStore:
         faults: Faults | None = None,
         latency_s: float = 0.0,
         bytes_per_s: float | None = None,
+        address: str = "127.0.0.1",
     ) -> None:
         """Begin to serve.
 
@@ -83,6 +84,7 @@ class ObjectStore:
             faults: What goes wrong.
             latency_s: How long after a request its answer begins.
             bytes_per_s: Bandwidth of all connections together, the same in each direction; None: no limit.
+            address: IPv4 address of this machine at which it listens.
         """
         self._is_own = folder is None
         self.folder = Folder(Path(tempfile.mkdtemp(prefix="brand-objects-") if folder is None else folder))
@@ -98,8 +100,8 @@ class ObjectStore:
         self._down, self._up = Pipe(bytes_per_s), Pipe(bytes_per_s)
         self._closed = threading.Event()
         self._bugs: list[BaseException] = []
-        self._listener = _Listener(self)
-        self.url = f"http://127.0.0.1:{self._listener.server_address[1]}"
+        self._listener = _Listener(self, address)
+        self.url = f"http://{address}:{self._listener.server_address[1]}"
         """Where the store can be reached."""
         threading.Thread(target=self._listener.serve_forever, args=(0.05,), name="object store", daemon=True).start()
 
@@ -159,11 +161,11 @@ class _Listener(socketserver.ThreadingTCPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, address: str) -> None:
         self.store = store
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__((address, 0), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
