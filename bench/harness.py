@@ -151,6 +151,15 @@ def faster_than(name: str, speeds: Mapping[str, float | None]) -> str:
     return f"\nFaster than {name}: {', '.join(ahead) or 'nobody'}."
 
 
+def spread(runs: Sequence[Mapping[str, Any]], key: str, scale: float, form: str) -> str:
+    """The median of some runs, with the lowest and the highest one where they differ."""
+    found = sorted(values[key] * scale for values in runs if values.get(key) is not None)
+    if not found:
+        return ""
+    low, middle, high = (format(value, form) for value in (found[0], statistics.median(found), found[-1]))
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table with aligned columns."""
     lines = [list(columns), ["-" * len(name) for name in columns], *(list(row) for row in rows)]

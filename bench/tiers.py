@@ -53,7 +53,7 @@ from bench.harness import Outcome, Rival
 from bench.loop_device import counted, loop_device
 from bench.training_data import Store
 from bench.training_loaders import BATCH, LIMIT, WAYS, WORKERS, Feed, Job, Way
-from bench.training_loop import Epoch, save_labels, shuffles, take
+from bench.training_loop import Epoch, rates, save_labels, shuffles, take
 from brand import BrandDataset, BrandLoader, Cache, Stripes
 from brand.node.setup.choose import ProtocolChoice
 from brand.simulate.pace import Machine
@@ -211,21 +211,6 @@ def feed_once(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
     return {**rates(taken), "seen": [asdict(each) for each in seen], **figures(taken, seen, store)}
 
 
-def rates(taken: Sequence[Epoch]) -> dict[str, Any]:
-    """Samples a second."""
-    first, later = taken[0], taken[1:]
-    values = {
-        "first_rate": sum(first.counts) / (first.stamps[-1] - first.started),
-        "first_batch_s": first.stamps[0] - first.started,
-        "seconds": [epoch.stamps[-1] - epoch.started for epoch in taken],
-        "delivered": [sum(epoch.counts) for epoch in taken],
-    }
-    if later:
-        samples = sum(sum(epoch.counts) for epoch in later)
-        values["later_rate"] = samples / (later[-1].stamps[-1] - first.stamps[-1])
-    return values
-
-
 def figures(taken: Sequence[Epoch], seen: Sequence[Seen], store: Store) -> dict[str, Any]:
     """What storage and server did."""
     mean = store.payload_bytes / store.samples
@@ -365,24 +350,15 @@ def table_of(outcomes: Sequence[Outcome], arms: Sequence[Arm], said: Mapping[str
         rows.append(
             [
                 arm.name,
-                spread(good, "first_rate", 1, ",.0f"),
+                harness.spread(good, "first_rate", 1, ",.0f"),
                 modelled[0],
-                spread(good, "later_rate", 1, ",.0f"),
+                harness.spread(good, "later_rate", 1, ",.0f"),
                 modelled[1],
-                *(spread(good, key, scale, form) for key, scale, form in COLUMNS.values()),
+                *(harness.spread(good, key, scale, form) for key, scale, form in COLUMNS.values()),
             ]
         )
     names = ["arm", "epoch 1", "model", "later", "model ", *COLUMNS]
     return harness.table(names, rows) + harness.failures(outcomes)
-
-
-def spread(runs: Sequence[Mapping[str, Any]], key: str, scale: float, form: str) -> str:
-    """Median, lowest and highest, where they differ."""
-    found = sorted(values[key] * scale for values in runs if values.get(key) is not None)
-    if not found:
-        return ""
-    low, middle, high = (format(value, form) for value in (found[0], statistics.median(found), found[-1]))
-    return middle if low == high else f"{middle} ({low}-{high})"
 
 
 def _median_rate(outcomes: Sequence[Outcome], name: str) -> float | None:

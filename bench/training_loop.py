@@ -72,6 +72,21 @@ def speeds(taken: Sequence[Epoch]) -> dict[str, Any]:
     return values
 
 
+def rates(taken: Sequence[Epoch]) -> dict[str, Any]:
+    """Samples a second of the first epoch, from its start on, and of all later ones together."""
+    first, later = taken[0], taken[1:]
+    values = {
+        "first_rate": sum(first.counts) / (first.stamps[-1] - first.started),
+        "first_batch_s": first.stamps[0] - first.started,
+        "seconds": [epoch.stamps[-1] - epoch.started for epoch in taken],
+        "delivered": [sum(epoch.counts) for epoch in taken],
+    }
+    if later:
+        samples = sum(sum(epoch.counts) for epoch in later)
+        values["later_rate"] = samples / (later[-1].stamps[-1] - first.stamps[-1])
+    return values
+
+
 def save_labels(folder: Path, taken: Sequence[Epoch]) -> None:
     """Save the labels of complete epochs for another process, because judging them takes memory."""
     for number, epoch in enumerate(taken):
