@@ -86,12 +86,14 @@ def _brand_count(out: Path) -> int:
     return len(BrandDataset(out))
 
 
-def _mosaicml(samples: Samples, encode: Encode, columns: dict[str, str], out: Path) -> Job:
+def _mosaicml(
+    samples: Samples, encode: Encode, columns: dict[str, str], out: Path, shard_bytes: int = SHARD_BYTES
+) -> Job:
     streaming = load_streaming()
     merge_index = import_module("streaming.base.util").merge_index
 
     def write(part: int, half: list[Any]) -> None:
-        with streaming.MDSWriter(columns=columns, out=str(out / str(part)), size_limit=SHARD_BYTES) as writer:
+        with streaming.MDSWriter(columns=columns, out=str(out / str(part)), size_limit=shard_bytes) as writer:
             for sample in half:
                 writer.write(encode(sample))
 
@@ -115,7 +117,7 @@ def _mosaicml_count(out: Path) -> int:
     return sum(shard["samples"] for shard in json.loads((out / "index.json").read_text())["shards"])
 
 
-def _litdata(samples: Samples, encode: Encode, out: Path) -> Job:
+def _litdata(samples: Samples, encode: Encode, out: Path, shard_bytes: int = SHARD_BYTES) -> Job:
     litdata = import_module("litdata")
 
     def job() -> None:
@@ -126,7 +128,7 @@ def _litdata(samples: Samples, encode: Encode, out: Path) -> Job:
                 yield encode(everything[i])
 
         parts = [range(len(everything))[part::JOBS] for part in range(JOBS)]
-        litdata.optimize(half_of, parts, str(out), **_LITDATA_OPTIONS)
+        litdata.optimize(half_of, parts, str(out), **_LITDATA_OPTIONS | {"chunk_bytes": shard_bytes})
 
     return job
 
