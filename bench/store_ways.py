@@ -13,12 +13,13 @@ own, which is empty at first and has no limit that matters.
   benchmark has it drop the connection first (`clean_up`).
 - litdata: `StreamingDataset("s3://...")` downloads whole chunks through obstore, each worker `max_pre_download` chunks
   ahead (default: two). It has no option for a store without TLS, so the benchmark adds one to what it gives obstore
-  (`allow_http`). Its cache has a limit: with the default one it may wait forever on a disk with less than 50 GB free.
+  (`allow_http`).
 - brand: `BrandDataset("s3://...", cache=...)` with `BrandLoader`, memory for a tenth of the data; for records, a
   compressed data set, too.
 
-mosaicml and litdata read shards of 16 MiB (images) and 4 MiB (records). In their default of 64 MiB litdata's first epoch
-took 1.3 and more than 100 times as long: it reads a whole chunk for each few samples of one that two workers share.
+mosaicml and litdata read shards of 16 MiB (images) and 4 MiB (records). With their default of 64 MiB litdata's first
+epoch took 1.3 and more than 100 times as long: it reads the whole chunk for each few samples where two workers share
+one.
 """
 
 from __future__ import annotations
