@@ -29,7 +29,7 @@ Columns. Figures are medians of the runs, with the lowest and the highest run in
 - writing: processor time of the thread that writes the folder, as a share of one core during the first epoch; ms/MB:
   per MB that it wrote then. The copying into the page cache is in it. The kernel's own flushing is not.
 - peak MB: memory of the processes, without page cache. room MB: the limit, page cache included.
-- read: images read from the storage by exact reads (0 is right).
+- exact: images that were read one by one, because they were not in memory when they were drawn (0 is right).
 """
 
 from __future__ import annotations
@@ -393,7 +393,7 @@ def main() -> None:
     arms = [arm for arm in ARMS.values() if arm.name in arguments.only]
     store = Store(arguments.work, "images")
     sources = [(store.folder / form, f"training/images/{form}") for form in (*FORMS, "plain.bytes")]
-    size = int(IMAGE_OVERHEAD * len(FORMS) * store.payload_bytes)
+    size = int(IMAGE_OVERHEAD * len(FORMS) * store.payload_bytes) >> 20 << 20
     rivals = [arm.rival for arm in arms]
     with loop_device(arguments.work / "tiers" / "disk.img", size, sources) as device:
         measurements = Measurements(arguments, device.folder, device.name)
