@@ -27,6 +27,7 @@ Columns. Figures are medians of the runs, with the lowest and the highest run in
   and LIST.
 - apart: mean distance within the first epoch of two samples that lie side by side in the store, as a share of the
   epoch; 0.333 for a uniform shuffle.
+- others: cores that other processes took meanwhile: the store, the kernel's threads, and what disturbs the run.
 - notes: ~: stopped early; samples that were missing or came twice.
 """
 
@@ -72,6 +73,7 @@ COLUMNS: Final[dict[str, tuple[str, float, str]]] = {
     "GET 1": ("first_gets", 1, ",.0f"),
     "GET 2": ("later_gets", 1, ",.0f"),
     "other": ("others", 1, ",.0f"),
+    "others": ("other_cores", 1, ".2f"),
 }
 
 
@@ -81,7 +83,7 @@ def feed_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
     imported = time.perf_counter()
     job = Job(Store(arguments.work, arguments.task), arguments.endpoint, arguments.scratch / "cache")
     job.cache.mkdir()
-    feed = way.open(job)
+    disturbance, feed = system.Disturbance(), way.open(job)
 
     def epoch(number: int) -> Iterator[Any]:
         yield from feed.epoch(number)
@@ -89,12 +91,15 @@ def feed_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
         drop_cached(job.cache)
 
     taken = take(Feed(epoch), EPOCHS, arguments.seconds)
+    stats = dict(feed.stats())
+    others = disturbance.cores([stats["process"]] if "process" in stats else [])
     save_labels(arguments.report.parent, taken)
     return {
+        "other_cores": others,
         **rates(taken),
         "complete": [each.complete for each in taken],
         "opened_s": taken[0].stamps[0] - imported,
-        "stats": dict(feed.stats()),
+        "stats": stats,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,38 @@ def cpu_s() -> float:
     """User and system seconds of this process and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
+
+
+def busy_cpu_s() -> float:
+    """Processor seconds that the whole machine has worked since it started."""
+    user, nice, kernel, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + kernel + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_s_of(processes: Iterable[int]) -> float:
+    """Processor seconds of these processes, as far as they live, without their children."""
+    ticks = 0
+    for process in processes:
+        try:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Disturbance:
+    """How many cores do other processes take from now on? The kernel's threads count as others."""
+
+    def __init__(self) -> None:
+        self._at, self._busy_s = time.perf_counter(), busy_cpu_s()
+        self._own_s = cpu_s_of(process_tree(os.getpid()))
+
+    def cores(self, servers: Iterable[int] = ()) -> float:
+        """Cores that neither this process, nor its descendants, nor `servers` (started since) used until now."""
+        own = {*process_tree(os.getpid()), *(pid for server in servers for pid in process_tree(server))}
+        spent_s = cpu_s_of(own) - self._own_s
+        return (busy_cpu_s() - self._busy_s - spent_s) / (time.perf_counter() - self._at)
 
 
 def can_drop_caches() -> bool:

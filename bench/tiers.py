@@ -30,6 +30,7 @@ Columns. Figures are medians of the runs, with the lowest and the highest run in
   per MB that it wrote then. The copying into the page cache is in it. The kernel's own flushing is not.
 - peak MB: memory of the processes, without page cache. room MB: the limit, page cache included.
 - exact: images that were read one by one, because they were not in memory when they were drawn (0 is right).
+- others: cores that other processes took meanwhile, the kernel's threads among them. Near 0 on a quiet machine.
 """
 
 from __future__ import annotations
@@ -200,15 +201,21 @@ def feed_once(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
     store = store_of(arm, arguments)
     device = arguments.device if arm.storage == NAS else ""
     feed, dataset = open_feed(arm, arguments, int(MEMORY * store.payload_bytes))
-    seen = [look(device, None)]
+    seen, disturbance = [look(device, None)], system.Disturbance()
 
     def epoch(number: int) -> Iterator[Any]:
         yield from feed.epoch(number)
         seen.append(look(device, dataset))
 
     taken = take(Feed(epoch), arm.epochs, float("inf"))
+    others = disturbance.cores([] if dataset is None else [dataset.stats()["process"]])
     save_labels(arguments.report.parent, taken)
-    return {**rates(taken), "seen": [asdict(each) for each in seen], **figures(taken, seen, store)}
+    return {
+        "other_cores": others,
+        **rates(taken),
+        "seen": [asdict(each) for each in seen],
+        **figures(taken, seen, store),
+    }
 
 
 def figures(taken: Sequence[Epoch], seen: Sequence[Seen], store: Store) -> dict[str, Any]:
@@ -338,6 +345,7 @@ COLUMNS: Final[dict[str, tuple[str, float, str]]] = {
     "peak MB": ("peak_bytes", 1e-6, ",.0f"),
     "room MB": ("room_bytes", 1e-6, ",.0f"),
     "exact": ("exact", 1, ",.0f"),
+    "others": ("other_cores", 1, ".2f"),
 }
 
 
