@@ -32,7 +32,8 @@ from brand.storage.tables import Tables
 SCRATCH_BYTES: Final = 32 << 20
 """Largest scratch memory that a thread keeps."""
 
-_DICTIONARY_TRIES: Final = 8
+DICTIONARY_TRIES: Final = 8
+"""Chunks in which the dictionary is looked for."""
 
 
 def open(where: Where) -> StoredDataSet:  # noqa: A001 - `brand.open`
@@ -208,7 +209,7 @@ def _dictionary_of(data: StoredDataSet) -> bytes:
     copied = data.location.dictionary()
     if copied is not None:
         return copied
-    *others, last = data.chunks_here[:_DICTIONARY_TRIES]
+    *others, last = data.chunks_here[:DICTIONARY_TRIES]
     for number in others:
         try:
             return data.open_chunk(number).dictionary

@@ -24,6 +24,7 @@ import xxhash
 from brand.errors import (
     BrandError,
     ChecksumError,
+    FormatError,
     LayoutError,
     NotADataSetError,
     StorageError,
@@ -35,6 +36,7 @@ from brand.formats.index import array_bytes
 from brand.formats.manifest import Manifest, index_names, parse_manifest
 from brand.formats.publish import publish_bytes, storage_errors, sync_folder
 from brand.printable import printable
+from brand.storage.dataset import DICTIONARY_TRIES
 from brand.storage.fronts import open_front
 from brand.storage.ownfolder import open_given, open_own_folder
 from brand.storage.remote import DICTIONARY_NAME, Remote
@@ -113,8 +115,18 @@ def _copy(store: Store, manifest: Manifest, folder: Path) -> None:
             what = "checksum of the index file"
             raise ChecksumError(what, path=store.url.child(name), expected=digest, found=found)
     if manifest.dictionary_size:
-        front = open_front(Remote(str(store.url), folder), 0)
-        (folder / DICTIONARY_NAME).write_bytes(front.dictionary)
+        (folder / DICTIONARY_NAME).write_bytes(_dictionary(Remote(str(store.url), folder), manifest.header.chunks))
+
+
+def _dictionary(remote: Remote, chunks: int) -> bytes:
+    """The compression dictionary. Every chunk has it, so where one chunk is missing or damaged, others are tried."""
+    *others, last = range(min(chunks, DICTIONARY_TRIES))
+    for number in others:
+        try:
+            return open_front(remote, number).dictionary
+        except FormatError:
+            continue
+    return open_front(remote, last).dictionary
 
 
 def _copy_file(store: Store, name: str, size: int, path: Path) -> str:

@@ -90,7 +90,7 @@ def test_an_error_in_a_transform(small: Path, order: list[int], position: int, t
         found, error = until_it_fails(loader)
         assert type(error) is Theirs
         assert error.args == ("mine",)
-        assert any(f"sample {order[position]} " in note and str(small) in note for note in error.__notes__)
+        assert any(f"sample {order[position]} " in note and data_set.name in note for note in error.__notes__)
         begun = position // BATCH * BATCH
         assert found == order[:begun]
         assert loader.state_dict()["position"] == begun

@@ -236,9 +236,10 @@ def nobody_listens(data_set: BrandDataset) -> bool:
     return False
 
 
+@places.IN_A_FOLDER  # of a data set in a store, only a server may read
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_parts_and_plain_samplers_are_exact_and_start_no_server(small: Path, workers: int) -> None:
+def test_parts_and_plain_samplers_are_exact_and_start_no_server(small: Path, workers: int, lies_in: str) -> None:
     """`Subset`, `random_split`, weighted, random, sequential and distributed sampling give what they name."""
     data_set = BrandDataset(small)
     seed = torch.Generator().manual_seed(0)
