@@ -59,6 +59,7 @@ def loop_device(image: Path, size: int, sources: Sequence[tuple[Path, str]]) -> 
     described = json.dumps({"size": size, "sources": [[str(source), name] for source, name in sources]})
     image.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(exist_ok=True)
+    _release(image, folder)
     fresh = not done.exists() or done.read_text() != described
     if fresh:
         done.unlink(missing_ok=True)
@@ -66,20 +67,25 @@ def loop_device(image: Path, size: int, sources: Sequence[tuple[Path, str]]) -> 
         with image.open("wb") as file:
             file.truncate(size)
         _said("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
-    device = _said("losetup", "--find", "--show", "--direct-io=on", str(image))
     try:
+        device = _said("losetup", "--find", "--show", "--direct-io=on", str(image))
         _said("mount", "-o", "noatime", device, str(folder))
-        try:
-            if fresh:
-                for source, name in sources:
-                    _copy(source, folder / name)
-                os.sync()
-                done.write_text(described)
-            yield Device(folder, Path(device).name)
-        finally:
-            _said("umount", str(folder))
+        if fresh:
+            for source, name in sources:
+                _copy(source, folder / name)
+            os.sync()
+            done.write_text(described)
+        yield Device(folder, Path(device).name)
     finally:
-        _said("losetup", "--detach", device)
+        _release(image, folder)
+
+
+def _release(image: Path, folder: Path) -> None:
+    """Unmount and detach; also what a killed run has left."""
+    if folder.is_mount():
+        _said("umount", str(folder))
+    for line in _said("losetup", "--associated", str(image)).splitlines():
+        _said("losetup", "--detach", line.partition(":")[0])
 
 
 def _copy(source: Path, target: Path) -> None:
