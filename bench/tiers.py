@@ -7,11 +7,12 @@ The images of training_data.py (14,336 of 105 KB; 1.5 GB) lie on a loop device (
 README.md) limits to 120 MB/s and 400 operations a second: `nas`. The cache folder lies on the machine's own disk, which
 nothing limits. Arms whose name ends in `nvme` read a copy of the images on that disk, and have no folder.
 
-1. A run on the machine's disk measures the memory that the idle processes of Brand and of plain files need.
+1. `brand profile` measures the slow device, as a user would; the machine's disk is not measured. A run on that disk
+   measures the memory that the idle processes of Brand and of plain files need.
 2. All arms take turns, so each turn has one run of each. Each run is a fresh process in control groups of its own,
    after all caches were dropped. Its memory, page cache included, is what the idle processes need and a tenth of the
-   data. Brand takes 85 % of that tenth, as in training_reads.py. With a cache folder there are 64 MiB more, for pages on
-   their way to it.
+   data. Brand takes 85 % of that tenth, as in training_reads.py. With a cache folder there are 64 MiB more, for pages
+   on their way to it.
 3. The process takes batches of 256 from a `BrandLoader` (plain files: a `DataLoader` with two workers) and notes when
    each came. It does nothing with them.
 
@@ -22,8 +23,8 @@ Columns. Figures are medians of the runs, with the lowest and the highest run in
 
 - epoch 1: samples/s from `iter()` on, so the start of the server and the first batch count. later: samples/s from the
   last batch of the first epoch to the last batch of the last one (two epochs, with a cache folder three).
-- model: what `brand simulate` says for the same order, memory and folder. The machine's disk has the speed that the
-  arm `sequential limit, nvme` found in this run. Plain files: the smaller of the two limits.
+- model: what `brand simulate` says for the same order, memory, folder and profile. The machine's disk has the speed
+  that the arm `sequential limit, nvme` found in this run.
 - first s: from `iter()` to the first batch, in the first epoch.
 - storage x: bytes that the data's device has read (/sys/block/loopN/stat) over bytes delivered, in the first epoch and
   in later ones. Bytes that the server reads ahead count where they are read. KB/op: size of a read, from the same file.
@@ -38,6 +39,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import shutil
 import statistics
@@ -59,7 +61,7 @@ from bench.training_loop import Epoch, rates, save_labels, shuffles, take
 from brand import BrandDataset, BrandLoader, Cache, Stripes
 from brand.node.setup.choose import ProtocolChoice
 from brand.simulate.pace import Machine
-from brand.simulate.storages import BUILT_IN, Limits, Storage
+from brand.simulate.storages import BUILT_IN, Limits, Storage, storage_below
 from brand.simulate.whatif import Answer, Case, answer, data_of
 from brand.storage.dataset import StoredDataSet
 
@@ -73,6 +75,8 @@ SLACK: Final = 1.1
 """Factor on the memory of an idle process, because its runs vary."""
 ON_THE_WAY: Final = 64 << 20
 """Page cache for what is on its way to the cache folder."""
+PROFILE_S: Final = 30
+"""How long `brand profile` takes."""
 IMAGE_OVERHEAD: Final = 1.15
 """Size of the device over that of its files."""
 FORMS: Final = ("plain", "sequential", "brand")
@@ -320,7 +324,20 @@ class Measurements:
         return harness.run_fresh(arm.rival, "bench.tiers", more, self.arguments.limit)
 
 
-def model(work: Path, arms: Sequence[Arm], disk_bytes_per_s: float | None) -> dict[str, tuple[float, float]]:
+def measured(arguments: argparse.Namespace, folder: Path) -> Storage:
+    """Have `brand profile` measure the slow device, for the runs and for the model."""
+    harness.progress("brand profile")
+    lab = [str(arguments.lab), "--path", str(folder), "--profile", NAS, "--readahead-kb", "128", "--json", os.devnull]
+    ask = [sys.executable, "-m", "brand", "profile", str(folder), "--seconds", str(PROFILE_S), "--json"]
+    subprocess.run([*lab, "--", *ask], check=True, stdout=subprocess.DEVNULL)
+    storage = storage_below(folder)
+    assert storage is not None
+    return storage
+
+
+def model(
+    work: Path, arms: Sequence[Arm], nas: Storage, disk_bytes_per_s: float | None
+) -> dict[str, tuple[float, float]]:
     """Samples/s that `brand simulate` says, of the first epoch and of later ones, by arm."""
     store = Store(work, "images")
     data = data_of(StoredDataSet(store.folder / "brand"))
@@ -328,7 +345,7 @@ def model(work: Path, arms: Sequence[Arm], disk_bytes_per_s: float | None) -> di
     disk: Storage = BUILT_IN[NVME] if disk_bytes_per_s is None else Limits("disk", disk_bytes_per_s, 60_000)
     found = {}
     for arm in arms:
-        storage = BUILT_IN[NAS] if arm.storage == NAS else disk
+        storage = nas if arm.storage == NAS else disk
         if arm.way is not None:
             continue
         cache = int(arm.cache * data.stored_bytes) if arm.cache else None
@@ -407,16 +424,19 @@ def main() -> None:
     sources = [(store.folder / form, f"training/images/{form}") for form in (*FORMS, "plain.bytes")]
     size = int(IMAGE_OVERHEAD * len(FORMS) * store.payload_bytes) >> 20 << 20
     rivals = [arm.rival for arm in arms]
+    os.environ["XDG_CACHE_HOME"] = str(arguments.work / "tiers" / "profiles")  # of these runs alone
+    shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
     with loop_device(arguments.work / "tiers" / "disk.img", size, sources) as device:
+        nas = measured(arguments, Store(device.folder, "images").folder / "brand")
         measurements = Measurements(arguments, device.folder, device.name)
         outcomes = harness.round_robin(rivals, arguments.repeat, measurements.measure)
     mean = store.payload_bytes / store.samples
     disk = _median_rate(outcomes, LIMIT_NVME)
-    said = model(arguments.work, arms, None if disk is None else disk * mean)
+    said = model(arguments.work, arms, nas, None if disk is None else disk * mean)
     harness.show(f"{store.samples:,} images of {mean / 1e3:.0f} KB\n{table_of(outcomes, arms, said)}")
     if arguments.out:
         results = {"runs": outcomes, "idle": measurements.idle, "model": said}
-        settings = {"batch": BATCH, "memory": MEMORY, "repeat": arguments.repeat, "mean_bytes": mean}
+        settings = {"batch": BATCH, "memory": MEMORY, "repeat": arguments.repeat, "mean_bytes": mean, "nas": nas}
         harness.save(arguments.out, __doc__, settings, rivals, results)
 
 
