@@ -28,6 +28,7 @@ Columns. Figures are medians of the runs, with the lowest and the highest run in
 - apart: mean distance within the first epoch of two samples that lie side by side in the store, as a share of the
   epoch; 0.333 for a uniform shuffle.
 - others: cores that other processes took meanwhile: the store, the kernel's threads, and what disturbs the run.
+  stolen: cores that the machine's host gave to others while work waited here.
 - notes: ~: stopped early; samples that were missing or came twice.
 """
 
@@ -45,6 +46,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -74,6 +76,7 @@ COLUMNS: Final[dict[str, tuple[str, float, str]]] = {
     "GET 2": ("later_gets", 1, ",.0f"),
     "other": ("others", 1, ",.0f"),
     "others": ("other_cores", 1, ".2f"),
+    "stolen": ("stolen_cores", 1, ".2f"),
 }
 
 
@@ -95,7 +98,7 @@ def feed_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
     others = disturbance.cores([stats["process"]] if "process" in stats else [])
     save_labels(arguments.report.parent, taken)
     return {
-        "other_cores": others,
+        **others,
         **rates(taken),
         "complete": [each.complete for each in taken],
         "opened_s": taken[0].stamps[0] - imported,
@@ -210,9 +213,8 @@ def main() -> None:
     ways = [way for way in WAYS if arguments.task in way.kinds]
     ways = [way for way in ways if not arguments.only or way.rival.name in arguments.only]
     rivals = [way.rival for way in ways]
-    outcomes = harness.round_robin(
-        rivals, arguments.repeat, lambda rival: harness.run_fresh(rival, "bench.stores", [], arguments.limit)
-    )
+    measure = partial(harness.run_fresh, module="bench.stores", arguments=[], limit_s=arguments.limit)
+    outcomes = harness.round_robin(rivals, arguments.repeat, harness.calmly(measure, arguments.calm))
     harness.show(f"{arguments.task}\n{table_of(outcomes, ways)}")
     if arguments.out:
         settings = {"batch": BATCH, "workers": WORKERS, "latency_s": LATENCY_S, "rate": RATE, "task": arguments.task}

@@ -71,10 +71,11 @@ def cpu_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def busy_cpu_s() -> float:
-    """Processor seconds that the whole machine has worked since it started."""
-    user, nice, kernel, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
-    return (user + nice + kernel + irq + softirq) / os.sysconf("SC_CLK_TCK")
+def busy_cpu_s() -> tuple[float, float]:
+    """Processor seconds since the machine started: (it worked, it wanted to work but its host gave it no core)."""
+    user, nice, kernel, _, _, irq, softirq, stolen = map(int, Path("/proc/stat").read_text().split()[1:9])
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    return (user + nice + kernel + irq + softirq) * tick_s, stolen * tick_s
 
 
 def cpu_s_of(processes: Iterable[int]) -> float:
@@ -90,17 +91,21 @@ def cpu_s_of(processes: Iterable[int]) -> float:
 
 
 class Disturbance:
-    """How many cores do other processes take from now on? The kernel's threads count as others."""
+    """How many cores do others take from now on? The kernel's threads count as others."""
 
     def __init__(self) -> None:
-        self._at, self._busy_s = time.perf_counter(), busy_cpu_s()
+        self._at, (self._busy_s, self._stolen_s) = time.perf_counter(), busy_cpu_s()
         self._own_s = cpu_s_of(process_tree(os.getpid()))
 
-    def cores(self, servers: Iterable[int] = ()) -> float:
-        """Cores that neither this process, nor its descendants, nor `servers` (started since) used until now."""
+    def cores(self, servers: Iterable[int] = ()) -> dict[str, float]:
+        """Mean cores until now: `other_cores`, that neither this process, nor its descendants, nor `servers` (started
+        since) used, and `stolen_cores`, that the machine's host gave to others while work was waiting here.
+        """
         own = {*process_tree(os.getpid()), *(pid for server in servers for pid in process_tree(server))}
         spent_s = cpu_s_of(own) - self._own_s
-        return (busy_cpu_s() - self._busy_s - spent_s) / (time.perf_counter() - self._at)
+        (busy_s, stolen_s), passed_s = busy_cpu_s(), time.perf_counter() - self._at
+        others_s = busy_s - self._busy_s - spent_s
+        return {"other_cores": others_s / passed_s, "stolen_cores": (stolen_s - self._stolen_s) / passed_s}
 
 
 def can_drop_caches() -> bool:

@@ -32,7 +32,8 @@ Columns. Figures are medians of the runs, with the lowest and the highest run in
   per MB that it wrote then. The copying into the page cache is in it. The kernel's own flushing is not.
 - peak MB: memory of the processes, without page cache. room MB: the limit, page cache included.
 - exact: images that were read one by one, because they were not in memory when they were drawn (0 is right).
-- others: cores that other processes took meanwhile, the kernel's threads among them. Near 0 on a quiet machine.
+- others: cores that other processes took meanwhile, the kernel's threads among them. stolen: cores that the machine's
+  host gave to others while work waited here. Both are near 0 on a quiet machine.
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ def feed_once(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
     others = disturbance.cores([] if dataset is None else [dataset.stats()["process"]])
     save_labels(arguments.report.parent, taken)
     return {
-        "other_cores": others,
+        **others,
         **rates(taken),
         "seen": [asdict(each) for each in seen],
         **figures(taken, seen, store),
@@ -367,6 +368,7 @@ COLUMNS: Final[dict[str, tuple[str, float, str]]] = {
     "room MB": ("room_bytes", 1e-6, ",.0f"),
     "exact": ("exact", 1, ",.0f"),
     "others": ("other_cores", 1, ".2f"),
+    "stolen": ("stolen_cores", 1, ".2f"),
 }
 
 
@@ -429,7 +431,7 @@ def main() -> None:
     with loop_device(arguments.work / "tiers" / "disk.img", size, sources) as device:
         nas = measured(arguments, Store(device.folder, "images").folder / "brand")
         measurements = Measurements(arguments, device.folder, device.name)
-        outcomes = harness.round_robin(rivals, arguments.repeat, measurements.measure)
+        outcomes = harness.round_robin(rivals, arguments.repeat, harness.calmly(measurements.measure, arguments.calm))
     mean = store.payload_bytes / store.samples
     disk = _median_rate(outcomes, LIMIT_NVME)
     said = model(arguments.work, arms, nas, None if disk is None else disk * mean)
