@@ -76,6 +76,8 @@ class Run:
     """Room of each node's cache folder. The first epoch fills it."""
     whole_unit: int = 1
     """Samples that the storage reads faster at once than one by one (`choose_whole_unit`)."""
+    busy_bytes: int = 0
+    """Bytes in flight that keep the storage busy (`brand.storage.profile.busy_bytes`)."""
 
     @property
     def iterations(self) -> int:
@@ -182,7 +184,7 @@ class _Node:
             held = np.zeros(len(run.sizes), np.bool_)
             cache = CacheStart("", run.sizes, held, run.cache_bytes, whole_unit=run.whole_unit)
         size = run.order.chunk_size
-        self._turn = Turn(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache)
+        self._turn = Turn(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache, run.busy_bytes)
         self._largest_sent = self._turn.core.epochs.limits.largest_sent(node)
         for other in members.others:
             self._turn.handle(StreamOpens(other, asks=True), 0.0)

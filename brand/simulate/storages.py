@@ -22,6 +22,7 @@ from brand.storage.profile import (
     DEFAULT_STRIPE_BYTES,
     Profile,
     bandwidth,
+    busy_bytes,
     is_assumed,
     load_profile,
     stripe_bytes,
@@ -39,6 +40,11 @@ class Storage(Protocol):
     @property
     def stripe_bytes(self) -> int:
         """The size of a read that Brand chooses for it."""
+        ...
+
+    @property
+    def busy_bytes(self) -> int:
+        """Bytes in flight that keep it busy; 0: nothing is known."""
         ...
 
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -59,6 +65,11 @@ class Limits:
         """The default."""
         return DEFAULT_STRIPE_BYTES
 
+    @property
+    def busy_bytes(self) -> int:
+        """Nothing is known."""
+        return 0
+
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
         """The longer of the times for the bytes and for the operations."""
         return np.maximum(size / self.bytes_per_s, operations / self.operations_per_s)
@@ -75,6 +86,11 @@ class Measured:
     def stripe_bytes(self) -> int:
         """The smallest read that reaches 90 % of the sequential bandwidth."""
         return stripe_bytes(self.profile)
+
+    @property
+    def busy_bytes(self) -> int:
+        """As many reads of that size as it rewards."""
+        return busy_bytes(self.profile)
 
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
         """The time for reads of the mean size."""

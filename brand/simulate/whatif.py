@@ -172,7 +172,9 @@ def answer(data: Data, case: Case) -> Answer:
         protocol = Pool(max(1, round(protocol.chunks / data.parts)))
     order = choose_order(facts, case.seed, protocol, None, memory, Nodes(case.nodes, ranks, case.remote_memory))
     cache_bytes, whole_unit = _cache_bytes(data, case, order), _whole_unit(facts, case)
-    run = Run(data.sizes, order, memory, case.remote_memory, case.nodes, ranks, case.batch, cache_bytes, whole_unit)
+    memories, nodes = (memory, case.remote_memory), (case.nodes, ranks)
+    busy_bytes = case.machine.storage.busy_bytes
+    run = Run(data.sizes, order, *memories, *nodes, case.batch, cache_bytes, whole_unit, busy_bytes)
     works = list(work_of(run, range(case.epochs)))
     paces = [_times(each, data.parts) for each in pace(run, works, case.machine)]
     return Answer(

@@ -4,6 +4,7 @@
                    -> the fewest reads in flight that do (`best_depth`)
                    -> the smallest read that reaches 90 % of the sequential bandwidth (`stripe_bytes`)
                    -> samples (`stripe_length`)
+                   -> memory that reads ahead should have at least (`busy_bytes`)
 
 All of this is pure. Each storage has one file for its profile below the user's cache folder (`load_profile`,
 `save_profile`). A profile only makes reads faster, so a file that is damaged, foreign or of another version is ignored,
@@ -142,6 +143,11 @@ def stripe_bytes(profile: Profile | None) -> int:
     curve = _curves(profile)[best_depth(profile)]
     reached = curve.reaches(ENOUGH * profile.sequential)
     return curve.sizes[-1] if reached is None else min(math.ceil(reached), curve.sizes[-1])
+
+
+def busy_bytes(profile: Profile | None) -> int:
+    """Bytes in flight that keep the storage busy: `best_depth` reads of `stripe_bytes`; 0 for an unknown storage."""
+    return 0 if profile is None else best_depth(profile) * stripe_bytes(profile)
 
 
 def stripe_length(read_bytes: int, mean_sample_bytes: float, chunk_size: int) -> int:

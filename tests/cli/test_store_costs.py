@@ -15,7 +15,7 @@ from brand.node.setup.measure import stored_sizes
 from brand.protocol.order import MAX_EPOCH
 from brand.simulate.running import Run, work_of
 from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import STORE, Profile, save_profile
+from brand.storage.profile import STORE, Profile, busy_bytes, load_profile, save_profile
 from brand.testing.node import RunningServer, running_server
 from tests.shop import Shop, shop
 from tests.support import brand
@@ -60,6 +60,12 @@ def drawn(data: BrandDataset, sampler: BrandSampler, epoch: int) -> list[int]:
     return sorted(int(n) for (batch,) in loader for n in batch)
 
 
+def run_of(s3: Shop, sampler: BrandSampler, memory: float) -> Run:
+    """The run that a server makes of it, in batches of 16, for a simulation."""
+    busy = busy_bytes(load_profile(s3.url()))
+    return Run(stored_sizes(StoredDataSet(s3.url())), sampler.order, memory, batch=16, busy_bytes=busy)
+
+
 @pytest.mark.parametrize("memory", [0.3, 1.0])
 @pytest.mark.parametrize("protocol", [Stripes(length=16), Uniform()], ids=["stripes", "uniform"])
 def test_simulation_server_and_store_count_the_same(
@@ -68,7 +74,7 @@ def test_simulation_server_and_store_count_the_same(
     """Requests and bytes of a run of two epochs, to the last one; there is no other request for a chunk."""
     data = BrandDataset(s3.url(), fields=("n",), server=running(s3, memory).address, protocol=protocol)
     sampler = BrandSampler(data)
-    run = Run(stored_sizes(StoredDataSet(s3.url())), sampler.order, memory, None, 1, 1, 16)
+    run = run_of(s3, sampler, memory)
     works = [work for (work,) in work_of(run, range(2))]
     stripe = ("--stripe", 16) if isinstance(protocol, Stripes) else ("--protocol", "uniform")
     told = brand("simulate", s3.url(), "--memory", memory, "--epochs", 2, "--batch", 16, *stripe, "--json")
@@ -83,8 +89,10 @@ def test_simulation_server_and_store_count_the_same(
     assert found == {"requests": len(asked), "bytes": sum(request.sent for request in asked)}
     if memory == 1:
         assert found == expected
-    else:  # a sample that is drawn at the end of an epoch and again soon may stay in memory meanwhile
-        assert all(0.98 * size <= found[name] <= size for name, size in expected.items())
+    else:
+        # A sample that is drawn at the end of an epoch and again soon may stay in memory meanwhile. One that is drawn
+        # before the server has chosen what it keeps is read again for that.
+        assert all(0.98 * size <= found[name] <= 1.01 * size for name, size in expected.items())
     assert sum(work.exact for work in works) == 0
     assert {request.operation for request in s3.store.requests} == {"GET"}
 
@@ -93,7 +101,7 @@ def test_one_epoch_costs_just_what_was_said(s3: Shop, running: Running) -> None:
     """With little memory, too, where no epoch comes before it or after it."""
     data = BrandDataset(s3.url(), fields=("n",), server=running(s3, 0.3).address, protocol=Stripes(length=16))
     sampler = BrandSampler(data)
-    run = Run(stored_sizes(StoredDataSet(s3.url())), sampler.order, 0.3, None, 1, 1, 16)
+    run = run_of(s3, sampler, 0.3)
     [[work]] = work_of(run, range(MAX_EPOCH, MAX_EPOCH + 1))
     assert drawn(data, sampler, MAX_EPOCH) == list(range(3000))
     assert data.stats()["store"] == {"requests": work.reads, "bytes": work.read_bytes}

@@ -157,6 +157,21 @@ def test_one_node_reads_what_it_is_said_to_read(run: Run) -> None:
     assert played.draws.exact == _sum(works, "exact")
 
 
+@pytest.mark.parametrize(("busy_share", "free"), [(1 / 16, 1 / 8), (1 / 6, 1 / 6), (1 / 2, 1 / 4)])
+def test_kept_samples_leave_room_for_what_keeps_the_storage_busy(busy_share: float, free: float) -> None:
+    """At least an eighth of the arena, and at most a quarter."""
+    run = Run(np.full(4096, 4000, np.uint32), Order("0" * 32, 4096, 16, 0, StripePolicy(16, 4)), 0.5)
+    memory, kept = _memory_and_kept(run)
+    _, left = _memory_and_kept(replace(run, busy_bytes=int(busy_share * memory)))
+    assert kept - left == pytest.approx((free - 1 / 8) * memory, abs=memory / 100)
+
+
+def _memory_and_kept(run: Run) -> tuple[int, int]:
+    """Bytes of memory, and of the samples that it keeps after the first epoch."""
+    _, later = (work for (work,) in work_of(run, range(2)))
+    return later.memory_bytes, later.kept_bytes
+
+
 @examples(60)
 @given(runs(), st.floats(0, 1))
 def test_what_the_cache_folder_holds_is_not_read_from_the_storage(run: Run, share: float) -> None:

@@ -25,8 +25,10 @@ from brand.storage.pagecache import CachedFile
 from brand.storage.probe import Measurement, bandwidth, measure, take_measurement
 from brand.storage.profile import (
     DEFAULT_STRIPE_BYTES,
+    STORE,
     Profile,
     best_depth,
+    busy_bytes,
     load_profile,
     save_profile,
     sequential_of,
@@ -143,6 +145,13 @@ def test_an_nvme_disk_is_kept_busy_by_many_small_reads() -> None:
     alone = replace(NVME, depths=(1,), bytes_per_s=NVME.bytes_per_s[:1], sequential=max(NVME.bytes_per_s[0]))
     assert best_depth(alone) == 1
     assert stripe_bytes(alone) > 512 * KIB
+
+
+def test_a_storage_is_busy_with_its_reads_in_flight() -> None:
+    """A store that answers late needs far more than a disk; of an unknown storage nothing is said."""
+    assert busy_bytes(NVME) == best_depth(NVME) * stripe_bytes(NVME)
+    assert busy_bytes(STORE) > 50 * busy_bytes(NVME)
+    assert busy_bytes(None) == 0
 
 
 def test_a_limit_on_operations_is_met_by_size_alone() -> None:

@@ -43,7 +43,9 @@ Where memory is small, half of the samples that it holds count instead.
 
 
 class Core:
-    """The state of a node server. Other nodes may fill `remote_pages` of its memory."""
+    """The state of a node server. Other nodes may fill `remote_pages` of its memory. `busy_bytes` in flight keep its
+    storage busy.
+    """
 
     def __init__(
         self,
@@ -53,11 +55,13 @@ class Core:
         members: Members,
         remote_pages: int = 0,
         cache: CacheStart | None = None,
+        busy_bytes: int = 0,
     ) -> None:
         allocator = residents.pool.allocator
         largest = max(1, (allocator.count - 1) // LARGEST_SHARE)
         limits = Limits(residents, largest, members.node, largest_sent(remote_pages, members, allocator.page))
         self.residents, self.remote_pages, self.chunk_size = residents, remote_pages, chunk_size
+        self.busy_bytes = busy_bytes
         self.counters = Counters()
         self.peers = Peers(members.others)
         self.epochs = Epochs(residents, limits, chunk_size, members, self.peers)
@@ -69,7 +73,7 @@ class Core:
             index, residents, self.epochs, self.receiving, self.caching, chunk_size, remote_pages, self.counters
         )
         self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, self.counters.draws)
-        self.keeping = Keeping(residents, self.epochs, members, self.caching, remote_pages)
+        self.keeping = Keeping(residents, self.epochs, members, self.caching, remote_pages, busy_bytes)
 
     def __repr__(self) -> str:
         return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r}, {self.peers!r})"

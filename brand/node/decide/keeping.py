@@ -18,17 +18,28 @@ from brand.protocol.order import MAX_EPOCH, Order
 AHEAD_SHARE: Final = 8
 """`1 / AHEAD_SHARE` of the arena stays free of kept samples, for reading ahead."""
 AHEAD_MOST: Final = 256 << 20
-"""The most bytes that stay free of kept samples, for reading ahead."""
+"""The most bytes that stay free of kept samples, unless the storage needs more in flight."""
+BUSY_SHARE: Final = 4
+"""What the storage needs in flight stays free up to `1 / BUSY_SHARE` of the arena."""
 
 
 class Keeping:
-    """Choices of kept and cached samples. Other nodes may fill `remote_pages` of the arena."""
+    """Choices of kept and cached samples. Other nodes may fill `remote_pages` of the arena.
+
+    `busy_bytes` in flight keep the storage busy. Kept samples spare reads, but they must not starve those that remain.
+    """
 
     def __init__(
-        self, residents: Residents, epochs: Epochs, members: Members, caching: Caching, remote_pages: int
+        self,
+        residents: Residents,
+        epochs: Epochs,
+        members: Members,
+        caching: Caching,
+        remote_pages: int,
+        busy_bytes: int,
     ) -> None:
         self._residents, self._epochs, self._members, self._caching = residents, epochs, members, caching
-        self._remote_pages = remote_pages
+        self._remote_pages, self._busy_bytes = remote_pages, busy_bytes
         self._runs: set[RunNumber] = set()
         """Runs that were under way at the last choice."""
         self._for: tuple[RunNumber, Room | None] | None = None
@@ -129,7 +140,9 @@ class Keeping:
         pages = self._residents.pool.allocator.count - 1 - self._remote_pages
         if int(self._residents.pages_of.sum(dtype="int64")) <= pages:
             return pages  # all samples fit, so nothing is read ahead
-        pages -= min(pages // AHEAD_SHARE, AHEAD_MOST // self._residents.pool.allocator.page)
+        page = self._residents.pool.allocator.page
+        by_share = min(pages // AHEAD_SHARE, AHEAD_MOST // page)
+        pages -= max(by_share, min(pages // BUSY_SHARE, self._busy_bytes // page))
         mean = float(self._residents.pages_of.mean())
         others = {self._epochs.runs[run].order for (run, _), _ in self._epochs.lives.live()} - {order}
         return pages - round(sum(other.policy.held(other.mapping) for other in others) * mean)

@@ -60,7 +60,7 @@ class Turn:
     """The state of one node, and its decisions.
 
     At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache` says what
-    the cache folder holds; None: there is none.
+    the cache folder holds; None: there is none. `busy_bytes` in flight keep the storage busy (`Keeping`).
     """
 
     def __init__(
@@ -72,9 +72,10 @@ class Turn:
         depth: int,
         remote_pages: int = 0,
         cache: CacheStart | None = None,
+        busy_bytes: int = 0,
     ) -> None:
         self.members, self.depth = members, depth
-        self.core = Core(index, residents, chunk_size, members, remote_pages, cache)
+        self.core = Core(index, residents, chunk_size, members, remote_pages, cache, busy_bytes)
         self.telling = Telling(self.core, members.node)
         self.divisions = Divisions(self.core.epochs)
         samples = len(residents.pages_of)

@@ -160,7 +160,8 @@ class _Player:
         members = Members(NodeNumber(head["node"]), head["nodes"], head["share_chunks"])
         residents = Residents(Pool(allocator, NoMemory(self._page), pages_of), members.nodes)
         cache = _unpack_cache(head["cache"], index, pages_of, self._page)
-        self._turn = Turn(index, residents, head["chunk_size"], members, head["depth"], head["remote_pages"], cache)
+        numbers = head["depth"], head["remote_pages"]
+        self._turn = Turn(index, residents, head["chunk_size"], members, *numbers, cache, head["busy_bytes"])
         self._pages_of = pages_of
         self._orders: dict[Key, Order] = {}
         self._choices: dict[int, Choice] = {}
@@ -229,6 +230,7 @@ def _describe(turn: Turn) -> dict[str, Any]:
         "page": residents.pool.allocator.page,
         "pages": residents.pool.allocator.count,
         "remote_pages": turn.core.remote_pages,
+        "busy_bytes": turn.core.busy_bytes,
         "depth": turn.depth,
         "node": members.node,
         "nodes": members.nodes,

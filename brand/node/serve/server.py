@@ -112,7 +112,8 @@ class NodeServer:
         except BaseException:
             self._clients.close()
             raise
-        depth, chunk_size = depth or choose_depth(data), data.header.chunk_size
+        (best_depth, busy_bytes), chunk_size = choose_depth(data), data.header.chunk_size
+        depth = depth or best_depth
         through = use_page_cache(data, layout.allocator.bytes) if page_cache is None else page_cache
 
         def readers() -> Readers:
@@ -122,7 +123,7 @@ class NodeServer:
         executor = Executor(depth, readers)
         storing = None if folder is None else Storing(folder, data, self._arena, executor.post)
         residents = Residents(Pool(layout.allocator, self._arena, layout.pages_of), nodes)
-        self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages, cached)
+        self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages, cached, busy_bytes)
         self._recorder = None if record is None else Recorder(record, self._turn)
         self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)

@@ -22,7 +22,7 @@ from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
 from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import best_depth, load_profile, stripe_bytes, stripe_length
+from brand.storage.profile import best_depth, busy_bytes, load_profile, stripe_bytes, stripe_length
 
 MIXING_SHARE: Final = 16
 """`1 / MIXING_SHARE` of the samples is in memory for mixing; memory beyond that keeps samples instead."""
@@ -239,10 +239,10 @@ def choose_whole_unit(read_bytes: int, mean_bytes: float, chunk_size: int, secon
     return unit if seconds(size, unit) >= WHOLE_WORTH * seconds(size, 1) else 1
 
 
-def choose_depth(data: StoredDataSet) -> int:
-    """Reads in flight: as many as the storage rewards."""
+def choose_depth(data: StoredDataSet) -> tuple[int, int]:
+    """(reads in flight, as many as the storage rewards; bytes in flight that keep it busy, 0: nothing is known)."""
     profile = load_profile(data.name)
-    return DEFAULT_DEPTH if profile is None else best_depth(profile)
+    return DEFAULT_DEPTH if profile is None else best_depth(profile), busy_bytes(profile)
 
 
 def use_page_cache(data: StoredDataSet, arena_bytes: int) -> bool:
