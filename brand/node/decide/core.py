@@ -17,7 +17,7 @@ from brand.node.decide.caching import CacheStart, Caching
 from brand.node.decide.counters import Counters
 from brand.node.decide.draws import Draws
 from brand.node.decide.epochs import Epochs
-from brand.node.decide.keeping import AHEAD_SHARE, Keeping
+from brand.node.decide.keeping import AHEAD_SHARE, Keeping, Reserved
 from brand.node.decide.limits import Limits
 from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
@@ -61,7 +61,6 @@ class Core:
         largest = max(1, (allocator.count - 1) // LARGEST_SHARE)
         limits = Limits(residents, largest, members.node, largest_sent(remote_pages, members, allocator.page))
         self.residents, self.remote_pages, self.chunk_size = residents, remote_pages, chunk_size
-        self.busy_bytes = busy_bytes
         self.counters = Counters()
         self.peers = Peers(members.others)
         self.epochs = Epochs(residents, limits, chunk_size, members, self.peers)
@@ -73,7 +72,7 @@ class Core:
             index, residents, self.epochs, self.receiving, self.caching, chunk_size, remote_pages, self.counters
         )
         self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, self.counters.draws)
-        self.keeping = Keeping(residents, self.epochs, members, self.caching, remote_pages, busy_bytes)
+        self.keeping = Keeping(residents, self.epochs, members, self.caching, Reserved(remote_pages, busy_bytes))
 
     def __repr__(self) -> str:
         return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r}, {self.peers!r})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from brand.node.decide.caching import Caching
@@ -23,23 +24,29 @@ BUSY_SHARE: Final = 4
 """What the storage needs in flight stays free up to `1 / BUSY_SHARE` of the arena."""
 
 
-class Keeping:
-    """Choices of kept and cached samples. Other nodes may fill `remote_pages` of the arena.
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Memory that kept samples do not take. They spare reads, but they must not starve those that remain."""
 
-    `busy_bytes` in flight keep the storage busy. Kept samples spare reads, but they must not starve those that remain.
-    """
+    remote_pages: int
+    """Pages that other nodes may fill."""
+    busy_bytes: int
+    """Bytes in flight that keep the storage busy."""
+
+    def ahead(self, pages: int, page: int) -> int:
+        """How many of `pages` stay free for reading ahead."""
+        by_share = min(pages // AHEAD_SHARE, AHEAD_MOST // page)
+        return max(by_share, min(pages // BUSY_SHARE, self.busy_bytes // page))
+
+
+class Keeping:
+    """Choices of kept and cached samples."""
 
     def __init__(
-        self,
-        residents: Residents,
-        epochs: Epochs,
-        members: Members,
-        caching: Caching,
-        remote_pages: int,
-        busy_bytes: int,
+        self, residents: Residents, epochs: Epochs, members: Members, caching: Caching, reserved: Reserved
     ) -> None:
         self._residents, self._epochs, self._members, self._caching = residents, epochs, members, caching
-        self._remote_pages, self._busy_bytes = remote_pages, busy_bytes
+        self.reserved = reserved
         self._runs: set[RunNumber] = set()
         """Runs that were under way at the last choice."""
         self._for: tuple[RunNumber, Room | None] | None = None
@@ -137,12 +144,11 @@ class Keeping:
 
     def _room(self, order: Order) -> int:
         """Pages that kept samples and an epoch's samples of this order may take together."""
-        pages = self._residents.pool.allocator.count - 1 - self._remote_pages
+        allocator = self._residents.pool.allocator
+        pages = allocator.count - 1 - self.reserved.remote_pages
         if int(self._residents.pages_of.sum(dtype="int64")) <= pages:
             return pages  # all samples fit, so nothing is read ahead
-        page = self._residents.pool.allocator.page
-        by_share = min(pages // AHEAD_SHARE, AHEAD_MOST // page)
-        pages -= max(by_share, min(pages // BUSY_SHARE, self._busy_bytes // page))
+        pages -= self.reserved.ahead(pages, allocator.page)
         mean = float(self._residents.pages_of.mean())
         others = {self._epochs.runs[run].order for (run, _), _ in self._epochs.lives.live()} - {order}
         return pages - round(sum(other.policy.held(other.mapping) for other in others) * mean)

@@ -230,7 +230,7 @@ def _describe(turn: Turn) -> dict[str, Any]:
         "page": residents.pool.allocator.page,
         "pages": residents.pool.allocator.count,
         "remote_pages": turn.core.remote_pages,
-        "busy_bytes": turn.core.busy_bytes,
+        "busy_bytes": turn.core.keeping.reserved.busy_bytes,
         "depth": turn.depth,
         "node": members.node,
         "nodes": members.nodes,
