@@ -21,7 +21,7 @@ from brand.errors import SchemaError, UsageError, counted
 from brand.node.client.client import Client
 from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
-from brand.node.setup.memory import Memory
+from brand.node.setup.memory import Memory, check_memory
 from brand.node.setup.tls import Tls
 from brand.protocol.order import Order
 from brand.protocol.tickets import TICKET, TICKETS_END
@@ -112,6 +112,8 @@ class BrandDataset(Dataset[Any]):
 
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
+        check_memory(memory)
+        check_memory(remote_memory)
         self.memory, self.protocol, self.server, self.on_error = memory, protocol, server, on_error
         self.remote_memory, self.tls = remote_memory, tls
         if cache is not None and server is not None:

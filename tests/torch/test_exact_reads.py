@@ -274,6 +274,15 @@ def test_what_is_no_data_set_is_said_at_opening(tmp_path: Path, name: str) -> No
         BrandDataset(tmp_path / name)
 
 
+@pytest.mark.parametrize(("memory", "said"), [(150e6, "a fraction of the data"), ("lots", "no size"), (0, "one byte")])
+def test_a_wrong_memory_is_said_at_opening(fashion_set: Path, memory: float | str, said: str) -> None:
+    """Not at the first sample, when the server starts."""
+    with pytest.raises(UsageError, match=said):
+        BrandDataset(fashion_set, memory=memory)
+    with pytest.raises(UsageError, match=said):
+        BrandDataset(fashion_set, remote_memory=memory)
+
+
 def test_fields_that_are_not_there_are_said_at_opening(fashion_set: Path) -> None:
     """With the fields that are."""
     with pytest.raises(SchemaError, match=r"'labl'.*image, index, key, label"):

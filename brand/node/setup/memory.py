@@ -45,6 +45,12 @@ def memory_bytes(memory: Memory, all_bytes: int) -> int:
     return min(size, all_bytes)
 
 
+def check_memory(memory: Memory) -> None:
+    """Raise `UsageError` where `memory` could not be the memory for any data set."""
+    if memory is not None:
+        memory_bytes(memory, _MOST)
+
+
 def remote_bytes(remote: Memory, memory: int) -> int:
     """Bytes of a node's `memory` that samples of other nodes may fill, at most half of it. Raises `UsageError`."""
     return min(memory_bytes(REMOTE_SHARE if remote is None else remote, memory), memory // 2)
