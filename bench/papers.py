@@ -1,12 +1,13 @@
 """Do simulator, theory and plans yield what the papers print?
 
-    python -m bench.papers [tables|grid|theory|brand|all] [--scale 0.1]
+    python -m bench.papers [tables|grid|theory|brand|joader|all] [--scale 0.1]
 
 `tables`: each policy in the four tables of the thesis behind HDMLP, by the clock `in_turn`. `grid`: policy `frequency`
 with more or less memory and disk. A cell has our seconds, the published ones, and their ratio; all are multiplied by
 the factor that makes the lower bound (`perfect`) the published one. The last column is the clock `fair`, in which nodes
 share what storage gives. `theory`: access counts, reuse distances, hits and threads (`papers_theory.py`). `brand`:
-misses, requests and reads of Brand's own paper, from real plans (`papers_brand.py`).
+misses, requests and reads of Brand's own paper, from real plans (`papers_brand.py`). `joader`: reads of several jobs
+with one cache (`papers_joader.py`).
 
 `--scale 0.1` simulates a tenth of the samples of `tables` and `grid`, with a tenth of the room.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from bench import papers_brand, papers_theory
+from bench import papers_brand, papers_joader, papers_theory
 from bench.harness import progress, show, table
 from brand.simulate.cells import cells
 from brand.simulate.clock import in_turn
@@ -56,6 +57,7 @@ SECTIONS: dict[str, Callable[[float], None]] = {
     "grid": grid,
     "theory": lambda _: papers_theory.print_all(),
     "brand": lambda _: papers_brand.print_all(),
+    "joader": lambda _: papers_joader.print_all(),
 }
 """What can be printed; a function takes the scale."""
 

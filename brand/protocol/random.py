@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 BLOCK: Final = 1 << 17
 _WORD: Final = (1 << 64) - 1
+_AT_ONCE: Final = 1024
+"""Words that `Words` makes at a time."""
 
 
 class Stream(IntEnum):
@@ -33,6 +35,8 @@ class Stream(IntEnum):
     """Which stripes are kept."""
     POOL = 6
     """`pool`: the order of the chunks."""
+    ROUNDS = 7
+    """`joader`: which elements jobs draw in a round."""
 
 
 def bits(count: int, seed: int, stream: Stream, epoch: int = 0, step: int = 0, *, first: int = 0) -> NDArray[np.uint64]:
@@ -42,6 +46,31 @@ def bits(count: int, seed: int, stream: Stream, epoch: int = 0, step: int = 0, *
     key = np.array([seed & _WORD, (seed >> 64) & _WORD], np.uint64)
     counter = np.array([first // 4, stream, epoch, step], np.uint64)
     return np.random.Philox(key=key, counter=counter).random_raw(count)
+
+
+class Words:
+    """The words of a stream, one after another, for decisions of which each depends on those before it."""
+
+    def __init__(self, seed: int, stream: Stream, epoch: int = 0, step: int = 0) -> None:
+        self._name = seed, stream, epoch, step
+        self._made: list[int] = []
+        self.used = 0
+        """Words used so far."""
+
+    def __repr__(self) -> str:
+        return f"Words{self._name}"
+
+    def next(self) -> int:
+        """The next word, 0 to 2 ** 64 - 1."""
+        at = self.used % _AT_ONCE
+        if at == 0:
+            self._made = bits(_AT_ONCE, *self._name, first=self.used).tolist()
+        self.used += 1
+        return self._made[at]
+
+    def below(self, count: int) -> int:
+        """A number from 0 to `count` - 1, each with the same chance but for one part in 2 ** 64 / `count`."""
+        return (self.next() * count) >> 64
 
 
 def index_dtype(count: int) -> type[np.int32] | type[np.int64]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.random import Stream, bits, group_positions, index_dtype, low_mask, permutation, ranked
+from brand.protocol.random import Stream, Words, bits, group_positions, index_dtype, low_mask, permutation, ranked
 from brand.protocol.stripes import _rows_of_bits
 from tests.protocol.models import chi_square, epochs, seeds
 
@@ -31,6 +31,7 @@ def test_the_numbers_of_the_streams_are_fixed() -> None:
         "REFILL": 4,
         "KEPT": 5,
         "POOL": 6,
+        "ROUNDS": 7,
     }
 
 
@@ -56,6 +57,23 @@ def test_each_name_has_a_stream_of_its_own() -> None:
     names = itertools.product((0, 1, 1 << 63, 1 << 64, 1 << 127), Stream, (0, 1, 2**16 - 1), (0, 1, 2**20))
     words = np.concatenate([bits(64, seed, stream, epoch, step) for seed, stream, epoch, step in names])
     assert len(np.unique(words)) == len(words)
+
+
+@given(seeds, streams, st.integers(0, 3000))
+def test_words_one_after_another_are_those_of_the_stream(seed: int, stream: Stream, count: int) -> None:
+    """Also beyond what is made at a time."""
+    words = Words(seed, stream)
+    assert [words.next() for _ in range(count)] == bits(count, seed, stream).tolist()
+    assert words.used == count
+
+
+def test_numbers_below_a_limit_are_uniform() -> None:
+    """Also below one that is no power of two."""
+    words = Words(1, Stream.ROUNDS)
+    for limit in (2, 3, 100):
+        assert close_to_uniform(
+            chi_square(np.bincount([words.below(limit) for _ in range(20_000)], minlength=limit)), limit - 1
+        )
 
 
 def test_words_have_equally_many_of_each_byte() -> None:

@@ -1,0 +1,129 @@
+"""How many elements are read for several jobs that share a cache? (JOADER, appendix A.2)
+
+Each job draws every element of its own set once. In a round, each job that is not done draws one element; what several
+jobs draw in one round is read at most once. An element that lies in the cache is not read. `dependent` jobs draw by
+JOADER's rule (`brand.protocol.dependent`), `independent` ones shuffle for themselves.
+
+Caches: `lru`, `fifo`, `random`; `refcnt` (JOADER, 4.4) first drops what the fewest jobs still need, then what came
+first, and drops at once what no job needs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.protocol.dependent import draw_rounds
+from brand.protocol.random import Stream, Words
+from brand.protocol.tree import Tree
+
+Sampling = Literal["dependent", "independent"]
+Policy = Literal["lru", "fifo", "random", "refcnt"]
+_ROUNDS: Final = 256
+
+
+def misses(sets: Sequence[NDArray[np.integer]], slots: int, sampling: Sampling, policy: Policy, seed: int = 0) -> int:
+    """Elements that are read, with a cache of so many elements. `sets`: what each job draws, each shape (draws,)."""
+    elements = 1 + max(int(each.max()) for each in sets)
+    wanted = np.bincount(np.concatenate(sets), minlength=elements)
+    cache, read = _cache(policy, slots, wanted.tolist(), seed), 0
+    rounds = _dependent(sets, elements, seed) if sampling == "dependent" else _independent(sets, seed)
+    for drawn in rounds:
+        for element in dict.fromkeys(drawn):
+            read += cache.miss(element)
+            cache.drawn(element, drawn.count(element))
+    return read
+
+
+def _dependent(sets: Sequence[NDArray[np.integer]], elements: int, seed: int) -> Iterator[list[int]]:
+    tree, words = Tree(elements), Words(seed, Stream.ROUNDS)
+    jobs = [tree.insert(np.isin(np.arange(elements), each)) for each in sets]
+    while jobs := [job for job in jobs if job.left]:
+        yield from draw_rounds(tree, jobs, min(_ROUNDS, *(job.left for job in jobs)), words).tolist()
+        for job in [job for job in jobs if not job.left]:
+            tree.remove(job)
+
+
+def _independent(sets: Sequence[NDArray[np.integer]], seed: int) -> Iterator[list[int]]:
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(each).tolist() for each in sets]
+    for turn in range(max(map(len, orders))):
+        yield [order[turn] for order in orders if turn < len(order)]
+
+
+class _Cache(Protocol):
+    def miss(self, element: int) -> bool:
+        """An element is used. Returns whether it has to be read; then it comes in."""
+
+    def drawn(self, element: int, jobs: int) -> None:
+        """So many jobs have drawn it."""
+
+
+class _Queue:
+    """`lru`, `fifo` and `random`."""
+
+    def __init__(self, policy: Policy, slots: int, seed: int) -> None:
+        self._policy, self._slots, self._held = policy, slots, OrderedDict[int, None]()
+        self._rng, self._list = np.random.default_rng(seed), list[int]()
+
+    def miss(self, element: int) -> bool:
+        if element in self._held:
+            if self._policy == "lru":
+                self._held.move_to_end(element)
+            return False
+        if len(self._held) == self._slots:
+            self._leave()
+        self._held[element] = None
+        self._list.append(element)
+        return True
+
+    def _leave(self) -> None:
+        if self._policy != "random":
+            self._held.popitem(last=False)
+            return
+        at = int(self._rng.integers(len(self._list)))
+        self._list[at], self._list[-1] = self._list[-1], self._list[at]
+        del self._held[self._list.pop()]
+
+    def drawn(self, element: int, jobs: int) -> None:
+        """It does not matter."""
+
+
+class _Counted:
+    """`refcnt`. `wanted`: how many jobs need each element."""
+
+    def __init__(self, slots: int, wanted: list[int]) -> None:
+        self._slots, self._wanted, self._held = slots, wanted, dict[int, int]()
+        self._heap, self._came = list[tuple[int, int, int]](), 0
+
+    def miss(self, element: int) -> bool:
+        if element in self._held:
+            return False
+        if len(self._held) == self._slots:
+            self._leave()
+        self._came += 1
+        self._held[element] = self._came
+        return True
+
+    def _leave(self) -> None:
+        while True:
+            wanted, came, element = heapq.heappop(self._heap)
+            if self._held.get(element) == came and self._wanted[element] == wanted:
+                del self._held[element]
+                return
+
+    def drawn(self, element: int, jobs: int) -> None:
+        self._wanted[element] -= jobs
+        if not self._wanted[element]:
+            del self._held[element]
+        else:
+            heapq.heappush(self._heap, (self._wanted[element], self._held[element], element))
+
+
+def _cache(policy: Policy, slots: int, wanted: list[int], seed: int) -> _Cache:
+    return _Counted(slots, wanted) if policy == "refcnt" else _Queue(policy, slots, seed)
