@@ -22,6 +22,7 @@ from brand.protocol.order import MAX_EPOCH
 from brand.protocol.policy import Policy
 from brand.simulate.running import Run, work_of
 from brand.storage.dataset import StoredDataSet
+from brand.storage.profile import busy_bytes, load_profile
 from brand.storage.device import device_name, mount_of
 from brand.storage.profile import Profile, save_profile
 from brand.testing.node import RunningServer, running_server
@@ -118,8 +119,9 @@ def test_all_comes_from_the_folder_once_it_is_there(texts: Path, tmp_path: Path)
 @pytest.mark.parametrize("policy", [STRIPES, SLOTS, MinioPolicy(2)], ids=["stripes", "slots", "minio"])
 def test_a_server_reads_what_is_predicted(texts: Path, tmp_path: Path, policy: Policy, share: float) -> None:
     """Reads and bytes of both sources, in an epoch after the folder is full, are those of `brand simulate`."""
-    room, sizes = int(share * bytes_of(texts)), stored_sizes(StoredDataSet(texts))
-    run = Run(sizes, order_of(texts, policy), 0.4, batch=16, cache_bytes=room)
+    room, data = int(share * bytes_of(texts)), StoredDataSet(texts)
+    busy = busy_bytes(load_profile(data.name))
+    run = Run(stored_sizes(data), order_of(texts, policy), 0.4, batch=16, cache_bytes=room, busy_bytes=busy)
     *_, [work] = work_of(run, range(MAX_EPOCH - 1, MAX_EPOCH + 1))
     cache = Cache(tmp_path, room)
     with running_server(texts, memory=0.4, cache=cache) as server, closing(node_of(texts, server.address)) as client:
