@@ -37,6 +37,12 @@ class Stream(IntEnum):
     """`pool`: the order of the chunks."""
     ROUNDS = 7
     """`joader`: which elements jobs draw in a round."""
+    FOLLOW = 8
+    """`follow`: which of the stripes that pass a job takes."""
+    FOLLOW_REST = 9
+    """`follow`: the order of the rest's stripes."""
+    FOLLOW_MATES = 10
+    """`follow`: where the samples of one of them lie in the rest's tape."""
 
 
 def bits(count: int, seed: int, stream: Stream, epoch: int = 0, step: int = 0, *, first: int = 0) -> NDArray[np.uint64]:

@@ -32,6 +32,9 @@ def test_the_numbers_of_the_streams_are_fixed() -> None:
         "KEPT": 5,
         "POOL": 6,
         "ROUNDS": 7,
+        "FOLLOW": 8,
+        "FOLLOW_REST": 9,
+        "FOLLOW_MATES": 10,
     }
 
 
