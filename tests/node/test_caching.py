@@ -273,6 +273,23 @@ def test_what_waits_to_be_written_makes_room_first() -> None:
     found.settle()
 
 
+def test_kept_samples_that_have_made_room_are_written_later() -> None:
+    """No read brings them again, and the next server finds them in the folder."""
+    found = world(sum(SIZES), pages=300)
+    run = found.register(1, **ORDER)
+    found.begin(1, run, 0)
+    while found.reads or found.jobs or found.step():
+        found.finish_job() if found.jobs else found.finish_read() if found.reads else None
+    writing = found.core.caching.writing
+    waiting = np.concatenate(writing._queue)
+    kept = waiting[found.core.residents.to_keep(waiting)]
+    assert len(kept)
+    assert writing.make_room()
+    assert not set(kept.tolist()) & set(found.stored)
+    found.settle()
+    assert set(kept.tolist()) <= set(found.stored)
+
+
 @pytest.mark.slow
 @rounds(2)
 @pytest.mark.parametrize("placement", ["next", "frequency", "auto"])

@@ -64,9 +64,7 @@ class Writing:
         places = places[self._wanted(places)]
         pages = self._pages_of(places)
         if not reserved and self._pages and self._pages + self._reserved + pages > self._most:
-            kept = places[self._residents.to_keep(places)]
-            if len(kept):
-                self._left_out.append(kept)
+            self._leave_out(places)
         elif len(places):
             self._residents.refer(places)
             self._pages += pages
@@ -105,6 +103,7 @@ class Writing:
         """Let go of all samples that wait. Returns whether there were any."""
         found = bool(self._queue)
         while self._queue:
+            self._leave_out(self._queue[0])
             self._leave(self._queue.popleft())
         return found
 
@@ -118,6 +117,12 @@ class Writing:
         wanted = self._wanted(places)
         self._leave(places[~wanted])
         return places[wanted]
+
+    def _leave_out(self, places: NDArray[Any]) -> None:
+        """There is no room in the queue for these samples. No read brings those again that memory keeps."""
+        kept = places[self._residents.to_keep(places)]
+        if len(kept):
+            self._left_out.append(kept)
 
     def _leave(self, places: NDArray[Any]) -> None:
         self._pages -= self._pages_of(places)
