@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from brand.formats.compression import Decompressor
 from brand.formats.record import RecordDecoder, slices
+from brand.formats.values import Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,13 @@ class Stored:
         """Some of the samples; `which` holds their positions, or is a mask."""
         return Stored(self.memory, self.starts[which], self.rows[which])
 
+    def pieces(self) -> list[Buffer]:
+        """The stored bytes of each sample."""
+        return slices(self.memory, self.starts, self.rows["size"].astype(np.int64))
+
     def right(self) -> NDArray[np.bool_]:
         """Whether each sample has the recorded checksum, shape (samples,)."""
-        digest = xxhash.xxh3_64_intdigest
-        found = [digest(view) for view in slices(self.memory, self.starts, self.rows["size"].astype(np.int64))]
-        right: NDArray[np.bool_] = np.array(found, np.uint64) == self.rows["checksum"]
-        return right
+        return are_right(self.pieces(), self.rows)
 
     def view(self, number: int) -> memoryview:
         """The stored bytes of one sample."""
@@ -49,3 +52,10 @@ class Stored:
         """
         sizes, raw_sizes = self.rows["size"].astype(np.int64), self.rows["raw_size"].astype(np.int64)
         return decode.columns(*decompressor.unpack_all(self.memory, self.starts, sizes, raw_sizes), raw_sizes)
+
+
+def are_right(pieces: Sequence[Buffer], rows: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Whether the stored bytes of each sample have the checksum in its row, shape (samples,)."""
+    digest = xxhash.xxh3_64_intdigest
+    right: NDArray[np.bool_] = np.array([digest(piece) for piece in pieces], np.uint64) == rows["checksum"]
+    return right

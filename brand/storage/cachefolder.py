@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, FormatError
 from brand.formats.constants import SAMPLES_NAME
 from brand.formats.publish import publish_bytes, storage_reason
-from brand.formats.stored import Stored
+from brand.formats.stored import Stored, are_right
+from brand.formats.values import Buffer
 from brand.storage.cachelayout import (
     FACTS_NAME,
     HELD_NAME,
@@ -150,13 +151,14 @@ class CacheFolder:
         Samples with a wrong checksum are left out, and so are those for which there is no room. An error of the disk
         ends all writing (`stopped`), and the log has a line.
         """
-        here = np.zeros(len(places), np.bool_)
-        new = np.flatnonzero(stored.right() & ~self.held[places])
+        here, pieces = np.zeros(len(places), np.bool_), stored.pieces()
+        new = np.flatnonzero(are_right(pieces, stored.rows) & ~self.held[places])
         sizes = stored.rows["size"].astype(np.int64)
         chunks, offsets = places // self._chunk_size, stored.rows["offset"].astype(np.int64)
         apart = (chunks[new[1:]] != chunks[new[:-1]]) | (offsets[new[1:]] != (offsets + sizes)[new[:-1]])
         for run in np.split(new, np.flatnonzero(apart) + 1) if len(new) else ():
-            if self.stopped or not self._write(int(chunks[run[0]]), int(offsets[run[0]]), stored.part(run)):
+            side_by_side = [pieces[at] for at in run.tolist()]
+            if self.stopped or not self._write(int(chunks[run[0]]), int(offsets[run[0]]), side_by_side):
                 break
             self.held[places[run]] = True
             here[run] = True
@@ -258,10 +260,9 @@ class CacheFolder:
             taken = self.used + self._leaving + self._beyond + size
         return taken <= self.limit
 
-    def _write(self, number: int, offset: int, stored: Stored) -> bool:
+    def _write(self, number: int, offset: int, pieces: list[Buffer]) -> bool:
         """Write samples that lie side by side in a chunk; False where there is no room, or all writing has ended."""
-        views = [stored.view(each) for each in range(len(stored))]
-        size = sum(len(view) for view in views)
+        size = sum(map(len, pieces))
         if not self._has_room(size):
             if not self._moves and not self.stopped:
                 self.stopped = FULL
@@ -274,7 +275,7 @@ class CacheFolder:
                     os.ftruncate(part, int(self._file_sizes[number]))
                     self._new = True
                 self._dirty.add(number)
-                _write_all(part, views, offset)
+                _write_all(part, pieces, offset)
             finally:
                 os.close(part)
         except OSError as error:
@@ -332,7 +333,7 @@ class CacheFolder:
         return Path(f"/proc/self/fd/{self._home}/{name}")
 
 
-def _write_all(descriptor: int, views: list[memoryview], offset: int) -> None:
+def _write_all(descriptor: int, views: list[Buffer], offset: int) -> None:
     """Write all of these, one after the other. Raises OSError."""
     at = 0
     while at < len(views):
