@@ -37,7 +37,7 @@ BLOCKS: Final = 128
 
 @dataclass(frozen=True, slots=True, order=True)
 class Join:
-    """Where a job was in its epoch, and where the front was."""
+    """Where a job was in its epoch, and where the front was. Raises ValueError."""
 
     position: int
     """Draws of its epoch that the job had made."""
@@ -46,6 +46,12 @@ class Join:
     """Position of the front in its lap."""
     pace: int
     """1,024 times the coordinates that pass during one draw of the job; 0: the job makes the pace."""
+
+    def __post_init__(self) -> None:
+        if min(self.position, self.lap, self.front) < 0:
+            raise ValueError(f"a join has no number below 0: {self}")
+        if self.pace and not LEAST_PACE <= self.pace <= MOST_PACE:
+            raise ValueError(f"the pace of a join is 0, or from {LEAST_PACE} to {MOST_PACE:,}: {self}")
 
 
 @dataclass(frozen=True, slots=True)

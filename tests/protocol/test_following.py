@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.protocol.following import LEAST_PACE, Drawn, Join, Lap, follow, lap_of
+from brand.protocol.following import LEAST_PACE, MOST_PACE, Drawn, Join, Lap, follow, lap_of
 from brand.protocol.mapping import Mapping
 from brand.protocol.stripes import plan_stripes
 from tests.rounds import examples
@@ -152,3 +152,12 @@ def test_positions_are_uniform(joins: list[Join], whole: bool) -> None:
     for members in np.unique(mates):
         few = math.sqrt(1 / 12 / orders / np.count_nonzero(mates == members))
         assert abs(mean[mates == members].mean() - 0.5) < max(0.004, 5 * few) + 0.5 / bins / size
+
+
+@pytest.mark.parametrize(
+    "numbers", [(-1, 0, 0, 0), (0, -1, 0, 0), (0, 0, -1, 0), (0, 0, 0, 1), (0, 0, 0, MOST_PACE + 1)]
+)
+def test_a_join_that_cannot_be_is_refused(numbers: tuple[int, int, int, int]) -> None:
+    """It may come from a state or a message."""
+    with pytest.raises(ValueError, match=r"Join\("):
+        Join(*numbers)
