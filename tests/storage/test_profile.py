@@ -19,6 +19,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from brand.errors import BrandError, StorageError, UsageError
+from brand.node.setup.choose import DEFAULT_DEPTH, depth_of
 from brand.storage import device, probe, profile
 from brand.storage.device import IN_MEMORY, Mount, device_name, find_mount, mount_of, parse_mounts
 from brand.storage.pagecache import CachedFile
@@ -152,6 +153,13 @@ def test_a_storage_is_busy_with_its_reads_in_flight() -> None:
     assert busy_bytes(NVME) == best_depth(NVME) * stripe_bytes(NVME)
     assert busy_bytes(STORE) > 50 * busy_bytes(NVME)
     assert busy_bytes(None) == 0
+
+
+def test_a_cache_folder_on_a_fast_disk_gets_as_many_reads_as_it_rewards() -> None:
+    """Also where the storage behind it rewards one at a time."""
+    assert depth_of([NAS]) == 1
+    assert depth_of([NAS, None]) == DEFAULT_DEPTH
+    assert depth_of([NAS, NVME]) == best_depth(NVME)
 
 
 def test_a_limit_on_operations_is_met_by_size_alone() -> None:

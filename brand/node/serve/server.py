@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from brand.errors import BrandError
@@ -112,7 +113,10 @@ class NodeServer:
         except BaseException:
             self._clients.close()
             raise
-        (best_depth, busy_bytes), chunk_size = choose_depth(data), data.header.chunk_size
+        (best_depth, busy_bytes), chunk_size = (
+            choose_depth(data, None if cache is None else Path(cache.folder)),
+            data.header.chunk_size,
+        )
         depth = depth or best_depth
         through = use_page_cache(data, layout.allocator.bytes) if page_cache is None else page_cache
 

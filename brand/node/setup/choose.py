@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
 from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import best_depth, busy_bytes, load_profile, stripe_bytes, stripe_length
+from brand.storage.profile import Profile, best_depth, busy_bytes, load_profile, stripe_bytes, stripe_length
 
 MIXING_SHARE: Final = 16
 """`1 / MIXING_SHARE` of the samples is in memory for mixing; memory beyond that keeps samples instead."""
@@ -239,10 +240,19 @@ def choose_whole_unit(read_bytes: int, mean_bytes: float, chunk_size: int, secon
     return unit if seconds(size, unit) >= WHOLE_WORTH * seconds(size, 1) else 1
 
 
-def choose_depth(data: StoredDataSet) -> tuple[int, int]:
-    """(reads in flight, as many as the storage rewards; bytes in flight that keep it busy, 0: nothing is known)."""
+def choose_depth(data: StoredDataSet, cache: Path | None) -> tuple[int, int]:
+    """(reads in flight, bytes in flight that keep the storage busy; 0: nothing is known).
+
+    As many reads as the storage rewards, or the disk of the folder `cache`, where that rewards more.
+    """
     profile = load_profile(data.name)
-    return DEFAULT_DEPTH if profile is None else best_depth(profile), busy_bytes(profile)
+    both = [profile] if cache is None else [profile, load_profile(cache)]
+    return depth_of(both), busy_bytes(profile)
+
+
+def depth_of(storages: Sequence[Profile | None]) -> int:
+    """Reads in flight that suit each of these storages; None: nothing is known of it."""
+    return max(DEFAULT_DEPTH if profile is None else best_depth(profile) for profile in storages)
 
 
 def use_page_cache(data: StoredDataSet, arena_bytes: int) -> bool:
