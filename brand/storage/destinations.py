@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,19 +30,19 @@ from brand.usercache import own_folder
 _CHUNKS: Final = "chunks"
 
 
-class Destination:
+class Destination(ABC):
     """A place that was claimed for a copy. Its methods raise OSError."""
 
     def __init__(self, name: str, target: Target, work: Path) -> None:
         self.name, self.target, self.work = name, target, work
 
+    @abstractmethod
     def sizes(self) -> Mapping[str, int]:
         """Names and sizes of the chunks that may be there; an unfinished file is none of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def head(self, name: str) -> bytes:
         """The first 64 bytes of a file that is there."""
-        raise NotImplementedError
 
 
 class _InFolder(Destination):

@@ -90,9 +90,10 @@ def test_simulation_server_and_store_count_the_same(
     if memory == 1:
         assert found == expected
     else:
-        # A sample that is drawn at the end of an epoch and again soon may stay in memory meanwhile. One that is drawn
-        # before the server has chosen what it keeps is read again for that.
-        assert all(0.98 * size <= found[name] <= 1.01 * size for name, size in expected.items())
+        # A sample that is drawn at the end of an epoch and again soon may stay in memory meanwhile. Of single samples,
+        # those that are drawn before the server has chosen what it keeps are read again for that.
+        most = 1 if isinstance(protocol, Stripes) else 1.01
+        assert all(0.98 * size <= found[name] <= most * size for name, size in expected.items())
     assert sum(work.exact for work in works) == 0
     assert {request.operation for request in s3.store.requests} == {"GET"}
 

@@ -113,11 +113,8 @@ class NodeServer:
         except BaseException:
             self._clients.close()
             raise
-        (best_depth, busy_bytes), chunk_size = (
-            choose_depth(data, None if cache is None else Path(cache.folder)),
-            data.header.chunk_size,
-        )
-        depth = depth or best_depth
+        best_depth, busy_bytes = choose_depth(data, None if cache is None else Path(cache.folder))
+        depth, chunk_size = depth or best_depth, data.header.chunk_size
         through = use_page_cache(data, layout.allocator.bytes) if page_cache is None else page_cache
 
         def readers() -> Readers:
