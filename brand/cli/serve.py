@@ -128,6 +128,7 @@ def serve(
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
     where = address or own_address(facts.encode())
     tune_server_process()
+    logging.basicConfig(format="%(levelname)s: %(message)s")  # before it listens: it may have to warn at once
     try:
         folder = None if cache is None else parse_cache(cache)
         server = _server(member, dst, where, memory=as_memory(memory), record=record, cache=folder)
@@ -158,7 +159,6 @@ def _server(member: Member | None, dst: Path | str, where: str, **more: Any) -> 
 
 def _run(server: NodeServer, member: Member | None, peers: list[str], *, until_eof: bool) -> None:
     """Serve until stopped."""
-    logging.basicConfig(format="%(levelname)s: %(message)s")
     if until_eof:
         serving.stop_at_end_of(sys.stdin.fileno(), server.stop)
     if member is None:

@@ -30,6 +30,7 @@ STRANGER: Final = "not let in"
 _SPARE: Final = 16
 """Calls at a time beside two for each node (its stream, and one that replaces it), for greetings and refusals."""
 _STOP_S: Final = 2.0
+"""How long calls may take to end, first by themselves, then once all are cancelled."""
 
 log = logging.getLogger("brand.cluster")
 
@@ -66,7 +67,9 @@ class Answering:
 
     def close(self) -> None:
         """End the server and its threads. The caller has closed the streams before."""
-        stopped = self._server.stop(0).wait(_STOP_S)
+        # Calls whose streams are closed end by themselves, and tell the other side so. To cancel them here would race
+        # with that, and the other side would hear of a stream that broke.
+        stopped = self._server.stop(_STOP_S).wait(2 * _STOP_S)
         self._pool.shutdown(wait=stopped)  # once all calls are cancelled, no thread waits any more
 
     def greet(self, _requests: Iterator[bytes], _context: grpc.ServicerContext) -> bytes:

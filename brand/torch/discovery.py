@@ -167,7 +167,9 @@ def _connected(host: str, port: int) -> _Store:
     thread.start()
     thread.join(LIMIT_S + _GRACE_S)
     if not found:
-        raise RuntimeError(f"no answer in {LIMIT_S:.0f} s")
+        # Where the parent looked up a name while it forked, the C library's lock stays closed in the child for ever.
+        cure = ' (a forked worker: multiprocessing_context="spawn" may help)' if _inherited else ""
+        raise RuntimeError(f"no answer in {LIMIT_S:.0f} s{cure}")
     (outcome,) = found
     if isinstance(outcome, BaseException):
         raise outcome

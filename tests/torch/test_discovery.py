@@ -169,10 +169,12 @@ token = Job("job", 0, 2).member()["token"]
 def ask():
     assert all(Job("job", 0, 2).member()["token"] == token for _ in range(20))
 
-children = []
+children, (waits, go) = [], os.pipe()
 for _ in range(4):
     child = os.fork()
     if not child:
+        os.close(go)
+        os.read(waits, 1)  # until all are there: none is forked while PyTorch looks up the name of another
         try:
             ask()
         except BaseException:
@@ -180,6 +182,7 @@ for _ in range(4):
             os._exit(1)
         os._exit(0)
     children.append(child)
+os.close(go)
 ask()
 assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
 torch.distributed.destroy_process_group()
