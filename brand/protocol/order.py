@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brand.protocol.mapping import Mapping
+from brand.protocol.part import ONE_NODE, Part, narrowed
 from brand.protocol.plan import Plan
 from brand.protocol.policies import policy_named
 from brand.protocol.policy import Policy, check_number, check_type
@@ -29,6 +30,8 @@ class Order:
     chunk_size: int
     seed: int
     policy: Policy
+    part: Part | None = None
+    """The samples that are drawn; None: all."""
 
     def __post_init__(self) -> None:
         check_type("data_set", self.data_set, str)
@@ -39,6 +42,15 @@ class Order:
             raise ValueError(f"seed {self.seed} is not from 0 to 2**128 - 1")
         check_type("policy", self.policy, Policy)
         self.policy.check_fits(self.mapping)
+        if self.part is not None and self.part.samples != self.samples:
+            raise ValueError(f"a part of {self.part.samples:,} samples, and the order has {self.samples:,}")
+        if self.part is not None and self.policy.foreseen is not None:
+            raise ValueError(ONE_NODE)
+
+    @property
+    def draws(self) -> int:
+        """Samples that an epoch draws; positions are 0 to `draws` - 1."""
+        return self.samples if self.part is None else len(self.part)
 
     @property
     def mapping(self) -> Mapping:
@@ -49,28 +61,39 @@ class Order:
         """The plan of one epoch."""
         if not 0 <= epoch <= MAX_EPOCH:
             raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
-        return self.policy.plan(self.mapping, self.seed, epoch)
+        plan = self.policy.plan(self.mapping, self.seed, epoch)
+        return plan if self.part is None else narrowed(plan, self.part.mask)
 
     def to_json(self) -> dict[str, Any]:
-        """The order as plain values: its own fields, and beside them the fields of the policy."""
-        return {
+        """The order as plain values: its own fields, and beside them those of the policy. A part has its digest."""
+        own = {
             "data_set": self.data_set,
             "samples": self.samples,
             "chunk_size": self.chunk_size,
             "group_chunks": self.policy.group_chunks,  # here, because the bytes of a state have this order of fields
             "seed": self.seed,
             "protocol": self.policy.name,
-        } | self.policy.to_json()
+        }
+        return own | self.policy.to_json() | ({} if self.part is None else {_PART: self.part.digest})
 
     @classmethod
-    def from_json(cls, value: Any) -> Order:
-        """Inverse of `to_json`, distrusting. Raises ValueError."""
+    def from_json(cls, value: Any, part: Part | None = None) -> Order:
+        """Inverse of `to_json`, distrusting. `part` is the one that the digest names. Raises ValueError."""
         if not isinstance(value, Values) or not set(_OF_ALL) <= set(value):
             raise ValueError(f"an order has the fields {', '.join(_OF_ALL)}, and those of its protocol")
-        own = {name: each for name, each in value.items() if name not in _OF_ALL}
+        digest = None if part is None else part.digest
+        if value.get(_PART) != digest:
+            raise ValueError(f"the order is of {_named(value.get(_PART))}, and not of {_named(digest)}")
+        own = {name: each for name, each in value.items() if name not in (*_OF_ALL, _PART)}
         policy = policy_named(value["protocol"]).from_json(own)
-        return cls(value["data_set"], value["samples"], value["chunk_size"], value["seed"], policy)
+        return cls(value["data_set"], value["samples"], value["chunk_size"], value["seed"], policy, part)
+
+
+def _named(digest: Any) -> str:
+    return "all samples" if digest is None else f"part {digest}"
 
 
 _OF_ALL: Final = ("data_set", "samples", "chunk_size", "seed", "protocol")
 """Fields that the JSON of every order has beside the fields of its policy."""
+_PART: Final = "part"
+"""The field of an order of a part."""

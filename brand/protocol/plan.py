@@ -51,7 +51,7 @@ class Plan:
 
     mapping: Mapping
     sample_of: NDArray[Any]
-    """Place of the sample drawn at each position, shape (samples,)."""
+    """Place of the sample drawn at each position, shape (draws,): as many as the part has samples, or all."""
     reads: NDArray[np.void] | None
     """Of dtype `READ`, by deadline.
 
@@ -59,7 +59,7 @@ class Plan:
     13 million such reads would take 260 MB.
     """
     held: NDArray[Any] | None = None
-    """Places that the reads hold in memory, read by read, shape (samples,); None: each read holds all that it reads."""
+    """Places that the reads hold in memory, read by read, shape (draws,); None: each read holds all that it reads."""
     held_ends: NDArray[np.integer[Any]] | None = None
     """Where the places of each read end in `held`, shape (reads,)."""
     requests: Requests | None = None
@@ -103,10 +103,10 @@ class Plan:
 
 
 def read_of_sample(plan: Plan) -> NDArray[Any]:
-    """The number of the read that brings each place into memory, shape (samples,)."""
-    reads, result = plan.reads, np.empty(len(plan.sample_of), np.int32)
+    """The number of the read that brings each place into memory, shape (samples,); -1 for what is not drawn."""
+    reads, result = plan.reads, np.full(plan.mapping.samples, -1, np.int32)
     if reads is None:
-        result[plan.sample_of] = np.arange(len(result), dtype=np.int32)
+        result[plan.sample_of] = np.arange(len(plan.sample_of), dtype=np.int32)
         return result
     if plan.held is not None and plan.held_ends is not None:
         result[plan.held] = np.repeat(np.arange(len(reads), dtype=np.int32), np.diff(plan.held_ends, prepend=0))
@@ -117,22 +117,23 @@ def read_of_sample(plan: Plan) -> NDArray[Any]:
 
 
 def memory_over_time(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> NDArray[np.int64]:
-    """Size held in memory just before each position is drawn, if every read happens at its deadline. Shape (samples,).
+    """Size held in memory just before each position is drawn, if every read happens at its deadline. Shape (draws,).
 
     `size_of` is the size of each place's sample in any unit: 1, bytes, or pages; 0 where it does not count. `read_of`
     is `read_of_sample(plan)`, where it is known.
     """
-    samples = len(plan.sample_of)
+    draws = len(plan.sample_of)
     if plan.reads is None:
         alone: NDArray[np.int64] = size_of[plan.sample_of].astype(np.int64)
         return alone
     read_of = read_of_sample(plan) if read_of is None else read_of
     brought = np.zeros(len(plan.reads), np.int64)
-    change = np.zeros(samples, np.int64)
-    for part in blocks(samples):
-        np.add.at(brought, read_of[part], size_of[part].astype(np.int64))
-        gone = size_of[plan.sample_of[part]].astype(np.int64)
-        change[part.start + 1 : part.stop + 1] -= gone[: samples - 1 - part.start]
+    change = np.zeros(draws, np.int64)
+    for part in blocks(draws):
+        places = plan.sample_of[part]
+        sizes = size_of[places].astype(np.int64)
+        np.add.at(brought, read_of[places], sizes)
+        change[part.start + 1 : part.stop + 1] -= sizes[: draws - 1 - part.start]
     np.add.at(change, plan.reads["deadline"], brought)
     return np.cumsum(change, out=change)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
 from brand.errors import SchemaError, UsageError, counted
@@ -24,6 +25,7 @@ from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_o
 from brand.node.setup.memory import Memory, check_memory
 from brand.node.setup.tls import Tls
 from brand.protocol.order import Order
+from brand.protocol.part import ONE_NODE, Part
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where
@@ -32,6 +34,7 @@ from brand.torch.fetch import MEDIA, Fetched, Fetcher, rows
 from brand.torch.habit import ReadingHabit
 from brand.torch.labels import class_to_idx, targets, transform_hint
 from brand.torch.origin import turn_of
+from brand.torch.parts import as_part, indices_of
 from brand.torch.ranks import find_rank
 from brand.torch.way import Way
 
@@ -195,8 +198,21 @@ class BrandDataset(Dataset[Any]):
         """Identity of the data set: 32 hexadecimal digits, the same wherever it is copied."""
         return self._stored.id
 
-    def order(self, seed: int) -> Order:
-        """The order of all epochs of a run with this seed, chosen for the data, the memory and the storage."""
+    def order(self, seed: int, part: ArrayLike | None = None) -> Order:
+        """The order of all epochs of a run with this seed, chosen for the data, the memory and the storage.
+
+        `part`: the samples that are drawn, as `BrandSampler` takes them; None: all. Raises `UsageError`.
+        """
+        order, chosen = self._order(seed), as_part(self._stored, part)
+        if chosen is not None and order.policy.foreseen is not None:
+            raise UsageError(ONE_NODE)
+        return replace(order, part=chosen)
+
+    def indices_of(self, part: Part) -> NDArray[np.int64]:
+        """Indices of the samples of a part, ascending."""
+        return indices_of(self._stored, part)
+
+    def _order(self, seed: int) -> Order:
         if self.server is not None:
             facts = self._node.server()
             nodes = Nodes(facts.nodes, find_rank(None, None)[1], facts.remote_share)

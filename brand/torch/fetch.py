@@ -215,10 +215,12 @@ class Fetcher:
         """
         place = int(self.data.places(np.array([index]))[0]) if place is None else place
         first = place // order.mapping.group_size * order.mapping.group_size
-        size = min(order.mapping.group_size, order.samples - first)
-        step = next(step for step in range(order.chunk_size + 1, order.chunk_size + size + 2) if gcd(step, size) == 1)
+        group = np.arange(first, min(first + order.mapping.group_size, order.samples))
+        drawn = group if order.part is None else group[order.part.mask[group]]
+        size, chunk = len(drawn), order.chunk_size * len(drawn) // len(group)
+        step = next(step for step in range(chunk + 1, chunk + size + 2) if gcd(step, size) == 1)
         for number in range(1, min(size, _TRIES)):  # all samples of a small group
-            instead = first + (place - first + number * step) % size
+            instead = int(drawn[(int(np.searchsorted(drawn, place)) + number * step) % size])
             try:
                 other = int(self.data.indices(np.array([instead]))[0])
                 sample = self.samples(np.array([other]))[0]

@@ -26,7 +26,7 @@ class Positions(Iterator[int]):
 
     def __init__(self, sampler: BrandSampler) -> None:
         self._sampler = sampler
-        self._samples = len(sampler.data_set)
+        self._samples = sampler.samples
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -137,7 +137,7 @@ class Positions(Iterator[int]):
             positions = self._mine[self._made : end]
         positions = positions % self._samples
         self._made = end
-        return tickets(sampler.tag, self.epoch, positions) if sampler.shuffle else positions
+        return tickets(sampler.tag, self.epoch, positions) if sampler.shuffle else sampler.indices_at(positions)
 
     def _with_tail(self, mine: NDArray[np.int64]) -> NDArray[np.int64]:
         """This rank's positions and its part of the last, incomplete global batch, which ranks draw in turn.

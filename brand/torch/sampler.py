@@ -11,6 +11,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError
@@ -25,6 +27,8 @@ from brand.torch.ranks import find_rank
 log = logging.getLogger("brand")
 
 STATE_VERSION: Final = 1
+_UNSHUFFLED: Final = ("data_set", "seed", "part")
+"""What the state of a run that does not shuffle has of its order."""
 _FROM_A_STATE: Final = (
     "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
     "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
@@ -54,6 +58,8 @@ class BrandSampler(DistributedSampler[int]):
         locality: On several nodes: split each global batch so that a rank first takes samples that its own node owns.
             The global batches stay the same sets, and few samples cross the network. Needs `batch_size`.
         batch_size: Samples of a batch of each rank, for `locality`; a `BrandLoader` sets it.
+        part: The samples to draw, each once an epoch: a bool for each sample, shape (len(data_set),), for example
+            `data_set.column("label") < 10`, or their indices. None: all.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class BrandSampler(DistributedSampler[int]):
         drop_last: bool = False,
         locality: bool = False,
         batch_size: int | None = None,
+        part: ArrayLike | None = None,
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
         if not isinstance(data_set, BrandDataset):
@@ -79,8 +86,10 @@ class BrandSampler(DistributedSampler[int]):
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
         self.locality = locality
         self.batch_size = None if batch_size is None else max(1, _whole("batch_size", batch_size, MAX_POSITIONS))
-        self.order = data_set.order(seed)
+        self.order = data_set.order(seed, part)
         """The order of all epochs."""
+        self._indices = None if shuffle or self.order.part is None else data_set.indices_of(self.order.part)
+        """What is read with `shuffle=False`; None: all samples."""
         self.tag = data_set.tag_of(self.order)
         self.origin = origin_here()
         """Where the program made this sampler."""
@@ -118,17 +127,26 @@ class BrandSampler(DistributedSampler[int]):
                     "iterations from 0 cannot go on from this state: docs/frameworks.md says what to use instead"
                 )
             if self._next.position:
-                rest = len(self.data_set) - self._next.position
+                rest = self.samples - self._next.position
                 said = "set_epoch(%d) leaves out the last %d samples of epoch %d, inside which the loaded state is"
                 log.warning(said, epoch, rest, self._next.epoch)
         self._next = _Next(epoch)
 
     def __len__(self) -> int:
         """Samples of a whole epoch for this rank."""
-        return rounds(len(self.data_set), self.ranks()[1], drop_last=self.drop_last)
+        return rounds(self.samples, self.ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> Positions:
         return Positions(self)
+
+    @property
+    def samples(self) -> int:
+        """Samples of a whole epoch, for all ranks: as many as the part has."""
+        return self.order.draws
+
+    def indices_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The indices at positions of an epoch that is not shuffled, same shape."""
+        return positions if self._indices is None else self._indices[positions]
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
@@ -200,7 +218,7 @@ class BrandSampler(DistributedSampler[int]):
             "epoch": epoch,
             "position": position,
             "shuffle": self.shuffle,
-            "order": self.order.to_json() if self.shuffle else {"data_set": self.data_set.id, "seed": self.seed},
+            "order": {name: each for name, each in self.order.to_json().items() if self.shuffle or name in _UNSHUFFLED},
         }
 
     def state_of_next(self) -> dict[str, Any]:
@@ -222,16 +240,22 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError(f"a state of version {version}; this is version {STATE_VERSION}")
         if data_set != self.data_set.id:
             raise UsageError(f"the state is of data set {data_set}, this one is {self.data_set.id}")
+        part = None if self.order.part is None else self.order.part.digest
+        if facts.get("part") != part or position > self.samples:
+            there, here = (
+                "all samples" if digest is None else f"part {digest}" for digest in (facts.get("part"), part)
+            )
+            raise UsageError(f"the state is of {there}, this sampler draws {here}: give the same part= as before")
         if shuffle:
             try:
-                order = Order.from_json(facts)
+                order = Order.from_json(facts, self.order.part)
             except (ValueError, TypeError) as error:
                 raise UsageError(f"this is no state of a BrandSampler: {error}") from None
             if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size):
                 raise UsageError("this is no state of a BrandSampler: its sizes are not those of the data set")
             self.order, self.tag = order, self.data_set.tag_of(order)
         self.seed, self.shuffle = seed, shuffle
-        if position == len(self.data_set):  # states of older versions say so at the end of an epoch
+        if position == self.samples:  # states of older versions say so at the end of an epoch
             epoch, position = epoch + 1, 0
         self._next, self._present = _Next(epoch, position, loaded=True), None
 
@@ -253,7 +277,7 @@ class BrandSampler(DistributedSampler[int]):
 
     def end(self, positions: Positions, epoch: int) -> None:
         """An iteration was restored that has nothing left: it begins, and ends, in this epoch."""
-        self._next, self._present = _Next(epoch, len(self.data_set), loaded=True), positions
+        self._next, self._present = _Next(epoch, self.samples, loaded=True), positions
 
     def go_on(self, positions: Positions) -> None:
         """An iteration goes on. Raises `UsageError` where `set_epoch` or a loaded state asks for another one by now.
@@ -309,7 +333,7 @@ class BrandSampler(DistributedSampler[int]):
             )
         begun = self._next is None and self._present is not None  # by worker processes, before this call
         position = self._present.start if begun and self._present else self._next.position if self._next else 0
-        samples = rounds(len(self.data_set) - position, self.ranks()[1], drop_last=self.drop_last)
+        samples = rounds(self.samples - position, self.ranks()[1], drop_last=self.drop_last)
         left, trains = -(-samples // restart.loader.batch_size), len(restart.loader) - restart.done
         if left > trains:
             raise UsageError(

@@ -42,7 +42,7 @@ class RawClient:
 
     def order(self, order: Order, run: str = "run", tag: int | None = None) -> int:
         """Register a run; its number."""
-        self.send(messages.pack_json(Kind.ORDER, {"run": run, "order": order.to_json(), "tag": tag}))
+        self.send(messages.pack_order(order, run=run, tag=tag))
         return int(self.answer(Kind.ORDER)["number"])
 
     def begin(self, run: int, epoch: int, position: int = 0, *, rank: int = 0, replicas: int = 1) -> None:

@@ -31,6 +31,7 @@ ORDERS: list[dict[str, Any]] = [
     {"seed": 0, "group_chunks": 1, "stripe": 1},
     {"seed": 2, "group_chunks": 3, "stripe": 1, "protocol": "slots"},
     {"seed": 0, "group_chunks": 2, "protocol": "uniform"},
+    {"seed": 0, "group_chunks": 4, "stripe": 9, "part": 3},
 ]
 
 
@@ -78,8 +79,9 @@ class CoreMachine(RuleBasedStateMachine):
     )
     def begin(self, client: int, run: int, epoch: int, start: int, rank: int, replicas: int) -> None:
         """A rank begins an epoch, once more or for the first time."""
-        number, position, rank = self.clients[client], min(start, len(self.world.sizes)), rank % replicas
+        number, rank = self.clients[client], rank % replicas
         where = (number, self.run_of(number, run), epoch)
+        position = min(start, self.world.draws(where[1]))
         self.world.begin(*where, position, rank=rank, replicas=replicas)
         self.fronts[where] = (position + rank, replicas)
 
@@ -102,7 +104,7 @@ class CoreMachine(RuleBasedStateMachine):
         """A client goes on where it has stopped."""
         where = list(self.fronts)[which % len(self.fronts)]
         first, step = self.fronts[where]
-        positions = [p for p in range(first, first + step * count, step) if p < len(self.world.sizes)]
+        positions = [p for p in range(first, first + step * count, step) if p < self.world.draws(where[1])]
         if positions and self.world.draw(*where, positions):
             self.fronts[where] = (positions[-1] + step, step)
 
@@ -128,14 +130,16 @@ class CoreMachine(RuleBasedStateMachine):
     )
     def draw_somewhere(self, client: int, run: int, epoch: int, start: int, count: int, step: int) -> None:
         world, number = self.world, self.clients[client]
-        positions = (start + step * np.arange(count)) % len(world.sizes)
-        world.draw(number, self.run_of(number, run), epoch, positions.tolist())
+        asked = self.run_of(number, run)
+        positions = (start + step * np.arange(count)) % world.draws(asked)
+        world.draw(number, asked, epoch, positions.tolist())
 
     @rule(client=CLIENTS, run=RUNS, epoch=EPOCHS, data=st.data())
     def draw_anything(self, client: int, run: int, epoch: int, data: Any) -> None:
         world, number = self.world, self.clients[client]
-        positions = data.draw(st.lists(st.integers(0, len(world.sizes) - 1), min_size=1, max_size=8))
-        world.draw(number, self.run_of(number, run), epoch, positions)
+        asked = self.run_of(number, run)
+        positions = data.draw(st.lists(st.integers(0, world.draws(asked) - 1), min_size=1, max_size=8))
+        world.draw(number, asked, epoch, positions)
 
     @precondition(lambda self: self.world.held)
     @rule(which=st.integers(0, 100), checked=st.booleans())

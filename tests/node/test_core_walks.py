@@ -64,6 +64,7 @@ class Walk:
         ]
         orders.append({"seed": 3, "group_chunks": rng.randint(1, 4), "protocol": "slots"})
         orders.append({"seed": 4, "group_chunks": rng.randint(1, 4), "protocol": "uniform"})
+        orders += [order | {"part": rng.randint(2, 4)} for order in orders]
         for name in range(rng.choice([1, 1, 2, 3])):
             replicas = rng.choice([1, 2, 2, 3])
             run = {"name": f"training {name}", **rng.choice(orders)}
@@ -96,7 +97,7 @@ class Walk:
         if rank.position < 0:
             self.begin(rank, rank.epoch)
         free = [client for client in rank.workers if client not in world.asked]
-        end = min(len(world.sizes), rank.position + rank.batch * rank.replicas)
+        end = min(world.draws(rank.number), rank.position + rank.batch * rank.replicas)
         positions = list(range(rank.position, end, rank.replicas))
         if not positions:
             self.begin(rank, rank.epoch + 1)
@@ -116,7 +117,7 @@ class Walk:
         elif what == "again":
             self.begin(rank, rank.epoch)
         elif what == "rewind":
-            self.begin(rank, rank.epoch, rng.randint(0, len(world.sizes)))
+            self.begin(rank, rank.epoch, rng.randint(0, world.draws(rank.number)))
         elif what == "break":
             self.begin(rank, rank.epoch + 1)
         elif what == "pause":
@@ -130,7 +131,8 @@ class Walk:
         elif what == "stray":
             client = rank.workers[0]
             if client not in world.asked:
-                world.draw(client, rank.number, rng.randint(0, 4), [rng.randrange(len(world.sizes)) for _ in range(4)])
+                draws = world.draws(rank.number)
+                world.draw(client, rank.number, rng.randint(0, 4), [rng.randrange(draws) for _ in range(4)])
         elif what == "leave":
             for client in (rank.main, *rank.workers):
                 world.leave(client)

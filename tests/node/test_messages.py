@@ -16,6 +16,9 @@ from hypothesis import example, given
 from brand.errors import ProtocolError
 from brand.node.wire import messages
 from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, Kind
+from brand.protocol.order import Order
+from brand.protocol.part import Part
+from brand.protocol.uniform import UniformPolicy
 from tests.rounds import examples
 
 U32 = st.integers(0, (1 << 32) - 1)
@@ -46,6 +49,24 @@ def test_draw(run: int, epoch: int, positions: list[int]) -> None:
     message = messages.pack_draw(run, epoch, np.array(positions, np.int64))
     found_run, found_epoch, found = messages.unpack_draw(body_of(message, Kind.DRAW))
     assert (found_run, found_epoch, found.tolist()) == (run, epoch, positions)
+
+
+@pytest.mark.parametrize("samples", [1, 7, 9, 12_000_000])
+def test_an_order_of_a_part(samples: int) -> None:
+    """There and back with the bits of the part, which fit into a request for any data set."""
+    order = Order("set", samples, 1, 0, UniformPolicy(1), Part.of(np.arange(samples) % 3 == 0))
+    message = messages.pack_order(order, run="run", tag=3)
+    assert len(message) - HEAD.size <= messages.longest_request(samples)
+    value = messages.unpack_json(body_of(message, Kind.ORDER))
+    assert (value["run"], value["tag"], messages.unpack_order(value)) == ("run", 3, order)
+
+
+@pytest.mark.parametrize("bits", [None, 5, "", "AA==", "gA==", "AQE=", "?"])
+def test_an_order_with_other_bits(bits: Any) -> None:
+    """Without the part that it names, with another one, and with none at all: refused."""
+    order = Order("set", 7, 1, 0, UniformPolicy(1), Part.of(np.arange(7) % 3 == 0))
+    with pytest.raises((ValueError, TypeError)):
+        messages.unpack_order(messages.order_facts(order) | {"bits": bits})
 
 
 def test_a_draw_has_so_many_positions() -> None:

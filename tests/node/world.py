@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,7 @@ from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.protocol.order import Order
+from brand.protocol.part import Part
 from brand.protocol.plan import Plan, read_of_sample
 
 PAGE = 128
@@ -227,14 +228,17 @@ class World:
     def register(
         self, client: int, name: str = "run", *, tag: int | None = None, turn: int | None = None, **order: Any
     ) -> RunNumber:
-        """Make a run known; its number."""
+        """Make a run known; its number. `part=k` draws all samples but each k-th."""
         chunks = -(-len(self.sizes) // self.chunk_size)
         facts: dict[str, Any] = {"group_chunks": 1, "protocol": "stripes", "seed": 0} | order
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
         if facts["protocol"] in ("stripes", "slots"):
             facts = {"refill": "fill_rate"} | facts | {"stripe": min(facts.get("stripe", 1), self.chunk_size)}
         sizes = {"data_set": DATA_SET, "samples": len(self.sizes), "chunk_size": self.chunk_size}
+        left_out = facts.pop("part", None)
         wanted = Order.from_json(sizes | facts)
+        if left_out is not None and len(self.sizes) > 1:
+            wanted = replace(wanted, part=Part.of(np.arange(len(self.sizes)) % left_out != 0))
         (numbered,) = self.tell(ClientRegisters(ClientNumber(client), wanted, name, tag, turn))
         assert isinstance(numbered, Number)
         number = numbered.run
@@ -250,6 +254,10 @@ class World:
             assert self.core.epochs.runs.order_by_tag(name, tag) == wanted
         self.check()
         return number
+
+    def draws(self, run: int) -> int:
+        """Positions of an epoch of a run."""
+        return self.runs[RunNumber(run)].order.draws
 
     def begin(
         self, client: int, run: int, epoch: int, position: int = 0, *, rank: int = 0, replicas: int = 1, batch: int = 0

@@ -130,7 +130,7 @@ class Client:
         connection = self._connector.connect(owner)
         try:
             body = connection.request(messages.pack_json(Kind.ORDER, {"run": self.run, "tag": tag}), Kind.ORDER)
-            return Order.from_json(messages.unpack_json(body)["order"])
+            return messages.unpack_order(messages.unpack_json(body))
         except (ConnectionError, TimeoutError) as error:
             raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
         finally:

@@ -107,8 +107,7 @@ class Session:
     def number_of(self, run: str, order: Order, tag: int | None = None, turn: int | None = None) -> int:
         """The server's number of a run with an order; see `Client.begin`."""
         if order not in self._numbers:
-            facts = {"run": run, "order": order.to_json(), "tag": tag, "turn": turn}
-            body = self.request(messages.pack_json(Kind.ORDER, facts), Kind.ORDER)
+            body = self.request(messages.pack_order(order, run=run, tag=tag, turn=turn), Kind.ORDER)
             self._numbers[order] = int(messages.unpack_json(body)["number"])
         return self._numbers[order]
 

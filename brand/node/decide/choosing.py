@@ -125,10 +125,20 @@ class Choice:
         """Which samples to keep, shape (samples,): as many as fit of those that this node owns."""
         if self.unit is None:
             return None
-        if self.owners.of_chunk is None:
+        mine = self._mine()
+        if mine is None:
             return choose_kept(self.plan, pages_of, self.room, self.unit, self.seed)
-        mine = self.owners.mine(np.arange(len(pages_of)))
         return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.unit, self.seed) & mine
+
+    def _mine(self) -> NDArray[np.bool_] | None:
+        """The samples that this node reads for the epoch, shape (samples,); None: all."""
+        owners, samples = self.owners, self.plan.mapping.samples
+        mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
+        if len(self.plan.sample_of) < samples:
+            drawn = np.zeros(samples, np.bool_)
+            drawn[self.plan.sample_of] = True
+            mine = drawn if mine is None else mine & drawn
+        return mine
 
     def cached(self, kept: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
         """Which samples have a place in the cache folder, shape (samples,), beside those that memory keeps.
@@ -139,7 +149,8 @@ class Choice:
         shelf = self.shelf
         if shelf is None:
             return None
-        able = shelf.able & self.owners.mine(np.arange(len(shelf.able)))
+        mine = self._mine()
+        able = shelf.able if mine is None else shelf.able & mine
         if int(shelf.sizes[able | shelf.held].sum(dtype=np.int64)) <= shelf.limit:
             return able | shelf.held
         size_of = np.where(able & ~(shelf.near if kept is None else kept), shelf.sizes, 0)

@@ -63,9 +63,9 @@ class Draws:
 
         `drawer` is the process behind the client, where that is known. The epoch's account then notes its draws.
         """
-        samples = len(self._residents.pages_of)
-        if not len(positions) or positions.min() < 0 or positions.max() >= samples:
-            raise UsageError(f"positions are 0 to {samples - 1:,}")
+        draws = self._epochs.runs[key[0]].order.draws
+        if not len(positions) or positions.min() < 0 or positions.max() >= draws:
+            raise UsageError(f"positions are 0 to {draws - 1:,}")
         if any(draw.client == client for draw in self.waiting):
             raise UsageError("a second draw before the first is answered")
         self.leases.check(client)

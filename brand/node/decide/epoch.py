@@ -45,7 +45,7 @@ class Epoch:
     def __init__(
         self, plan: Plan, division: Division, number: int, setting: Setting, requests: Requests | None = None
     ) -> None:
-        samples = len(plan.sample_of)
+        samples = plan.mapping.samples
         self.plan, self.division, self.number, self.requests = plan, division, number, requests
         self._setting = setting
         owners = setting.owners
@@ -186,7 +186,7 @@ class Epoch:
     def _look_for_reads(self, read_of: NDArray[Any]) -> None:
         """Queue the reads that bring due samples."""
         wanted = np.zeros(self.plan.read_count, np.bool_)
-        for part in blocks(len(self.plan.sample_of)):
+        for part in blocks(self.plan.mapping.samples):
             due = self.states.due(part) | self.states.early(part)
             if self._mine is not None:
                 due &= self._mine[part]

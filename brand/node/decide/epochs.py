@@ -49,8 +49,7 @@ class Epochs:
     ) -> None:
         self._residents, self.limits, self._members = residents, limits, members
         self._peers = Peers([]) if peers is None else peers
-        self._samples = len(residents.pages_of)
-        self.runs = Runs(self._samples, chunk_size)
+        self.runs = Runs(len(residents.pages_of), chunk_size)
         self.lives = Lives()
         self._last_number = 0
         self.changes = 0
@@ -93,7 +92,7 @@ class Epochs:
             self.limits.learn(begin.node, begin.largest)
         if begin.times:
             run.begin(client, Reader(epoch, begin), self._members.node)
-        division = Division(self._samples, begin.start, begin.replicas, begin.batch)
+        division = Division(run.order.draws, begin.start, begin.replicas, begin.batch)
         live = life.live
         if live is None:
             times = max(begin.times, 0 if life.begin is None else life.begin.times)
@@ -121,10 +120,10 @@ class Epochs:
         if begins:
             begin = begins[0]
             start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
-            division = Division(self._samples, max(start, begin.start), begin.replicas, begin.batch)
+            division = Division(run.order.draws, max(start, begin.start), begin.replicas, begin.batch)
             begun = Beginning(division, begin.times, whole=False)
         else:
-            begun = Beginning(Division(self._samples, self._samples if run.readers else first), 0, whole=False)
+            begun = Beginning(Division(run.order.draws, run.order.draws if run.readers else first), 0, whole=False)
         self.want(key, begun)
         self._retire(key[0], keep=[(key[0], epoch + more) for more in (-1, 0, 1)])
         return life
@@ -169,9 +168,10 @@ class Epochs:
             return
         begin = life.wanted_begin
         if begin is None:  # read ahead, for the ranks that draw now
-            begins = [reader.begin for reader in self.runs[key[0]].readers.values()]
+            run = self.runs[key[0]]
+            begins = [reader.begin for reader in run.readers.values()]
             most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
-            begin = Beginning(Division(self._samples, 0, most.replicas, most.batch), 0)
+            begin = Beginning(Division(run.order.draws, 0, most.replicas, most.batch), 0)
         life.is_planned(plan, read_of, begin)
         self._make_if_known(key)
 
@@ -219,7 +219,7 @@ class Epochs:
         plan, division, owners = ready.plan, ready.begin.division, self._members.owners(run.order.mapping)
         ranks = run.ranks(division.replicas) or {0: self._members.node}
         requests, foreseen = None, self._members.foreseen_by(run.order)
-        if foreseen is not None and division == Division(self._samples, 0, foreseen.ranks):
+        if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):
             requests = follows(plan.requests, ranks, foreseen.nodes, division.replicas)
         if division.batch:
             known = run.known(division.replicas)

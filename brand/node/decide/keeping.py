@@ -144,11 +144,12 @@ class Keeping:
 
     def _room(self, order: Order) -> int:
         """Pages that kept samples and an epoch's samples of this order may take together."""
-        allocator = self._residents.pool.allocator
+        allocator, pages_of = self._residents.pool.allocator, self._residents.pages_of
         pages = allocator.count - 1 - self.reserved.remote_pages
-        if int(self._residents.pages_of.sum(dtype="int64")) <= pages:
+        drawn = pages_of if order.part is None else pages_of[order.part.mask]
+        if int(drawn.sum(dtype="int64")) <= pages:
             return pages  # all samples fit, so nothing is read ahead
         pages -= self.reserved.ahead(pages, allocator.page)
-        mean = float(self._residents.pages_of.mean())
+        mean = float(pages_of.mean())
         others = {self._epochs.runs[run].order for (run, _), _ in self._epochs.lives.live()} - {order}
         return pages - round(sum(other.policy.held(other.mapping) for other in others) * mean)

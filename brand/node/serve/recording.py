@@ -48,7 +48,7 @@ from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pages import pages_needed
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
-from brand.node.wire import peer_messages
+from brand.node.wire import messages, peer_messages
 from brand.node.wire.drawing import Begin, Drawer, Drawing
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.protocol.order import Order
@@ -293,7 +293,8 @@ def _pack(value: Any) -> Any:
         case tuple() | list():
             return [_pack(each) for each in value]
         case Order():
-            return {"is": "Order", "json": value.to_json()}
+            facts = messages.order_facts(value)
+            return {"is": "Order", "json": facts.pop("order"), **facts}
         case BrandError():
             return f"{type(value).__name__}: {value}"
         case peer_messages.Push(number, places, missed, data):
@@ -319,7 +320,7 @@ def _unpack(value: Any) -> Any:
         case {"bytes": text}:
             return base64.b64decode(text)
         case {"is": "Order", "json": order}:
-            return Order.from_json(order)
+            return messages.unpack_order({"order": order, "bits": value.get("bits")})
         case {"is": name}:
             return _VALUES[name](**{field: _unpack(each) for field, each in value.items() if field != "is"})
         case list():

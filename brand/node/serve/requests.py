@@ -29,7 +29,8 @@ from brand.node.wire.connection import Channel
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import Kind
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.protocol.order import MAX_EPOCH, Order
+from brand.protocol.order import MAX_EPOCH
+from brand.protocol.part import ONE_NODE
 from brand.storage.dataset import StoredDataSet
 
 MAX_REPORTS: Final = 1000
@@ -76,7 +77,8 @@ class Requests:
                 self._register(clients, channel, messages.unpack_json(body))
             case Kind.BEGIN:
                 run, epoch, position, rank, replicas, batch, processes = messages.unpack_begin(body)
-                key, start = self._key(client, run, epoch), min(position, len(self._data))
+                key = self._key(client, run, epoch)
+                start = min(position, self._turn.core.epochs.runs[key[0]].order.draws)
                 self._tell(ClientBegins(client, key, start, rank, replicas, batch, processes, channel.drawer))
             case Kind.POSITIONS:
                 run, epoch, asked = messages.unpack_which(body)
@@ -133,14 +135,16 @@ class Requests:
             raise ProtocolError(f"tags and turns are numbers, not {tag!r}, {turn!r}")
         if "order" not in value:
             order = self._turn.core.epochs.runs.order_by_tag(name, tag)
-            clients.send(channel, messages.pack_json(Kind.ORDER, {"order": order.to_json()}))
+            clients.send(channel, messages.pack_order(order))
             return
         try:
-            order = Order.from_json(value["order"])
+            order = messages.unpack_order(value)
         except (ValueError, TypeError) as error:
             raise UsageError(f"no order: {error}") from None
         if order.data_set != self._data.id:
             raise UsageError(f"the order is of data set {order.data_set}, this is {self._data.id}")
+        if order.part is not None and self._layout.members.nodes > 1:
+            raise UsageError(ONE_NODE)
         self._tell(ClientRegisters(channel.number, order, name, tag, turn))
 
     def _key(self, client: ClientNumber, run: int, epoch: int) -> Key:

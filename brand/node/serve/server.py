@@ -100,7 +100,11 @@ class NodeServer:
         self.address = address
         self._selector = selectors.DefaultSelector()
         self._clients = Clients(
-            address, self._selector, lambda *asked: self._requests.handle(*asked), lambda n: self._tell(ClientLeaves(n))
+            address,
+            self._selector,
+            lambda *asked: self._requests.handle(*asked),
+            lambda number: self._tell(ClientLeaves(number)),
+            messages.longest_request(len(data)),
         )
         try:
             node, nodes, remote_memory = (among.node, among.nodes, among.remote_memory) if among else (0, 1, None)

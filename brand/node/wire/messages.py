@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError, UnreachableError, UsageError
 from brand.errors import ProtocolError as ProtocolError
+from brand.protocol.order import Order
+from brand.protocol.part import Part
 
 VERSION: Final = 4
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
-"""Largest body that a server takes."""
+"""Largest body that a server takes, without the bits of a part."""
 MAX_REPLY: Final = 1 << 28
 """Largest body that a client takes."""
 MAX_FAILED: Final = 1 << 16
@@ -131,6 +133,29 @@ def unpack_json(body: bytes | memoryview) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError("a body is not a JSON object")
     return value
+
+
+def longest_request(samples: int) -> int:
+    """Largest body that the server of a data set of so many samples takes."""
+    return MAX_REQUEST + 4 * -(-samples // 24)  # 4 characters for 24 bits
+
+
+def pack_order(order: Order, **facts: Any) -> bytes:
+    """`ORDER`: an order with the bits of its part, and other facts."""
+    return pack_json(Kind.ORDER, {**facts, **order_facts(order)})
+
+
+def order_facts(order: Order) -> dict[str, Any]:
+    """An order as plain values, with the bits of its part."""
+    return {"order": order.to_json()} | ({} if order.part is None else {"bits": order.part.to_text()})
+
+
+def unpack_order(value: dict[str, Any]) -> Order:
+    """Inverse of `order_facts`, distrusting. Raises ValueError, TypeError."""
+    order, bits = value["order"], value.get("bits")
+    samples = order.get("samples") if isinstance(order, dict) else None
+    part = None if bits is None or not isinstance(samples, int) else Part.from_text(samples, bits)
+    return Order.from_json(order, part)
 
 
 def unpack_report(body: bytes | memoryview) -> dict[str, Any]:

@@ -1,0 +1,46 @@
+"""Which samples does a user mean by `part=`: a mask over all samples, or their indices?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError, counted
+from brand.protocol.part import Part
+from brand.storage.catalogue import Catalogue
+
+
+def as_part(data: Catalogue, part: Any) -> Part | None:
+    """The places of `part`: bools for all samples, shape (samples,), or indices, each once. None: all samples.
+
+    Raises `UsageError` for anything else, and where there is no sample.
+    """
+    if part is None:
+        return None
+    wanted, samples = np.asarray(part), len(data)
+    if wanted.dtype == np.bool_:
+        if wanted.shape != (samples,):
+            raise UsageError(f"part= is a mask of shape {wanted.shape}; this data set has {counted(samples, 'sample')}")
+        wanted = np.flatnonzero(wanted)
+    elif wanted.size and (wanted.ndim != 1 or wanted.dtype.kind not in "iu"):
+        raise UsageError(f"part= is a {wanted.dtype} array of shape {wanted.shape}: give one bool a sample, or indices")
+    if not wanted.size:
+        raise UsageError("part= has no sample")
+    outside = wanted[(wanted < 0) | (wanted >= samples)]
+    if len(outside):
+        raise UsageError(f"part= has sample {outside[0]}; this data set has samples 0 to {samples - 1:,}")
+    mask = np.zeros(samples, np.bool_)
+    mask[data.places(wanted)] = True
+    if np.count_nonzero(mask) < len(wanted):
+        again = np.sort(wanted)
+        raise UsageError(
+            f"part= has sample {again[:-1][again[1:] == again[:-1]][0]} twice; each is drawn once an epoch"
+        )
+    return None if mask.all() else Part.of(mask)
+
+
+def indices_of(data: Catalogue, part: Part) -> NDArray[np.int64]:
+    """Indices of the samples of a part, ascending."""
+    return np.sort(data.indices(np.flatnonzero(part.mask)))
