@@ -82,6 +82,35 @@ def test_levels_are_right_after_any_history(data: st.DataObject) -> None:
         twin.check()
 
 
+def vertices(tree: Tree) -> list[set[int]]:
+    """The elements of each level, from the root on; the last one has those of no chain."""
+    return [set(np.flatnonzero(tree.levels == k).tolist()) for k in range(len(tree.jobs) + 1)]
+
+
+def test_the_tree_of_figure_4() -> None:
+    """JOADER's example: A is what all three draw, B what D2 and D3 draw beyond it, F what only D3 draws beyond both.
+
+    Without D2, B becomes one with F (4b). A set that is smaller than all becomes the root (4c), any other one comes in
+    at its place (4d). Beyond the paper: what only D2 kept from being drawn together, here 2, is together without it.
+    """
+    none = set(range(9, ELEMENTS))
+
+    def tree_of(*sets: set[int]) -> tuple[Tree, list[Need]]:
+        tree = Tree(ELEMENTS)
+        return tree, [tree.insert(mask(each)) for each in sets]
+
+    first, second, third = {0, 1, 2, 3}, {0, 1, 4, 5, 6}, {0, 1, 2, 4, 5, 7, 8}
+    tree, jobs = tree_of(first, second, third)
+    assert vertices(tree) == [{0, 1}, {4, 5}, {2, 7, 8}, {3, 6} | none]
+    tree.remove(jobs[1])
+    assert vertices(tree) == [{0, 1, 2}, {4, 5, 7, 8}, {3, 6} | none]
+    tree.insert(mask({0, 4, 9}))
+    assert vertices(tree) == [{0}, {1, 2}, {4, 5, 7, 8}, {3, 6} | none]
+    tree, _ = tree_of(third, first)
+    tree.insert(mask({1, 4, 5, 6, 9}))
+    assert vertices(tree) == [{1}, {4, 5}, {0, 2, 7, 8}, {3, 6} | none]
+
+
 def test_a_job_that_leaves_separates_nothing() -> None:
     """What two jobs share is shared again when the job between them has left. (The paper's merge of two leaves keeps it
     apart for ever.)
