@@ -14,6 +14,8 @@ from brand.version import __version__
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
     from brand.formats.media import Waveform as Waveform
+    from brand.formats.preparation import Picture as Picture
+    from brand.formats.preparation import Sound as Sound
     from brand.node.setup.caching import Cache as Cache
     from brand.node.setup.choose import MinIO as MinIO
     from brand.node.setup.choose import Pool as Pool
@@ -33,8 +35,10 @@ __all__ = [
     "BrandSampler",
     "Cache",
     "MinIO",
+    "Picture",
     "Pool",
     "Slots",
+    "Sound",
     "Stripes",
     "Tls",
     "Uniform",
@@ -50,8 +54,10 @@ _HOMES: Final = {
     "BrandSampler": "brand.torch",
     "Cache": "brand.node.setup.caching",
     "MinIO": "brand.node.setup.choose",
+    "Picture": "brand.formats.preparation",
     "Pool": "brand.node.setup.choose",
     "Slots": "brand.node.setup.choose",
+    "Sound": "brand.formats.preparation",
     "Stripes": "brand.node.setup.choose",
     "Tls": "brand.node.setup.tls",
     "Uniform": "brand.node.setup.choose",

@@ -19,4 +19,5 @@ arrays        one array in a file, read so that damage to the file never ends th
 mapped        arrays in mapped work files, touched a window at a time
 publish       how a file appears whole or not at all
 media         what kind of image or audio file some bytes are, and decoding them
+preparation   what is done to pictures and clips before anything random is
 """

@@ -80,10 +80,15 @@ def decode_image(data: Buffer) -> Image.Image:
 
     Raises ValueError where Pillow cannot decode it.
     """
-    with _pillow_errors(), _open_image(data) as image:
-        if image.mode == "P" and "transparency" in image.info:
-            return image.convert("RGBA").convert("RGB")
-        return image.convert("RGB")
+    with pillow_errors(), open_image(data) as image:
+        return as_rgb(image)
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """The image with three channels; transparent colours of a palette are those behind the transparency."""
+    if image.mode == "P" and "transparency" in image.info:
+        return image.convert("RGBA").convert("RGB")
+    return image.convert("RGB")
 
 
 def check_image(data: Buffer) -> None:
@@ -91,7 +96,7 @@ def check_image(data: Buffer) -> None:
 
     Raises ValueError where Pillow cannot decode it.
     """
-    with _pillow_errors(), _open_image(data) as image:
+    with pillow_errors(), open_image(data) as image:
         image.load()
 
 
@@ -108,14 +113,15 @@ def decode_audio(data: Buffer) -> Waveform:
     return Waveform(np.ascontiguousarray(samples.T), int(rate))
 
 
-def _open_image(data: Buffer) -> Image.Image:
+def open_image(data: Buffer) -> Image.Image:
+    """An image of which only the head is read. Raises what `pillow_errors` turns into a ValueError."""
     from PIL import Image
 
     return Image.open(io.BytesIO(data))
 
 
 @contextmanager
-def _pillow_errors() -> Iterator[None]:
+def pillow_errors() -> Iterator[None]:
     """Turn every error that Pillow raises over bad input into a ValueError."""
     from PIL import Image, UnidentifiedImageError
 

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
 from brand.errors import SchemaError, UsageError, counted
+from brand.formats.preparation import Preparation, checked
 from brand.node.client.client import Client
 from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
@@ -63,6 +64,9 @@ class BrandDataset(Dataset[Any]):
         fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
         decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both are the file's
             bytes.
+        prepare: A dict `{field: Picture(...)}` or `{field: Sound(...)}`: these fields become arrays of the size or rate
+            that the model wants, before `transform`. JPEG is then decoded at a fraction of its size where that is
+            enough.
         memory: How much of the data the node server may hold: `"2GB"`, a number of bytes, or a fraction of the data
             as a float; None: a quarter of what this process may still use.
         protocol: `"stripes"`, `"slots"` (the paper's), `"uniform"` (each order equally likely), or `Stripes(...)`,
@@ -78,7 +82,7 @@ class BrandDataset(Dataset[Any]):
 
     Raises:
         NotADataSetError, FormatError: `path` is no data set, or a damaged one.
-        SchemaError: `fields` or `transform` names a field that is not there.
+        SchemaError: `fields`, `transform` or `prepare` names a field that is not there, or is of another kind.
     """
 
     def __init__(  # noqa: PLR0913 - a keyword each
@@ -88,6 +92,7 @@ class BrandDataset(Dataset[Any]):
         transform: Transform | None = None,
         fields: Sequence[str] | None = None,
         decode: bool = True,
+        prepare: Mapping[str, Preparation] | None = None,
         memory: Memory = None,
         protocol: ProtocolChoice = "stripes",
         server: str | None = None,
@@ -125,7 +130,10 @@ class BrandDataset(Dataset[Any]):
         self._way = Way(
             self._stored, server=server, memory=memory, remote_memory=remote_memory, tls=tls, cache=self.cache
         )
-        self._fetcher = Fetcher(self._stored, self._way, self.fields, decode=decode, skip=on_error == "skip")
+        self.prepare = checked(prepare or {}, self._stored.header.schema, self.fields, decode=decode)
+        self._fetcher = Fetcher(
+            self._stored, self._way, self.fields, decode=decode, skip=on_error == "skip", prepare=self.prepare
+        )
         self._habit = ReadingHabit()
 
     def __len__(self) -> int:

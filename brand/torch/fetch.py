@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import gcd
 from typing import Any, Final
@@ -22,6 +22,7 @@ from torch.utils.data import get_worker_info
 
 from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
 from brand.formats.media import decode_audio, decode_image
+from brand.formats.preparation import Preparation
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.protocol.order import Order
@@ -55,6 +56,7 @@ class Fetcher:
         *,
         decode: bool,
         skip: bool,
+        prepare: Mapping[str, Preparation],
     ) -> None:
         self.data, self.way, self.skip = data, way, skip
         self.with_key = fields is None or "key" in fields
@@ -63,7 +65,11 @@ class Fetcher:
         self.decoder = RecordDecoder(schema, names)
         self.viewer = RecordDecoder(schema, names, views=True)
         media = schema.fields if decode else ()
-        self.media = [(name, MEDIA[codec]) for name, codec in media if codec in MEDIA and name in self.decoder.names]
+        self.media: list[tuple[str, Callable[[Any], Any]]] = [
+            (name, prepare.get(name, MEDIA[codec]))
+            for name, codec in media
+            if codec in MEDIA and name in self.decoder.names
+        ]
         self._orders: dict[int, Order] = {}
         self.replacements = Replacements()
         self._drawn: tuple[int, int] | None = None

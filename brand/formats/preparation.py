@@ -1,0 +1,176 @@
+"""What is done to a picture or a clip before anything random is: decoding, and the size or rate that a model wants?
+
+A preparation is plain data. The same bytes give the same values wherever the same decoder runs: simplejpeg for JPEG
+where it is installed, else Pillow; libsndfile (package `soundfile`) for clips, and soxr for another rate. A JPEG that
+becomes at most half as large is decoded at 1/2, 1/4 or 1/8 of its size, which skips most of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import MissingExtraError, SchemaError, UsageError
+from brand.formats.media import as_rgb, decode_audio, open_image, pillow_errors
+from brand.formats.schema import Schema
+from brand.formats.values import Buffer
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Mode = Literal["RGB", "L"]
+Filter = Literal["nearest", "box", "bilinear", "bicubic", "lanczos"]
+MOST_PIXELS: Final = 1 << 16
+"""Of a side."""
+MOST_IN_ALL: Final = 1 << 28
+"""Pixels of a result: a file of one by a million pixels has no proportion that any shorter side could keep."""
+MOST_FRAMES: Final = 1 << 20
+"""Of a second."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Prepares images: uint8, shape (height, width, channels).
+
+    Args:
+        shorter: Pixels of the shorter side; the longer one keeps the proportion, rounded down. None: see `size`.
+        size: (height, width) in pixels. None: as `shorter` says, and without both as the file has it.
+        mode: "RGB", or "L" for one grey channel.
+        filter: How pixels become one: "nearest", "box", "bilinear", "bicubic" or "lanczos", as Pillow names them.
+
+    Raises `UsageError` where these are not possible.
+    """
+
+    codec: ClassVar[str] = "image"
+    """Of the fields that it prepares."""
+    shorter: int | None = None
+    size: tuple[int, int] | None = None
+    mode: Mode = "RGB"
+    filter: Filter = "bilinear"
+
+    def __post_init__(self) -> None:
+        sides = (self.shorter,) if self.size is None else self.size
+        if self.size is not None and (self.shorter is not None or not isinstance(sides, tuple) or len(sides) != 2):
+            raise UsageError(f"{self}: give shorter=, or size=(height, width)")
+        for side in sides:
+            if side is not None and (type(side) is not int or not 1 <= side <= MOST_PIXELS):
+                raise UsageError(f"{self}: a side has 1 to {MOST_PIXELS:,} pixels")
+        if self.mode not in get_args(Mode) or self.filter not in get_args(Filter):
+            raise UsageError(
+                f"{self}: modes are {', '.join(get_args(Mode))}; filters are {', '.join(get_args(Filter))}"
+            )
+
+    def __call__(self, data: Buffer) -> NDArray[np.uint8]:
+        """The pixels of a file. Raises ValueError where it cannot be decoded."""
+        from PIL import Image
+
+        with pillow_errors(), open_image(data) as image:
+            target = self._target(*image.size)
+            if target[0] * target[1] > MOST_IN_ALL:
+                raise ValueError(f"{target[0]:,} x {target[1]:,} pixels are more than {MOST_IN_ALL:,}")
+            small = self._decoded(data, image, target)
+            if small.size != target:
+                small = small.resize(target, Image.Resampling[self.filter.upper()])
+            pixels = np.array(small)
+        return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+    def _target(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height of the result."""
+        if self.size is not None:
+            return self.size[1], self.size[0]
+        if self.shorter is None:
+            return width, height
+        least = min(width, height)
+        return width * self.shorter // least, height * self.shorter // least
+
+    def _decoded(self, data: Buffer, image: Image.Image, target: tuple[int, int]) -> Image.Image:
+        """The picture, at least as large as the result where the file is; `image` is not loaded yet."""
+        width, height = image.size
+        if image.format == "JPEG" and image.mode in ("RGB", "L"):
+            factor = next((k for k in (8, 4, 2) if width // k >= target[0] and height // k >= target[1]), 1)
+            fast = self._by_simplejpeg(data, (width, height), factor)
+            if fast is not None:
+                return fast
+            if factor > 1:
+                image.draft(None, (width // factor, height // factor))
+        rgb = as_rgb(image)
+        return rgb if self.mode == "RGB" else rgb.convert("L")
+
+    def _by_simplejpeg(self, data: Buffer, size: tuple[int, int], factor: int) -> Image.Image | None:
+        """A JPEG of this width and height at 1 / `factor` of them; None where simplejpeg is missing or refuses it."""
+        from PIL import Image
+
+        try:
+            import simplejpeg
+
+            width, height = (-(-side // factor) for side in size)
+            pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=height, min_width=width)
+        except (ImportError, ValueError):  # Pillow takes some files that it does not take, and says what is wrong
+            return None
+        made = Image.fromarray(pixels)
+        return made if self.mode == "RGB" else made.convert("L")
+
+
+@dataclass(frozen=True)
+class Sound:
+    """Prepares clips: float32, -1 to 1, shape (frames,), or (channels, frames) with `mono=False`.
+
+    Args:
+        rate: Frames a second, by soxr. None: as the file has it.
+        mono: Whether channels become one, by their mean.
+
+    Raises `UsageError` where the rate is not possible.
+    """
+
+    codec: ClassVar[str] = "audio"
+    """Of the fields that it prepares."""
+    rate: int | None = None
+    mono: bool = True
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and (type(self.rate) is not int or not 1 <= self.rate <= MOST_FRAMES):
+            raise UsageError(f"{self}: a rate is 1 to {MOST_FRAMES:,} frames a second")
+
+    def __call__(self, data: Buffer) -> NDArray[np.float32]:
+        """The samples of a file. Raises ValueError where it cannot be decoded, `MissingExtraError`."""
+        clip = decode_audio(data)
+        samples = clip.samples.mean(axis=0, keepdims=True, dtype=np.float32) if self.mono else clip.samples
+        if self.rate is not None and self.rate != clip.rate:
+            samples = np.ascontiguousarray(_soxr().resample(samples.T, clip.rate, self.rate).T)
+        return samples[0] if self.mono else samples
+
+
+Preparation = Picture | Sound
+
+
+def checked(
+    prepare: Mapping[str, Preparation], schema: Schema, fields: Collection[str] | None, *, decode: bool
+) -> dict[str, Preparation]:
+    """Preparations of fields, which must be there, decoded, of the right kind, and among `fields` (None: all).
+
+    Raises `SchemaError`, `UsageError`.
+    """
+    kinds = dict(schema.fields)
+    for name, how in prepare.items():
+        if not isinstance(how, Preparation):
+            raise UsageError(f"prepare={{{name!r}: {how!r:.60}}}: give Picture(...) or Sound(...)")
+        if kinds.get(name) != how.codec:
+            there = ", ".join(f"{field}: {codec}" for field, codec in kinds.items())
+            raise SchemaError(f"prepare names {name!r}, which is no field of kind {how.codec!r}; there are {there}")
+        if fields is not None and name not in fields:
+            raise SchemaError(f"prepare names {name!r}, which is not among the fields {', '.join(fields)}")
+        if not decode:
+            raise UsageError("prepare= needs decode=True: with decode=False the fields are the files' bytes")
+    return dict(prepare)
+
+
+def _soxr() -> Any:
+    try:
+        import soxr
+    except ImportError as error:
+        raise MissingExtraError("another rate= needs the package soxr: pip install 'brand-data[audio]'") from error
+    return soxr
