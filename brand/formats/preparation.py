@@ -2,7 +2,7 @@
 
 A preparation is plain data. The same bytes give the same values wherever the same decoder runs: simplejpeg for JPEG
 where it is installed, else Pillow; libsndfile (package `soundfile`) for clips, and soxr for another rate. A JPEG that
-becomes at most half as large is decoded at 1/2, 1/4 or 1/8 of its size, which skips most of the work.
+becomes at most half as large is decoded at 1/2, 1/4 or 1/8 of its size, which skips much of the work.
 """
 
 from __future__ import annotations
