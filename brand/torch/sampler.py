@@ -88,8 +88,8 @@ class BrandSampler(DistributedSampler[int]):
         self.batch_size = None if batch_size is None else max(1, _whole("batch_size", batch_size, MAX_POSITIONS))
         self.order = data_set.order(seed, part)
         """The order of all epochs."""
-        self._indices = None if shuffle or self.order.part is None else data_set.indices_of(self.order.part)
-        """What is read with `shuffle=False`; None: all samples."""
+        self._indices: NDArray[np.int64] | None = None
+        """Indices of the part, once an epoch that is not shuffled has asked for them."""
         self.tag = data_set.tag_of(self.order)
         self.origin = origin_here()
         """Where the program made this sampler."""
@@ -146,7 +146,11 @@ class BrandSampler(DistributedSampler[int]):
 
     def indices_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The indices at positions of an epoch that is not shuffled, same shape."""
-        return positions if self._indices is None else self._indices[positions]
+        if self.order.part is None:
+            return positions
+        if self._indices is None:
+            self._indices = self.data_set.indices_of(self.order.part)
+        return self._indices[positions]
 
     @property
     def epoch(self) -> int:  # type: ignore[override]

@@ -101,6 +101,15 @@ def test_a_part_that_is_not_shuffled(small: Path) -> None:
     assert sorted(chain(*ranks)) == sorted(PART + PART[: -len(PART) % 3])
 
 
+def test_a_state_says_whether_a_part_is_shuffled(small: Path) -> None:
+    """As without a part: a sampler that was made otherwise goes on as the state says."""
+    data_set = BrandDataset(small)
+    state = BrandSampler(data_set, part=MASK, shuffle=False).state_at(0, 7)
+    sampler = BrandSampler(data_set, part=MASK)
+    sampler.load_state_dict(state)
+    assert list(sampler) == PART[7:]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_it_goes_on_at_every_step(small: Path, ranks: int) -> None:
