@@ -118,7 +118,7 @@ class Reads:
             if live.epoch.reads.next is None:
                 continue
             lead = (
-                _before(self._epochs, len(self._residents.pages_of), key, live)
+                _before(self._epochs, key, live)
                 + live.epoch.reads.deadline
                 - live.epoch.progress.start
                 - live.epoch.progress.done
@@ -289,10 +289,10 @@ class Reads:
         return read
 
 
-def _before(epochs: Epochs, samples: int, key: Key, live: Live) -> int:
+def _before(epochs: Epochs, key: Key, live: Live) -> int:
     """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
     behind = epochs.get((key[0], key[1] - 1))
     if behind is None or live.begun:
         return 0
     progress = behind.epoch.progress
-    return samples - progress.start - progress.done
+    return len(behind.epoch.plan.sample_of) - progress.start - progress.done
