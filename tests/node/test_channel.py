@@ -100,6 +100,26 @@ def test_a_head_that_cannot_be_is_refused_at_once(ends: Ends, head: bytes) -> No
         next(found)
 
 
+def test_only_an_order_may_be_longer() -> None:
+    """It may have the bits of a part of a large data set."""
+    here, there = socket.socketpair()
+    here.settimeout(0)
+    with here, there:
+        for length, kind in (
+            (MAX_REQUEST + 9, Kind.ORDER),
+            (MAX_REQUEST + 10, Kind.ORDER),
+            (MAX_REQUEST + 1, Kind.DRAW),
+        ):
+            channel = Channel(ClientNumber(1), here, MAX_REQUEST + 9)
+            there.sendall(HEAD.pack(length, kind, messages.VERSION))
+            channel.receive()
+            if length == MAX_REQUEST + 9:
+                assert not list(channel.messages())
+                continue
+            with pytest.raises(ProtocolError, match="a message of"):
+                list(channel.messages())
+
+
 def test_the_longest_message(ends: Ends) -> None:
     """As long as a request may be, in many pieces."""
     channel, client = ends

@@ -56,7 +56,7 @@ def test_an_order_of_a_part(samples: int) -> None:
     """There and back with the bits of the part, which fit into a request for any data set."""
     order = Order("set", samples, 1, 0, UniformPolicy(1), Part.of(np.arange(samples) % 3 == 0))
     message = messages.pack_order(order, run="run", tag=3)
-    assert len(message) - HEAD.size <= messages.longest_request(samples)
+    assert len(message) - HEAD.size <= messages.longest_order(samples)
     value = messages.unpack_json(body_of(message, Kind.ORDER))
     assert (value["run"], value["tag"], messages.unpack_order(value)) == ("run", 3, order)
 

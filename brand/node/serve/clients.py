@@ -36,7 +36,7 @@ Handle = Callable[["Clients", Channel, Kind, bytes], None]
 class Clients:
     """Connections at one address, and at a second one where `brand top` finds the server. The loop owns them.
 
-    `longest` is the largest body of a request. Raises OSError (EADDRINUSE: the address is taken).
+    `longest_order` is the largest body of an ORDER. Raises OSError (EADDRINUSE: the address is taken).
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Clients:
         selector: selectors.BaseSelector,
         handle: Handle,
         left: Callable[[ClientNumber], None],
-        longest: int = messages.MAX_REQUEST,
+        longest_order: int = messages.MAX_REQUEST,
     ) -> None:
         self._listeners = [listen(address)]
         second = second_address(address)
@@ -54,7 +54,8 @@ class Clients:
                 self._listeners.append(listen(second))
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         """A descriptor that is closed for a moment where no other one is left."""
-        self._selector, self._handle, self._left, self._longest = selector, handle, left, longest
+        self._selector, self._handle, self._left = selector, handle, left
+        self._longest_order = longest_order
         self._channels: dict[ClientNumber, Channel] = {}
         self._numbers = 0
         for listener in self._listeners:
@@ -131,7 +132,7 @@ class Clients:
             self._turn_away(connection, f"{MAX_CLIENTS:,} clients are connected, and that is the most")
             return
         self._numbers += 1
-        channel = Channel(ClientNumber(self._numbers), connection, self._longest)
+        channel = Channel(ClientNumber(self._numbers), connection, self._longest_order)
         self._channels[channel.number] = channel
         self._selector.register(connection.fileno(), selectors.EVENT_READ, lambda events: self._serve(channel, events))
 

@@ -104,7 +104,7 @@ class NodeServer:
             self._selector,
             lambda *asked: self._requests.handle(*asked),
             lambda number: self._tell(ClientLeaves(number)),
-            messages.longest_request(len(data)),
+            messages.longest_order(len(data)),
         )
         try:
             node, nodes, remote_memory = (among.node, among.nodes, among.remote_memory) if among else (0, 1, None)

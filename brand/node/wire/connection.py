@@ -83,10 +83,10 @@ def same_user(connection: socket.socket) -> bool:
 class Channel:
     """The server's end of one connection: bytes in, messages out; messages in, bytes out. Never waits."""
 
-    def __init__(self, number: ClientNumber, connection: socket.socket, longest: int = MAX_REQUEST) -> None:
+    def __init__(self, number: ClientNumber, connection: socket.socket, longest_order: int = MAX_REQUEST) -> None:
         self.number, self.socket = number, connection
-        self._longest = longest
-        """Largest body that is taken."""
+        self._longest_order = longest_order
+        """Largest body of an ORDER that is taken."""
         self.greeted = False
         self.drawer: Drawer | None = None
         """The process at the other end, as its HELLO says."""
@@ -134,7 +134,7 @@ class Channel:
     def messages(self) -> Iterator[tuple[Kind, bytes]]:
         """Whole messages that have come in. Raises `ProtocolError`."""
         while len(self._inbox) >= HEAD.size:
-            kind, length = parse_head(self._inbox[: HEAD.size], self._longest)
+            kind, length = parse_head(self._inbox[: HEAD.size], MAX_REQUEST, self._longest_order)
             end = HEAD.size + length
             if len(self._inbox) < end:
                 return
@@ -142,7 +142,7 @@ class Channel:
             del self._inbox[:end]
             self.began_s = time.monotonic()
             yield kind, body
-        if len(self._inbox) > HEAD.size + self._longest:
+        if len(self._inbox) > HEAD.size + max(MAX_REQUEST, self._longest_order):
             raise ProtocolError("more than a message")
 
     def send(self, message: bytes, descriptor: int | None = None) -> bool:

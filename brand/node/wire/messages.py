@@ -26,7 +26,7 @@ from brand.protocol.part import Part
 VERSION: Final = 4
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
-"""Largest body that a server takes, without the bits of a part."""
+"""Largest body that a server takes, but for an ORDER with the bits of a part."""
 MAX_REPLY: Final = 1 << 28
 """Largest body that a client takes."""
 MAX_FAILED: Final = 1 << 16
@@ -107,13 +107,14 @@ def frame(kind: Kind, *parts: bytes | memoryview) -> bytes:
     return b"".join((HEAD.pack(sum(map(len, parts)), kind, VERSION), *parts))
 
 
-def parse_head(head: bytes | bytearray | memoryview, limit: int) -> tuple[Kind, int]:
-    """Kind and length of the body. Raises `ProtocolError`."""
+def parse_head(head: bytes | bytearray | memoryview, limit: int, order_limit: int = 0) -> tuple[Kind, int]:
+    """Kind and length of the body, which is at most `limit`, or `order_limit` for an ORDER. Raises `ProtocolError`."""
     length, kind, version = HEAD.unpack(head)
     if version != VERSION:
         raise ProtocolError(f"the other side speaks version {version} of the protocol, this one {VERSION}")
     if kind not in Kind.__members__.values():
         raise ProtocolError(f"no message is of kind {kind}")
+    limit = max(limit, order_limit) if kind == Kind.ORDER else limit
     if length > limit:
         raise ProtocolError(f"a message of {length:,} bytes; the limit is {limit:,}")
     return Kind(kind), length
@@ -135,8 +136,8 @@ def unpack_json(body: bytes | memoryview) -> dict[str, Any]:
     return value
 
 
-def longest_request(samples: int) -> int:
-    """Largest body that the server of a data set of so many samples takes."""
+def longest_order(samples: int) -> int:
+    """Largest body of an ORDER that the server of a data set of so many samples takes."""
     return MAX_REQUEST + 4 * -(-samples // 24)  # 4 characters for 24 bits
 
 
