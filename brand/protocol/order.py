@@ -76,6 +76,12 @@ class Order:
         }
         return own | self.policy.to_json() | ({} if self.part is None else {_PART: self.part.digest})
 
+    def differences(self, other: Order) -> dict[str, tuple[Any, Any]]:
+        """Fields that differ, by name, with the value of each order; `absent` where an order does not have one."""
+        mine, theirs = self.to_json(), other.to_json()
+        both = {name: (mine.get(name, "absent"), theirs.get(name, "absent")) for name in mine | theirs}
+        return {name: values for name, values in both.items() if values[0] != values[1]}
+
     @classmethod
     def from_json(cls, value: Any, part: Part | None = None) -> Order:
         """Inverse of `to_json`, distrusting. `part` is the one that the digest names. Raises ValueError."""

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +30,13 @@ from brand.node.serve.server import NodeServer
 from brand.node.wire import messages
 from brand.node.wire.connection import socket_name
 from brand.node.wire.messages import Kind
+from brand.protocol.part import Part
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running_server
 from brand.testing.storage import BlockedStorage, Fault, FaultyStorage
 from brand.torch import BrandSampler
 from tests.node.support import RawClient, drawing
+from tests.orders import order_of
 from tests.support import wait_until
 
 
@@ -138,6 +141,34 @@ def test_what_a_server_refuses_as_wrong_use_is_a_usage_error(texts: Path, tmp_pa
             other.stats()
         with pytest.raises(UsageError, match=r"no order of run .* has tag 7"):
             client.order_by_tag(7, owner=os.getpid())
+
+
+def test_ranks_of_one_node_draw_one_order(texts: Path) -> None:
+    """Another seed or another part at the same sampler is refused: each rank would draw its share of its own order.
+
+    Other samplers of the job, other jobs, and the ranks that come after these have gone draw what they like.
+    """
+    order = order_of(texts)
+    others = [replace(order, seed=7), replace(order, part=Part.of(np.arange(1200) % 2 == 0))]
+    with running_server(texts) as server:
+        with closing(attached(server, "job")) as first:
+            first.begin(order, 1, 0, 0, (0, 2), turn=5)
+            said = (r"seed is 7 here and 0 there;", r"part is \w+ here and absent there;")
+            for other, why in zip(others, said, strict=True):
+                with (
+                    closing(attached(server, "job")) as second,
+                    pytest.raises(UsageError, match=f"disagree: {why} give"),
+                ):
+                    second.begin(other, 2, 0, 0, (1, 2), turn=5)
+                with closing(attached(server, "job")) as second:
+                    second.begin(other, 2, 0, 0, (1, 2), turn=6)
+                with closing(attached(server, "other job")) as third:
+                    third.begin(other, 2, 0, 0, (1, 2), turn=5)
+            with closing(attached(server, "job")) as second:
+                second.begin(order, 1, 0, 0, (1, 2), turn=5)
+        with closing(attached(server, "job")) as later:
+            wait_until(lambda: later.stats()["clients"] == 1, "the others have gone")
+            later.begin(others[0], 2, 0, 0, (0, 2), turn=5)
 
 
 @pytest.mark.parametrize("count", [1, 700])

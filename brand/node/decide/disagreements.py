@@ -100,12 +100,8 @@ def disagreement(here: NodeNumber, drawings: Iterable[Drawing], there: NodeNumbe
 
 def _differences(here: NodeNumber, ours: Order, there: NodeNumber, theirs: Order) -> str:
     """The fields in which two orders differ, as a text."""
-    mine, other = ours.to_json(), theirs.to_json()
-    parts = [
-        f"{name} is {mine.get(name, 'absent')} on node {here} and {other.get(name, 'absent')} on node {there}"
-        for name in mine | other
-        if mine.get(name) != other.get(name)
-    ]
-    if mine["group_chunks"] != other["group_chunks"]:
+    found = ours.differences(theirs)
+    parts = [f"{name} is {mine} on node {here} and {other} on node {there}" for name, (mine, other) in found.items()]
+    if "group_chunks" in found:
         parts.append("group_chunks follows from the memory: give all nodes the same --memory (in Python: memory=)")
     return "; ".join(parts)

@@ -154,10 +154,13 @@ class Runs(UserDict[RunNumber, Run]):
     ) -> RunNumber:
         """Register a client at a run, and return the run's number.
 
-        Raises `UsageError` where the order does not fit the data set, or where there are too many runs.
+        Raises `UsageError` where the order does not fit the data set, where the same sampler of another rank draws
+        another order, or where there are too many runs.
         """
         if (order.samples, order.chunk_size) != self._sizes:
             raise UsageError("the order is of another data set: its sizes differ")
+        if client >= 0 and turn is not None:  # other nodes are asked on their own (`disagreements`)
+            self._check_agreed(order, name, turn)
         number = self.number_of(name, order)
         if number is None:
             if len(self) == MAX_RUNS:
@@ -168,6 +171,20 @@ class Runs(UserDict[RunNumber, Run]):
         run = self[number]
         run.joins(client, tag, turn)
         return number
+
+    def _check_agreed(self, order: Order, name: str, turn: int) -> None:
+        """Raise `UsageError` where another rank of this node draws another order by the same sampler.
+
+        Ranks divide one order. If each had its own, it would draw only its share of that, and the rest would be lost.
+        """
+        for run in self.values():
+            if (run.name, run.turn) == (name, turn) and run.order != order and max(run.clients, default=-1) >= 0:
+                differ = "; ".join(
+                    f"{field} is {mine} here and {theirs} there"
+                    for field, (mine, theirs) in order.differences(run.order).items()
+                )
+                same = "give all ranks the same seed=, part=, protocol= and memory="
+                raise UsageError(f"two ranks of one job disagree: {differ}; {same}")
 
 
 @dataclass(frozen=True, slots=True)
