@@ -154,15 +154,15 @@ def test_ranks_of_one_node_draw_one_order(texts: Path) -> None:
         with closing(attached(server, "job")) as first:
             first.begin(order, 1, 0, 0, (0, 2), turn=5)
             said = (r"seed is 7 here and 0 there;", r"part is \w+ here and absent there;")
-            for other, why in zip(others, said, strict=True):
+            for number, (other, why) in enumerate(zip(others, said, strict=True)):
                 with (
                     closing(attached(server, "job")) as second,
                     pytest.raises(UsageError, match=f"disagree: {why} give"),
                 ):
                     second.begin(other, 2, 0, 0, (1, 2), turn=5)
                 with closing(attached(server, "job")) as second:
-                    second.begin(other, 2, 0, 0, (1, 2), turn=6)
-                with closing(attached(server, "other job")) as third:
+                    second.begin(other, 2, 0, 0, (1, 2), turn=6 + number)
+                with closing(attached(server, f"job {number}")) as third:
                     third.begin(other, 2, 0, 0, (1, 2), turn=5)
             with closing(attached(server, "job")) as second:
                 second.begin(order, 1, 0, 0, (1, 2), turn=5)
