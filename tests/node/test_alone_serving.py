@@ -68,18 +68,23 @@ def test_four_servers_that_are_alone(large: Path, tmp_path: Path, placement: Pla
             check_epoch(ranks, epoch)
             read.append(sum(server.facts()["read_samples"] for server in servers))
         facts = [server.facts() for server in servers]
+        for client in clients:  # else what is read ahead still comes and goes
+            client.close()
+        wait_until(lambda: all(not server.node._turn.core.epochs.runs for server in servers), "all runs have ended")
+        wait_until(lambda: all(map(quiet, servers)), "all is written")
+        holds = [server.facts()["cache"]["held_samples"] for server in servers]
     assert sum(rank.late for rank in ranks) == sum(each["exact"] for each in facts)
     later = (read[-1] - read[3]) / (SAMPLES * (EPOCHS - 4))
     kept = np.mean([each["memory"]["kept"] / each["memory"]["limit"] for each in facts]) * 0.3
     assert {each["cache"]["state"] for each in facts} <= ({"full", "filling"} if placement == "even" else {"changing"})
     assert later < {"auto": 0.55, "frequency": 0.72, "even": 0.8}[placement] * (1 - kept)
-    for folder, each in zip(folders, facts, strict=True):
+    for folder, each, held in zip(folders, facts, holds, strict=True):
         assert each["cache"]["used"] <= limit
         assert each["cache"]["bad"] == 0
         parts = list(folder.glob("brand-cache/*/chunks/*.part"))
         assert sum(part.stat().st_blocks * 512 for part in parts) <= limit + 16 * BLOCK
         with closing(CacheFolder(str(folder), data, sizes, limit)) as found:
-            assert found.held.sum() == each["cache"]["held_samples"]
+            assert found.held.sum() == held
             for place in np.flatnonzero(found.held).tolist():
                 row = data.rows(place, place + 1)[0]
                 span = slice(int(row["offset"]), int(row["offset"]) + int(row["size"]))
