@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brand.protocol.mapping import Mapping
-from brand.protocol.part import ONE_NODE, Part, narrowed
+from brand.protocol.part import ONE_NODE, Part, named, narrowed
 from brand.protocol.plan import Plan
 from brand.protocol.policies import policy_named
 from brand.protocol.policy import Policy, check_number, check_type
@@ -89,14 +89,10 @@ class Order:
             raise ValueError(f"an order has the fields {', '.join(_OF_ALL)}, and those of its protocol")
         digest = None if part is None else part.digest
         if value.get(_PART) != digest:
-            raise ValueError(f"the order is of {_named(value.get(_PART))}, and not of {_named(digest)}")
+            raise ValueError(f"the order is of {named(value.get(_PART))}, and not of {named(digest)}")
         own = {name: each for name, each in value.items() if name not in (*_OF_ALL, _PART)}
         policy = policy_named(value["protocol"]).from_json(own)
         return cls(value["data_set"], value["samples"], value["chunk_size"], value["seed"], policy, part)
-
-
-def _named(digest: Any) -> str:
-    return "all samples" if digest is None else f"part {digest}"
 
 
 _OF_ALL: Final = ("data_set", "samples", "chunk_size", "seed", "protocol")

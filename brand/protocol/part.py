@@ -25,6 +25,11 @@ ONE_NODE: Final = (
 """Why an order of a part is refused."""
 
 
+def named(digest: Any) -> str:
+    """The part of a digest as a text for the user; None stands for all samples."""
+    return "all samples" if digest is None else f"part {digest}"
+
+
 @dataclass(frozen=True, repr=False)
 class Part:
     """Some of the samples of a data set, at least one. Raises ValueError."""

@@ -34,10 +34,9 @@ def as_part(data: Catalogue, part: Any) -> Part | None:
     mask = np.zeros(samples, np.bool_)
     mask[data.places(wanted)] = True
     if np.count_nonzero(mask) < len(wanted):
-        again = np.sort(wanted)
-        raise UsageError(
-            f"part= has sample {again[:-1][again[1:] == again[:-1]][0]} twice; each is drawn once an epoch"
-        )
+        alike = np.sort(wanted)
+        twice = alike[1:][alike[1:] == alike[:-1]][0]
+        raise UsageError(f"part= has sample {twice} twice; give each index once, or a mask as an array of bools")
     return None if mask.all() else Part.of(mask)
 
 

@@ -17,6 +17,7 @@ from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
+from brand.protocol.part import named
 from brand.protocol.tickets import MAX_POSITIONS
 from brand.torch.dataset import BrandDataset
 from brand.torch.dealing import Restart, accelerate_processes, lightning_restart, torchdata_skips, wrapping_of
@@ -27,8 +28,6 @@ from brand.torch.ranks import find_rank
 log = logging.getLogger("brand")
 
 STATE_VERSION: Final = 1
-_UNSHUFFLED: Final = ("data_set", "seed", "part")
-"""What the state of a run that does not shuffle has of its order."""
 _FROM_A_STATE: Final = (
     "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
     "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
@@ -217,12 +216,13 @@ class BrandSampler(DistributedSampler[int]):
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
         """The state of a run that goes on at a position of an epoch, with its order."""
+        part = {} if self._digest is None else {"part": self._digest}
         return {
             "version": STATE_VERSION,
             "epoch": epoch,
             "position": position,
             "shuffle": self.shuffle,
-            "order": {name: each for name, each in self.order.to_json().items() if self.shuffle or name in _UNSHUFFLED},
+            "order": self.order.to_json() if self.shuffle else {"data_set": self.data_set.id, "seed": self.seed} | part,
         }
 
     def state_of_next(self) -> dict[str, Any]:
@@ -244,12 +244,11 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError(f"a state of version {version}; this is version {STATE_VERSION}")
         if data_set != self.data_set.id:
             raise UsageError(f"the state is of data set {data_set}, this one is {self.data_set.id}")
-        part = None if self.order.part is None else self.order.part.digest
-        if facts.get("part") != part or position > self.samples:
-            there, here = (
-                "all samples" if digest is None else f"part {digest}" for digest in (facts.get("part"), part)
-            )
+        if facts.get("part") != self._digest:
+            there, here = named(facts.get("part")), named(self._digest)
             raise UsageError(f"the state is of {there}, this sampler draws {here}: give the same part= as before")
+        if position > self.samples:
+            raise UsageError(f"this is no state of a BrandSampler: position {position:,} of {self.samples:,}")
         if shuffle:
             try:
                 order = Order.from_json(facts, self.order.part)
@@ -326,6 +325,11 @@ class BrandSampler(DistributedSampler[int]):
                 f"out to {wrapping.processes} processes again: leave out num_replicas= and rank="
             )
         return wrapping.processes
+
+    @property
+    def _digest(self) -> str | None:
+        """By what a state names the part; None: all samples are drawn."""
+        return None if self.order.part is None else self.order.part.digest
 
     def _check_restart(self, restart: Restart, epoch: int) -> None:
         """Raises `UsageError` unless Lightning would train exactly the rest of an epoch."""

@@ -108,6 +108,9 @@ def test_a_state_says_whether_a_part_is_shuffled(small: Path) -> None:
     sampler = BrandSampler(data_set, part=MASK)
     sampler.load_state_dict(state)
     assert list(sampler) == PART[7:]
+    other = BrandSampler(data_set, seed=5, part=MASK, shuffle=False).state_at(0, 3)
+    sampler.load_state_dict(other)
+    assert sampler.state_at(0, 3) == other
 
 
 @pytest.mark.slow
@@ -144,7 +147,7 @@ def test_a_state_of_another_part_is_refused(small: Path) -> None:
             some.load_state_dict(every.state_dict())
         some.load_state_dict(some.state_dict())
     far = some.state_at(0, len(PART) + 1)
-    with pytest.raises(UsageError, match=r"part|state"):
+    with pytest.raises(UsageError, match="this is no state of a BrandSampler: position 51 of 50"):
         some.load_state_dict(far)
 
 
