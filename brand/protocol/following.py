@@ -54,6 +54,11 @@ class Join:
             raise ValueError(f"the pace of a join is 0, or from {LEAST_PACE} to {MOST_PACE:,}: {self}")
 
 
+def alone(lap: int) -> tuple[Join]:
+    """The joins of an epoch of a job that draws a lap from its beginning to its end."""
+    return (Join(0, lap, 0, 0),)
+
+
 @dataclass(frozen=True, slots=True)
 class Lap:
     """The order of one lap, seen from its stripes."""

@@ -6,9 +6,11 @@ Everything else (memory limits, workers, timing) changes how fast samples come, 
 from __future__ import annotations
 
 from collections.abc import Mapping as Values
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from brand.protocol.following import Join, alone
 from brand.protocol.mapping import Mapping
 from brand.protocol.part import ONE_NODE, Part, named, narrowed
 from brand.protocol.plan import Plan
@@ -57,10 +59,18 @@ class Order:
         """Places to chunks to groups."""
         return self.policy.mapping(self.samples, self.chunk_size)
 
-    def plan(self, epoch: int) -> Plan:
-        """The plan of one epoch."""
+    @property
+    def joins(self) -> bool:
+        """Whether a plan depends on where the job joined others."""
+        return self.policy.common is not None
+
+    def plan(self, epoch: int, joins: Sequence[Join] = ()) -> Plan:
+        """The plan of one epoch. `joins`: where the job joined others in it, with `shared`; none: it is alone."""
         if not 0 <= epoch <= MAX_EPOCH:
             raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
+        if self.joins:
+            mask = None if self.part is None else self.part.mask
+            return self.policy.plan_joined(self.mapping, self.seed, mask, joins or alone(epoch))
         plan = self.policy.plan(self.mapping, self.seed, epoch)
         return plan if self.part is None else narrowed(plan, self.part.mask)
 

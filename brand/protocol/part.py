@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.plan import READ, Plan, read_of_sample
+from brand.protocol.plan import Plan, planned_by, read_of_sample
 
 ONE_NODE: Final = (
     "several nodes do not draw a part of a data set together: leave out part=, or convert these samples to a data set "
@@ -92,21 +92,4 @@ def narrowed(plan: Plan, mask: NDArray[np.bool_]) -> Plan:
     sample_of = plan.sample_of[drawn]
     if plan.reads is None:
         return Plan(plan.mapping, sample_of, None)
-    position_of = np.empty(len(mask), np.int64)
-    position_of[sample_of] = np.arange(len(sample_of))
-    places = np.flatnonzero(mask)
-    read_of = read_of_sample(plan)[places]
-    by_read = np.argsort(read_of, kind="stable")
-    places, read_of = places[by_read], read_of[by_read]
-    starts = np.flatnonzero(np.diff(read_of, prepend=-1))
-    ends = np.append(starts[1:], len(places))
-    deadline = np.minimum.reduceat(position_of[places], starts)
-    reads = np.empty(len(starts), READ)
-    reads["deadline"] = deadline
-    reads["chunk"], reads["first"] = np.divmod(places[starts], plan.mapping.chunk_size)
-    reads["count"] = places[ends - 1] - places[starts] + 1
-    order = np.argsort(deadline, kind="stable")
-    sizes = (ends - starts)[order]
-    held_ends = np.cumsum(sizes)
-    held = places[np.repeat(starts[order] - (held_ends - sizes), sizes) + np.arange(len(places))]
-    return Plan(plan.mapping, sample_of, reads[order], held.astype(plan.sample_of.dtype), held_ends)
+    return planned_by(plan.mapping, sample_of, np.where(mask, read_of_sample(plan), -1))

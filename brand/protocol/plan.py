@@ -11,7 +11,7 @@ ahead with its answer. Each node computes the same table, so a request says no m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,30 @@ class Requests:
         return self.prefetched[start : int(self.ends[number])]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Track:
+    """How far the front of `shared` has come when each position is drawn, as a coordinate (`following`)."""
+
+    coordinates: NDArray[np.int64]
+    """At every `STEP`-th position, and at the end."""
+    draws: int
+
+    STEP: ClassVar[int] = 64
+
+    @classmethod
+    def of(cls, fronts: NDArray[np.integer[Any]], first: int, end: int) -> Track:
+        """The track with these coordinates at each position, shape (draws,), and at the end; all count from `first`."""
+        return cls(np.append(fronts[:: cls.STEP], end).astype(np.int64) + first, len(fronts))
+
+    def at(self, position: int) -> int:
+        """The front when a position is drawn; positions between two known ones are interpolated."""
+        before, more = divmod(position, self.STEP)
+        if position >= self.draws or before >= len(self.coordinates) - 1:
+            return int(self.coordinates[-1])
+        there, after = int(self.coordinates[before]), int(self.coordinates[before + 1])
+        return there + (after - there) * more // min(self.STEP, self.draws - before * self.STEP)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One epoch."""
@@ -64,6 +88,8 @@ class Plan:
     """Where the places of each read end in `held`, shape (reads,)."""
     requests: Requests | None = None
     """What nodes ask each other for; None: no node asks another one."""
+    track: Track | None = None
+    """Where the front is, in a plan of `shared`; else None."""
 
     @property
     def read_count(self) -> int:
@@ -100,6 +126,32 @@ class Plan:
             return np.arange(*self.places_read(number))
         start = int(self.held_ends[number - 1]) if number else 0
         return self.held[start : int(self.held_ends[number])]
+
+
+def planned_by(mapping: Mapping, sample_of: NDArray[Any], group_of: NDArray[np.integer[Any]]) -> Plan:
+    """The plan with this order, `sample_of`, in which samples of one group come by one read.
+
+    `group_of` is the group of each place, shape (samples,); -1 for what is not drawn. The places of a group lie in one
+    chunk. A read is due when the first of its samples is drawn; it spans them, and holds no others.
+    """
+    position_of = np.empty(mapping.samples, np.int64)
+    position_of[sample_of] = np.arange(len(sample_of))
+    places = np.flatnonzero(group_of >= 0)
+    groups = group_of[places]
+    by_group = np.argsort(groups, kind="stable")
+    places, groups = places[by_group], groups[by_group]
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    ends = np.append(starts[1:], len(places))
+    deadline = np.minimum.reduceat(position_of[places], starts)
+    reads = np.empty(len(starts), READ)
+    reads["deadline"] = deadline
+    reads["chunk"], reads["first"] = np.divmod(places[starts], mapping.chunk_size)
+    reads["count"] = places[ends - 1] - places[starts] + 1
+    order = np.argsort(deadline, kind="stable")
+    sizes = (ends - starts)[order]
+    held_ends = np.cumsum(sizes)
+    held = places[np.repeat(starts[order] - (held_ends - sizes), sizes) + np.arange(len(places))]
+    return Plan(mapping, sample_of, reads[order], held.astype(sample_of.dtype), held_ends)
 
 
 def read_of_sample(plan: Plan) -> NDArray[Any]:

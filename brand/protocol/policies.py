@@ -7,6 +7,7 @@ from typing import Any, Final
 from brand.protocol.minio import MinioPolicy
 from brand.protocol.policy import Policy, check_type
 from brand.protocol.pool_policy import PoolPolicy
+from brand.protocol.shared_policy import SharedPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
@@ -19,6 +20,7 @@ POLICIES: Final[dict[str, type[Policy]]] = {
         UniformPolicy,
         PoolPolicy,
         MinioPolicy,
+        SharedPolicy,
     )
 }
 """To register a policy, add its class. States and messages name only policies that are here."""

@@ -7,10 +7,15 @@ A policy holds a few numbers. From these numbers, the sizes of the data set and 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
 from collections.abc import Mapping as Values
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.protocol.following import Join
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan
 from brand.protocol.tickets import MAX_POSITIONS
@@ -67,6 +72,23 @@ class Policy(ABC):
     def foreseen(self) -> Foreseen | None:
         """The nodes and ranks that plans depend on; None: plans are the same for all."""
         return None
+
+    @property
+    def common(self) -> Hashable | None:
+        """What orders with the same seed have in common whose jobs share laps; None: jobs of this policy do not."""
+        return None
+
+    @property
+    def rejoins(self) -> bool:
+        """Whether a job that has lost the others joins them anew within an epoch."""
+        return False
+
+    def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
+        """The plan of an epoch of a job that has joined others like this, where jobs share.
+
+        `mask`: the places that the job draws, shape (samples,); None: all.
+        """
+        raise NotImplementedError(f"a plan of {self.name} has no joins")
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain values. A field that has its default value is left out."""

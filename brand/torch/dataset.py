@@ -25,8 +25,11 @@ from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
 from brand.node.setup.memory import Memory, check_memory
 from brand.node.setup.tls import Tls
+from brand.node.wire.messages import MAX_NAME
+from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.part import ONE_NODE, Part
+from brand.protocol.shared_policy import SHARED_BY_ONE_NODE
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where
@@ -36,8 +39,8 @@ from brand.torch.habit import ReadingHabit
 from brand.torch.labels import class_to_idx, targets, transform_hint
 from brand.torch.origin import turn_of
 from brand.torch.parts import as_part, indices_of
-from brand.torch.ranks import find_rank
-from brand.torch.way import Way
+from brand.torch.ranks import find_rank, node_by_launcher
+from brand.torch.way import COMMON, Way
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
@@ -70,8 +73,12 @@ class BrandDataset(Dataset[Any]):
         memory: How much of the data the node server may hold: `"2GB"`, a number of bytes, or a fraction of the data
             as a float; None: a quarter of what this process may still use.
         protocol: `"stripes"`, `"slots"` (the paper's), `"uniform"` (each order equally likely), or `Stripes(...)`,
-            `Slots(...)` with their options, `Uniform()`; to compare, the baselines `Pool(chunks=...)` and `MinIO()`.
+            `Slots(...)` with their options, `Uniform()`; `"shared"` where several jobs train on the data set at a time;
+            to compare, the baselines `Pool(chunks=...)` and `MinIO()`.
         server: Address of a running server (`brand serve` prints it), instead of one that starts by itself.
+            `"common"`: one for all jobs of this user on this machine; the first of them starts it.
+        job: With `server=`: a name of this training among those of the server; all its processes give the same one.
+            None: the launcher's, or one of its own.
         on_error: What a draw of a damaged sample does: `"raise"` an error, or `"skip"`: another sample of its group
             takes its place, and `stats()["replaced"]` lists both.
         remote_memory: In a job on several nodes: how much of a node server's memory may hold samples that other nodes
@@ -100,6 +107,7 @@ class BrandDataset(Dataset[Any]):
         remote_memory: Memory = None,
         tls: Tls | None = None,
         cache: CacheOf = None,
+        job: str | None = None,
     ) -> None:
         self._stored = StoredDataSet(path)
         self.path = self._stored.path if is_url(path) or not isinstance(path, str | os.PathLike) else Path(path)
@@ -124,11 +132,13 @@ class BrandDataset(Dataset[Any]):
         check_memory(remote_memory)
         self.memory, self.protocol, self.server, self.on_error = memory, protocol, server, on_error
         self.remote_memory, self.tls = remote_memory, tls
-        if cache is not None and server is not None:
+        if cache is not None and server not in (None, COMMON):
             raise UsageError(f"cache= is the server's: start it with `brand serve {self.name} --cache FOLDER`")
         self.cache = as_cache(cache)
+        if job is not None and (server is None or not 0 < len(job) <= MAX_NAME):
+            raise UsageError(f"job= names a job of a server, in at most {MAX_NAME} characters: give server=, too")
         self._way = Way(
-            self._stored, server=server, memory=memory, remote_memory=remote_memory, tls=tls, cache=self.cache
+            self._stored, server=server, memory=memory, remote_memory=remote_memory, tls=tls, cache=self.cache, job=job
         )
         self.prepare = checked(prepare or {}, self._stored.header.schema, self.fields, decode=decode)
         self._fetcher = Fetcher(
@@ -214,6 +224,8 @@ class BrandDataset(Dataset[Any]):
         order, chosen = self._order(seed), as_part(self._stored, part)
         if chosen is not None and order.policy.foreseen is not None:
             raise UsageError(ONE_NODE)
+        if order.joins and (node_by_launcher() or (0, 1))[1] > 1:
+            raise UsageError(SHARED_BY_ONE_NODE)
         return replace(order, part=chosen)
 
     def indices_of(self, part: Part) -> NDArray[np.int64]:
@@ -250,6 +262,14 @@ class BrandDataset(Dataset[Any]):
         """
         turn = turn_of(order, origin) if ranks[1] > 1 else None
         return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn, processes)
+
+    def joins(self, order: Order, epoch: int) -> Joins:
+        """Where a run with this order joined others in an epoch (`protocol="shared"`)."""
+        return self._node.joins(order, epoch) if order.joins and self._way.settled else Joins()
+
+    def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
+        """A state says where its run joined others in an epoch."""
+        self._node.learn_joins(order, epoch, joins)
 
     def stats(self) -> dict[str, Any]:
         """What the node server has done so far (`docs/statistics.md`); an empty dict before the first draw."""

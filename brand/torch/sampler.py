@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError
+from brand.protocol.joins import Joins
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.part import named
 from brand.protocol.tickets import MAX_POSITIONS
@@ -27,7 +28,8 @@ from brand.torch.ranks import find_rank
 
 log = logging.getLogger("brand")
 
-STATE_VERSION: Final = 1
+JOINED_VERSION: Final = 2
+"""The version of states that say where a job joined others. All others are of version 1."""
 _FROM_A_STATE: Final = (
     "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
     "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
@@ -217,13 +219,17 @@ class BrandSampler(DistributedSampler[int]):
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
         """The state of a run that goes on at a position of an epoch, with its order."""
         part = {} if self._digest is None else {"part": self._digest}
-        return {
-            "version": STATE_VERSION,
+        state: dict[str, Any] = {
+            "version": 1,
             "epoch": epoch,
             "position": position,
             "shuffle": self.shuffle,
             "order": self.order.to_json() if self.shuffle else {"data_set": self.data_set.id, "seed": self.seed} | part,
         }
+        if self.shuffle and self.order.joins:
+            joins = self.data_set.joins(self.order, epoch)
+            state |= {"version": JOINED_VERSION, "joins": joins.to_json(), "lap": joins.lap}
+        return state
 
     def state_of_next(self) -> dict[str, Any]:
         """The state of a run that goes on with the epoch after the present one."""
@@ -240,8 +246,8 @@ class BrandSampler(DistributedSampler[int]):
                 raise TypeError(f"shuffle is {shuffle!r}")
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
-        if version != STATE_VERSION:
-            raise UsageError(f"a state of version {version}; this is version {STATE_VERSION}")
+        if version not in (1, JOINED_VERSION):
+            raise UsageError(f"a state of version {version}; this is version {JOINED_VERSION}")
         if data_set != self.data_set.id:
             raise UsageError(f"the state is of data set {data_set}, this one is {self.data_set.id}")
         if facts.get("part") != self._digest:
@@ -256,6 +262,8 @@ class BrandSampler(DistributedSampler[int]):
                 raise UsageError(f"this is no state of a BrandSampler: {error}") from None
             if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size):
                 raise UsageError("this is no state of a BrandSampler: its sizes are not those of the data set")
+            if order.joins:
+                self.data_set.learn_joins(order, epoch, _joins(state, order))
             self.order, self.tag = order, self.data_set.tag_of(order)
         self.seed, self.shuffle = seed, shuffle
         if position == self.samples:  # states of older versions say so at the end of an epoch
@@ -364,6 +372,16 @@ class _Next:
     """Global position."""
     loaded: bool = False
     """Whether a loaded state says so."""
+
+
+def _joins(state: dict[str, Any], order: Order) -> Joins:
+    """Where the run of a state joined others. Raises `UsageError`."""
+    try:
+        joins = Joins.from_json(state["joins"], state["lap"])
+        joins.check_fits(order.samples, order.draws)
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"this is no state of a BrandSampler: {error}") from None
+    return joins
 
 
 def _whole(name: str, value: Any, most: int) -> int:

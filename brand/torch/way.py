@@ -7,9 +7,10 @@ their ranks after the data set was made.
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from brand.node.client.client import Client
 from brand.node.setup.caching import Cache
@@ -19,6 +20,9 @@ from brand.node.wire.connection import own_address
 from brand.storage.dataset import StoredDataSet
 from brand.torch.discovery import Job, find_nodes
 from brand.torch.ranks import find_rank, job_name, node_by_launcher
+
+COMMON: Final = "common"
+"""As `server=`: one server for all jobs of this user on this machine that draw from the data set."""
 
 
 class Way:
@@ -33,8 +37,9 @@ class Way:
         remote_memory: Memory,
         tls: Tls | None,
         cache: Cache | None,
+        job: str | None,
     ) -> None:
-        self._data, self._server = data, server
+        self._data, self._server, self._job = data, server, job
         self._memory, self._remote_memory, self._tls, self._cache = memory, remote_memory, tls, cache
         self._name = secrets.token_hex(8)
         """A name that tells the server and the run from others where this process belongs to no job."""
@@ -58,10 +63,10 @@ class Way:
             self._data.name,
             self._data.id,
             self._data.mean_bytes,
-            self._own_address() if self._server is None else self._server,
+            self._address(),
             self._memory,
-            job_name() or self._name,
-            attach=self._server is not None,
+            self._job or job_name() or self._name,
+            attach=self._server not in (None, COMMON),
             cluster=self.job,
             cache=self._cache,
         )
@@ -80,8 +85,12 @@ class Way:
             node = self._data.share.node
         return Job(name, node, nodes, remote_memory=self._remote_memory, tls=self._tls) if nodes > 1 else None
 
-    def _own_address(self) -> str:
-        """Where the server that starts by itself will listen: one address for the ranks of a job on this node."""
+    def _address(self) -> str:
+        """Where the server listens, or will listen: one address for the ranks of a job on this node."""
+        if self._server == COMMON:
+            return own_address(f"{COMMON}|{os.getuid()}|{self._data.id}".encode())
+        if self._server is not None:
+            return self._server
         if job_name() is None:
             return own_address(self._name.encode())
         node = 0 if self.job is None else self.job.node

@@ -63,7 +63,7 @@ def test_bundles_are_the_next_samples_sorted_by_place() -> None:
         assert [read.places_of(piece).tolist() for piece in range(BUNDLE)] == [[place] for place in read.places]
     counted = world_.core.counters.reads
     assert (counted.reads, counted.read_samples, counted.held_samples) == (3 * BUNDLE,) * 3
-    assert world_.core.facts(1.0)["reading"] == 3
+    assert world_.core.facts(1.0, 0.0)["reading"] == 3
 
 
 def test_a_bundle_takes_what_memory_has_room_for() -> None:

@@ -488,7 +488,7 @@ class World:
                     assert not self.asked
                     return
                 self.now_s += 0.5
-        raise AssertionError(f"a draw is never answered: {self.core.facts(1.0)}")
+        raise AssertionError(f"a draw is never answered: {self.core.facts(1.0, 0.0)}")
 
     def _finish_one(self) -> bool:
         """The planner or a reader has done the oldest of its work; whether there was any."""

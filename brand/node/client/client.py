@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from brand.node.setup.memory import Memory
 from brand.node.wire import messages
 from brand.node.wire.messages import MAX_DRAW, Kind
 from brand.node.wire.samples import unpack_samples
+from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 
 ATTEMPTS: Final = 3
@@ -68,6 +70,8 @@ class Client:
     ) -> None:
         self.path, self.address, self.run = path, address, run
         self._mean_bytes = mean_bytes
+        self._joins: dict[tuple[Order, int], Joins] = {}
+        """Where this run joined others, by order and epoch, as far as this process knows."""
         self._connector = Connector(path, data_set, address, memory, attach=attach, cluster=cluster, cache=cache)
         self._begin_anew()
         _clients.add(self)
@@ -114,6 +118,8 @@ class Client:
 
         def act(connection: Session) -> NDArray[np.int64] | None:
             number = connection.number_of(self.run, order, tag, turn)
+            if order.joins:
+                self._note(order, epoch, connection.joins(self.run, order, epoch, self._known(order, epoch)))
             connection.send(messages.pack_begin(number, epoch, position, *ranks, batch, processes))
             if not batch:
                 return None
@@ -121,6 +127,26 @@ class Client:
             return messages.unpack_positions(body)
 
         return self._with_control(act)
+
+    def joins(self, order: Order, epoch: int) -> Joins:
+        """Where this run joined others in an epoch. Where no server answers, what this process knows of it."""
+        if order.joins and self.running:
+            with suppress(ServerError):
+                known = self._known(order, epoch)
+                self._note(order, epoch, self._with_control(lambda c: c.joins(self.run, order, epoch, known)))
+        return self._known(order, epoch)
+
+    def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
+        """A state says where this run joined others in an epoch. The server hears of it with the epoch's beginning."""
+        self._joins[order, epoch] = joins
+
+    def _known(self, order: Order, epoch: int) -> Joins:
+        return self._joins.get((order, epoch), Joins())
+
+    def _note(self, order: Order, epoch: int, joins: Joins) -> None:
+        if len(joins.rows) >= len(self._known(order, epoch).rows):
+            self._joins = {key: at for key, at in self._joins.items() if key[1] >= epoch - 1}
+            self._joins[order, epoch] = joins
 
     def order_by_tag(self, tag: int, *, owner: int) -> Order:
         """The order that another process of the run has begun to draw.
@@ -158,7 +184,10 @@ class Client:
             try:
                 connection = self._idle_connection() or self._connector.connect(owner, worker)
                 step = min(MAX_DRAW, max(LEAST_PART, int(connection.arena_bytes / PART_SHARE / self._mean_bytes)))
-                parts.append(connection.draw(self.run, order, epoch, positions[done : done + step]))
+                known = self._known(order, epoch)
+                parts.append(connection.draw(self.run, order, epoch, positions[done : done + step], known))
+                if parts[-1].joins != known:
+                    self._note(order, epoch, parts[-1].joins)
                 self._idle.append(connection)  # only now: a draw that is interrupted leaves half an answer behind
                 done += step
             except (ConnectionError, TimeoutError) as error:

@@ -27,6 +27,7 @@ from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.wire import messages
 from brand.node.wire.connection import same_user, socket_name
 from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, Kind
+from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.storage.files import no_descriptor_left
 
@@ -49,6 +50,8 @@ class Drawn:
     """Stored bytes of the present samples. The buffer is reused once no view of it is alive."""
     waited_s: float
     """How long the server took to answer."""
+    joins: Joins
+    """Where the run joined others in the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class Session:
     ) -> None:
         self._address = address
         self._numbers: dict[Order, int] = {}
+        self._joined: dict[tuple[Order, int], Joins] = {}
+        """What the server of this connection said last of the joins of an epoch."""
         self._buffers = Buffers()
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -124,11 +129,24 @@ class Session:
         self.send(message)
         return self._body(bytes(self._exactly(HEAD.size)), expected, limit)
 
-    def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64]) -> Drawn:
-        """See `Client.draw`."""
+    def joins(self, run: str, order: Order, epoch: int, known: Joins) -> Joins:
+        """Tell the server where the run joined others in an epoch, as far as this process knows, and ask it back."""
+        number = self.number_of(run, order)
+        found = messages.unpack_joins(self.request(messages.pack_known_joins(number, epoch, known), Kind.JOINS))
+        try:
+            found.check_fits(order.samples, order.draws)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+        self._joined[order, epoch] = found
+        return found
+
+    def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64], known: Joins) -> Drawn:
+        """See `Client.draw`. `known`: what this process knows of the epoch's joins."""
         if len(positions) > MAX_DRAW:
             raise ValueError(f"{len(positions)} positions in one draw; the limit is {MAX_DRAW}")
         number = self.number_of(run, order)
+        if known.rows and (order, epoch) not in self._joined:
+            self.joins(run, order, epoch, known)  # a server that was started anew knows nothing of them
         asked_s = time.monotonic()
         lease = messages.unpack_lease(self.request(messages.pack_draw(number, epoch, positions), Kind.LEASE))
         waited_s = time.monotonic() - asked_s
@@ -143,7 +161,9 @@ class Session:
         self.send(messages.pack_release(lease.number, checked=not len(wrong), wrong=wrong))
         if not right.all():  # the caller reads them exactly, and says what is wrong if storage is
             stored, present = stored.part(right), present[right]
-        return Drawn(lease.places, present, stored, waited_s)
+        if lease.joins > len(known.rows):
+            known = self.joins(run, order, epoch, known)
+        return Drawn(lease.places, present, stored, waited_s, known)
 
     def close(self) -> None:
         """Close the connection."""

@@ -11,25 +11,23 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from brand.node.decide.caching import CacheStart, Caching
 from brand.node.decide.counters import Counters
 from brand.node.decide.draws import Draws
+from brand.node.decide.early import Early
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.keeping import AHEAD_SHARE, Keeping, Reserved
 from brand.node.decide.limits import Limits
-from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
 from brand.node.decide.peers import Peers
 from brand.node.decide.reads import Reads
 from brand.node.decide.receiving import Receiving
 from brand.node.decide.sending import Sending, largest_sent
-from brand.node.decide.stimuli import KeptChosen
+from brand.node.decide.stimuli import KeptChosen, PlanMade
 from brand.node.decide.tasks import Read, Rows
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import ClientNumber
-from brand.protocol.plan import Plan
 
 LARGEST_SHARE: Final = 4
 """A node never holds a sample that is larger than `1 / LARGEST_SHARE` of its memory."""
@@ -65,11 +63,20 @@ class Core:
         self.peers = Peers(members.others)
         self.epochs = Epochs(residents, limits, chunk_size, members, self.peers)
         passed = self.counters.nodes
+        self.early = Early(residents, self.epochs)
         self.receiving = Receiving(index, residents, self.epochs, members, self.peers, remote_pages, passed)
         self.sending = Sending(residents, self.epochs, passed)
         self.caching = Caching(residents, chunk_size, largest, self.counters.cache, cache)
         self.reads = Reads(
-            index, residents, self.epochs, self.receiving, self.caching, chunk_size, remote_pages, self.counters
+            index,
+            residents,
+            self.epochs,
+            self.receiving,
+            self.caching,
+            self.early,
+            chunk_size,
+            remote_pages,
+            self.counters,
         )
         self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, self.counters.draws)
         self.keeping = Keeping(residents, self.epochs, members, self.caching, Reserved(remote_pages, busy_bytes))
@@ -87,9 +94,16 @@ class Core:
         self.draws.left(client)
         self.epochs.left(client)
 
-    def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any], now_s: float) -> None:
+    @property
+    def bridge(self) -> int:
+        """About how many samples memory holds for runs that draw them later than others."""
+        residents = self.residents
+        pages = residents.pool.allocator.count - 1 - self.remote_pages - residents.kept_pages
+        return int(pages / float(np.mean(residents.pages_of)) / 2)
+
+    def plan_ready(self, made: PlanMade, now_s: float) -> None:
         """A plan is made."""
-        self.epochs.plan_ready(key, plan, read_of)
+        self.epochs.plan_ready(made.key, made.plan, made.read_of, made.joins)
         self.draws.settle(now_s)
 
     def kept_chosen(self, chosen: KeptChosen) -> None:
@@ -123,6 +137,7 @@ class Core:
             self.caching.writing.make_room()
             or self.epochs.drop_idle(now_s - IDLE_S)
             or self._give_up_skipped()
+            or self.early.give_back(share, now_s)
             or self.residents.keep_less(self.chunk_size, share)
         )
         if not made_room and stuck is not None:
@@ -138,7 +153,7 @@ class Core:
         self.draws.settle(now_s)
         self.draws.end_overdue(now_s)
 
-    def facts(self, mean_bytes: float) -> dict[str, Any]:
+    def facts(self, mean_bytes: float, now_s: float) -> dict[str, Any]:
         """Counters, memory by kind in bytes, and progress, as plain values."""
         allocator, residents = self.residents.pool.allocator, self.residents
         page, samples = allocator.page, len(residents.pages_of)
@@ -154,6 +169,7 @@ class Core:
             "cache": self.caching.facts(),
             "reading": self.reads.on_the_way,
             "waiting": len(self.draws.waiting),
+            "jobs": self.epochs.sharing.facts(now_s),
             "epochs": [
                 {
                     "run": run,

@@ -169,6 +169,7 @@ class Draws:
         self._residents.refer(here[~epoch.states.held(here)])
         epoch.states.leaves(places)
         epoch.progress.draws(epoch.division.rank_of(int(draw.positions[0])), draw.positions, now_s)
+        self._epochs.sharing.drawn(draw.key, len(places), now_s)
         run, number = draw.key
         conduct = self._epochs.runs[run].conduct
         if conduct.note(live.account, draw.drawer, draw.positions):
@@ -179,5 +180,6 @@ class Draws:
         state = present.astype(np.uint8)
         state[present] += self._residents.checked(here)
         lease = self.leases.give(draw.client, here, now_s)
-        self._answers.append(Answer(draw.client, lease, places, state, counts, pages))
+        joins = len(self._epochs.sharing.joins(draw.key))
+        self._answers.append(Answer(draw.client, lease, places, state, counts, pages, joins))
         self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s)

@@ -48,6 +48,8 @@ class Epoch:
         samples = plan.mapping.samples
         self.plan, self.division, self.number, self.requests = plan, division, number, requests
         self._setting = setting
+        self._read_of: NDArray[Any] | None = None
+        """The read of each place, where other jobs bring samples early (`Early`); else None."""
         owners = setting.owners
         self._mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
         self.states = SampleStates(samples)
@@ -109,6 +111,32 @@ class Epoch:
             self.states.expects(places[~without[places]])
             self.progress.expects(len(places))
         self._look_for_reads(read_of_sample(self.plan) if read_of is None else read_of)
+
+    def goes_on(self, plan: Plan, read_of: NDArray[Any]) -> None:
+        """From now on the plan is another one, which begins with the same draws, as far as ranks have asked."""
+        self.plan, self.reads = plan, ReadQueue(plan)
+        self._look_for_reads(read_of)
+
+    @property
+    def shares(self) -> bool:
+        """Whether samples that other jobs read are held for this epoch, too."""
+        return self.plan.track is not None
+
+    def hold_early(self, places: NDArray[Any]) -> NDArray[Any]:
+        """These samples are in memory. Returns those that the epoch holds from now on, before their own read is due."""
+        found: NDArray[Any] = places[self.states.due(places)]
+        self.states.finds(found)
+        return found
+
+    def early(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """Places that the epoch holds although their own reads have not begun, and the deadline of each of these."""
+        held, following = self.states.all(HELD), self.reads.next
+        if self._read_of is None or following is None:
+            return held[:0], np.empty(0, np.int64)
+        read_of = self._read_of[held]
+        ahead = read_of >= following
+        assert self.plan.reads is not None
+        return held[ahead], self.plan.reads["deadline"][read_of[ahead]]
 
     def send_to(self, node: NodeNumber, front: int, requests: Requests | None) -> None:
         """From now on this node can send to `node` what its ranks draw from position `front` on."""
@@ -186,8 +214,11 @@ class Epoch:
     def _look_for_reads(self, read_of: NDArray[Any]) -> None:
         """Queue the reads that bring due samples."""
         wanted = np.zeros(self.plan.read_count, np.bool_)
+        self._read_of = read_of if self.shares else None
         for part in blocks(self.plan.mapping.samples):
             due = self.states.due(part) | self.states.early(part)
+            if self.shares:
+                due |= self.states.held(part)
             if self._mine is not None:
                 due &= self._mine[part]
             wanted[read_of[part][due]] = True

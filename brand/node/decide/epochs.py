@@ -24,11 +24,14 @@ from brand.node.decide.members import ALONE, Members
 from brand.node.decide.outgoing import follows
 from brand.node.decide.peers import Peers
 from brand.node.decide.runs import Beginning, Reader, Runs
+from brand.node.decide.sharing import Sharing
 from brand.node.decide.states import HELD
+from brand.node.decide.tasks import MakePlan
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Begin, Drawer
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
-from brand.protocol.order import MAX_EPOCH, Order
+from brand.protocol.following import Join
+from brand.protocol.order import MAX_EPOCH
 from brand.protocol.plan import Plan
 from brand.protocol.split import split_near
 
@@ -51,6 +54,7 @@ class Epochs:
         self._peers = Peers([]) if peers is None else peers
         self.runs = Runs(len(residents.pages_of), chunk_size)
         self.lives = Lives()
+        self.sharing = Sharing(self.runs, self.lives, len(residents.pages_of))
         self._last_number = 0
         self.changes = 0
         """How often something changed that this node tells other nodes."""
@@ -143,6 +147,7 @@ class Epochs:
             if not run.clients:
                 self._retire(number, all_of_it=True)
                 del self.runs[number]
+                self.sharing.left()
             elif had_readers:
                 self._retire(number)
 
@@ -154,17 +159,29 @@ class Epochs:
         if key[1] <= MAX_EPOCH:
             self.lives[key].wants(begin)
 
-    def plans_wanted(self) -> Iterator[tuple[Key, Order]]:
-        """Plans to make. Each is returned once."""
+    def plans_wanted(self, now_s: float, bridge: int) -> Iterator[MakePlan]:
+        """Plans to make. Each is returned once. `bridge`: see `Sharing.rejoins`."""
         for key, life in self.lives.items():
             if isinstance(life.stage, Wanted):
                 life.hand_out()
-                yield key, self.runs[key[0]].order
+                yield MakePlan(key, self.runs[key[0]].order, self.sharing.decide(key, now_s))
+        for key, joins in self.sharing.rejoins(now_s, bridge):
+            yield MakePlan(key, self.runs[key[0]].order, joins)
 
-    def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None) -> None:
-        """A plan is made. Nothing happens where no life wants it any more."""
+    def wants_plan(self, wanted: MakePlan) -> bool:
+        """Whether a plan is still of use. The planner's thread may call this."""
+        life = self.lives.get(wanted.key)
+        return life is not None and (life.planned or self.sharing.wants(wanted.key, wanted.joins))
+
+    def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
+        """A plan is made, with these joins. Nothing happens where no life wants it any more."""
         life = self.lives.get(key)
-        if life is None or not life.planned or isinstance(life.stage, Ready):
+        if self.sharing.wants(key, joins):
+            replaces = life is not None and life.live is not None and self.sharing.planned(key, joins)
+            if replaces and life is not None and life.live is not None and read_of is not None:
+                life.live.epoch.goes_on(plan, read_of)
+            return
+        if life is None or not life.planned or isinstance(life.stage, Ready) or joins != self.sharing.joins(key):
             return
         begin = life.wanted_begin
         if begin is None:  # read ahead, for the ranks that draw now
@@ -230,6 +247,9 @@ class Epochs:
         setting = Setting(owners, self.limits, self._peers.unreachable)
         epoch = Epoch(plan, division, self._last_number, setting, requests)
         epoch.expect(ranks, run.fronts(key[1]), ready.read_of)
+        if epoch.shares:
+            present = np.flatnonzero(self._residents.present(slice(None)) & ~self._residents.kept())
+            self._residents.refer(epoch.hold_early(present))
         begin = replace(ready.begin, whole=ready.begin.whole and ready.begin.times <= 1)
         self.lives[key].starts(Live(epoch, Account(division), begin))
         self.changes += 1

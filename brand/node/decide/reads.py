@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from brand.node.decide.caching import Caching
 from brand.node.decide.counters import Counters
+from brand.node.decide.early import Early
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
-from brand.node.decide.lives import Key, Live
 from brand.node.decide.receiving import Receiving
 from brand.node.decide.tasks import PIECE, Read, Rows, rows_of, rows_of_each
 from brand.node.decide.wholes import Wholes, around_misses, pieces_of, units_of
@@ -27,6 +27,8 @@ from brand.node.memory.residents import Residents
 
 BUNDLE: Final = 32
 """The most samples of a bundle."""
+ROOM_SHARE: Final = 64
+"""Where samples that jobs hold early make room for a read, so large a share of memory becomes free at once."""
 BUNDLE_BYTES: Final = 2 << 20
 """The most memory that a bundle of more than one sample takes."""
 
@@ -41,13 +43,14 @@ class Reads:
         epochs: Epochs,
         receiving: Receiving,
         caching: Caching,
+        early: Early,
         chunk_size: int,
         remote_pages: int,
         counters: Counters,
     ) -> None:
         self._index, self._residents, self._epochs, self._receiving = index, residents, epochs, receiving
         self._chunk_size, self._remote_pages = chunk_size, remote_pages
-        self._caching, self._counters = caching, counters
+        self._caching, self._early, self._counters = caching, early, counters
         self._last = 0
         self._again: deque[Read] = deque()
         """Reads that have failed in the cache folder, and now go to the storage."""
@@ -64,14 +67,21 @@ class Reads:
         """Whether memory is full, and no read is on its way."""
         return self.no_room and not self.on_the_way
 
-    def next(self) -> Read | None:
-        """The read to start now; None: there is none, or memory has no room for it."""
+    def next(self, now_s: float) -> Read | None:
+        """The read to start now; None: there is none, or memory has no room for it.
+
+        Samples that jobs hold early, and draw later than those of the read, make room for it.
+        """
         self.no_room = False
         if self._again:
             return self._begin(self._again.popleft())
-        while (epoch := self._most_urgent()) is not None:
+        share = self._residents.pool.allocator.count // ROOM_SHARE
+        while (found := self._most_urgent()) is not None:
+            epoch, lead = found
             read = self._bundle(epoch) if epoch.plan.reads is None else self._stripe(epoch)
-            if read is not None or self.no_room:
+            if read is None and self.no_room and epoch.shares and self._early.give_back(share, now_s, beyond=lead):
+                self.no_room = False
+            elif read is not None or self.no_room:
                 return read
         return None
 
@@ -83,7 +93,7 @@ class Reads:
         self.on_the_way -= 1
         self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, read.epoch.states
-        places, heads = read.places, read.heads
+        places, heads, lost = read.places, read.heads, read.places[:0]
         whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
         if failed:
             fails, cached = np.isin(np.arange(len(read.pieces)), failed), read.pieces["cached"]
@@ -95,10 +105,12 @@ class Reads:
                 self._again.append(again)
             if (fails & ~cached).any():
                 self._counters.reads.failed(int((fails & ~cached).sum()))
-                lost = read.of_pieces(fails & ~cached)
-                residents.pool.give_back(places[lost], heads[lost])
-                states.fails(places[lost])
+                failing = read.of_pieces(fails & ~cached)
+                lost = places[failing]
+                residents.pool.give_back(lost, heads[failing])
+                states.fails(lost)
             left = read.of_pieces(~fails)
+            read = read.part(read.number, ~(fails & cached))
             places, heads, whole = places[left], heads[left], whole[left]
         twice = residents.present(places)  # another epoch's read was faster
         residents.put(places[~twice], heads[~twice])
@@ -107,24 +119,19 @@ class Reads:
             residents.refer(places[twice])
         self._caching.take(places[whole], reserved=True)
         self._caching.take(places[~whole])
+        self._early.came(read, lost)
         gone = places[~states.arrives(places)]
         if len(gone):
             residents.let_go(gone)
 
-    def _most_urgent(self) -> Epoch | None:
-        """The epoch whose next read is needed in the fewest draws."""
-        best, least = None, None
+    def _most_urgent(self) -> tuple[Epoch, float] | None:
+        """The epoch whose next read is needed in the fewest draws, and how many these are."""
+        best: tuple[Epoch, float] | None = None
         for key, live in self._epochs.lives.live():
-            if live.epoch.reads.next is None:
-                continue
-            lead = (
-                _before(self._epochs, key, live)
-                + live.epoch.reads.deadline
-                - live.epoch.progress.start
-                - live.epoch.progress.done
-            )
-            if least is None or lead < least:
-                best, least = live.epoch, lead
+            if live.epoch.reads.next is not None:
+                lead = self._early.lead(key, live, live.epoch.reads.deadline)
+                if best is None or lead < best[1]:
+                    best = live.epoch, lead
         return best
 
     def _stripe(self, epoch: Epoch) -> Read | None:
@@ -276,8 +283,9 @@ class Reads:
     ) -> Read:
         self._caching.reads_for(epoch.number, self._epochs.lives)
         epoch.states.starts(due)
+        others = self._early.starts(places, epoch) if epoch.shares else ()
         self._last += 1
-        return self._begin(Read(self._last, pieces, vectors, places, heads, epoch, reserved))
+        return self._begin(Read(self._last, pieces, vectors, places, heads, epoch, reserved, others))
 
     def _begin(self, read: Read) -> Read:
         self.on_the_way += 1
@@ -287,12 +295,3 @@ class Reads:
         if not cached.all():
             self._counters.reads.started(read.pieces[~cached])
         return read
-
-
-def _before(epochs: Epochs, key: Key, live: Live) -> int:
-    """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
-    behind = epochs.get((key[0], key[1] - 1))
-    if behind is None or live.begun:
-        return 0
-    progress = behind.epoch.progress
-    return len(behind.epoch.plan.sample_of) - progress.start - progress.done

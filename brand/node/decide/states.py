@@ -9,6 +9,7 @@
     fails               GONE             GONE     GONE        DUE         its bytes will not come this way
     leaves    GONE      UNWANTED  GONE   GONE     UNWANTED    UNWANTED    it is drawn, sent, or not waited for any more
     forgets   GONE      GONE      HELD   GONE     GONE        EARLY       its bytes that were on their way are lost
+    returns                       DUE                                     it makes room, and will be read when it is due
 
 A client that asks for a GONE sample reads it exactly. The bytes of an UNWANTED sample are on their way, but no rank
 waits for them. Those of an EARLY sample are on their way for the cache folder: the epoch does not hold them when they
@@ -33,6 +34,7 @@ _ARRIVES: Final = np.array([_NEVER, GONE, _NEVER, HELD, HELD, DUE], np.uint8)
 _FAILS: Final = np.array([_NEVER, GONE, _NEVER, GONE, GONE, DUE], np.uint8)
 _LEAVES: Final = np.array([GONE, UNWANTED, GONE, GONE, UNWANTED, UNWANTED], np.uint8)
 _FORGETS: Final = np.array([GONE, GONE, HELD, GONE, GONE, EARLY], np.uint8)
+_RETURNS: Final = np.array([_NEVER, _NEVER, DUE, _NEVER, _NEVER, _NEVER], np.uint8)
 
 Places = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
@@ -67,7 +69,7 @@ class SampleStates:
         """Which samples are on their way for the cache folder, before their own read has begun."""
         return np.equal(self._state[places], EARLY)
 
-    def held(self, places: Places) -> Mask:
+    def held(self, places: Places | slice) -> Mask:
         """Which samples are in memory for this epoch."""
         return np.equal(self._state[places], HELD)
 
@@ -108,6 +110,10 @@ class SampleStates:
     def forgets(self, places: Places) -> None:
         """The bytes of these samples that were on their way are lost."""
         self._change(places, _FORGETS)
+
+    def returns(self, places: Places) -> None:
+        """These samples make room. They will be read when they are due."""
+        self._change(places, _RETURNS)
 
     def _change(self, places: Places, to: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Make a transition. Returns the states before and after it."""

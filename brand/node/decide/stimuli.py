@@ -15,6 +15,8 @@ from brand.node.decide.tasks import Read, Write
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Question, Reply
+from brand.protocol.following import Join
+from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 
@@ -83,6 +85,15 @@ class ClientFetches:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientJoins:
+    """A client says where its run joined others in an epoch, as far as it knows, and asks where it did."""
+
+    client: ClientNumber
+    key: Key
+    joins: Joins
+
+
+@dataclass(frozen=True, slots=True)
 class ClientLeaves:
     """A client is gone: it has closed its connection, or has ended."""
 
@@ -96,6 +107,8 @@ class PlanMade:
     key: Key
     plan: Plan
     read_of: NDArray[Any]
+    joins: tuple[Join, ...] = ()
+    """Those of `MakePlan`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,6 +196,7 @@ Stimulus = (
     | ClientReleases
     | ClientDivides
     | ClientFetches
+    | ClientJoins
     | ClientLeaves
     | PlanMade
     | KeptChosen

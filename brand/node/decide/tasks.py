@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -17,6 +18,8 @@ from brand.node.memory.pages import pages_needed
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
+from brand.protocol.following import Join
+from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 
 
@@ -92,6 +95,8 @@ class MakePlan:
     key: tuple[RunNumber, int]
     """Number of the run, and the epoch."""
     order: Order
+    joins: tuple[Join, ...] = ()
+    """Where the run has joined others in this epoch."""
 
 
 PIECE: Final = np.dtype(
@@ -133,6 +138,8 @@ class Read:
     """The epoch that the read is for."""
     reserved: int = 0
     """Pages of its samples for which the queue of the cache folder has room."""
+    others: Sequence[tuple[Epoch, NDArray[Any]]] = ()
+    """Other epochs that wait for samples of the read, each with the places of these (`Early`)."""
 
     def places_of(self, piece: int) -> NDArray[Any]:
         """Places of the samples that a piece brings into memory."""
@@ -149,7 +156,9 @@ class Read:
         """A read of some of the pieces."""
         vectors = [vector for vector, wanted in zip(self.vectors, which.tolist(), strict=True) if wanted]
         mine = self.of_pieces(which)
-        return Read(number, self.pieces[which], vectors, self.places[mine], self.heads[mine], self.epoch)
+        places = self.places[mine]
+        others = [(epoch, waited[np.isin(waited, places)]) for epoch, waited in self.others]
+        return Read(number, self.pieces[which], vectors, places, self.heads[mine], self.epoch, others=others)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,6 +207,8 @@ class Answer:
     counts: NDArray[np.uint32]
     """Number of pages of each present sample."""
     pages: NDArray[np.int32]
+    joins: int = 0
+    """How often the run has joined others in the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +226,14 @@ class Number:
 
     client: ClientNumber
     run: RunNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Tell a client where its run joined others in an epoch."""
+
+    client: ClientNumber
+    joins: Joins
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,4 +260,6 @@ class Refuse:
     error: BrandError
 
 
-Instruction = MakePlan | Choice | Read | ReadFor | Write | Forget | Answer | Say | Number | Divided | Deliver | Refuse
+Instruction = (
+    MakePlan | Choice | Read | ReadFor | Write | Forget | Answer | Say | Number | Joined | Divided | Deliver | Refuse
+)

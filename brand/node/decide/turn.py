@@ -29,6 +29,7 @@ from brand.node.decide.stimuli import (
     ClientDivides,
     ClientDraws,
     ClientFetches,
+    ClientJoins,
     ClientLeaves,
     ClientRegisters,
     ClientReleases,
@@ -43,7 +44,7 @@ from brand.node.decide.stimuli import (
     StreamOpens,
     WriteEnded,
 )
-from brand.node.decide.tasks import Instruction, MakePlan, Number, Read, Refuse, Rows, Say
+from brand.node.decide.tasks import Instruction, Joined, MakePlan, Number, Read, Refuse, Rows, Say
 from brand.node.decide.telling import Telling
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
@@ -94,8 +95,7 @@ class Turn:
 
     def wants_plan(self, instruction: MakePlan) -> bool:
         """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
-        life = self.core.epochs.lives.get(instruction.key)
-        return life is not None and life.planned
+        return self.core.epochs.wants_plan(instruction)
 
     def wants_choice(self, choice: Choice) -> bool:
         """Whether a choice is still of use."""
@@ -124,12 +124,15 @@ class Turn:
                 self.divisions.ask(client, key, rank, now_s)
             case ClientFetches(client, places):
                 self.fetches.want(client, places, now_s)
+            case ClientJoins(client, key, joins):
+                core.epochs.sharing.learns(key, joins)
+                instructions.append(Joined(client, core.epochs.sharing.known(key)))
             case ClientLeaves(client):
                 core.left(client)
                 self.divisions.left(client)
                 self.fetches.left(client)
-            case PlanMade(key, plan, read_of):
-                core.plan_ready(key, plan, read_of, now_s)
+            case PlanMade():
+                core.plan_ready(stimulus, now_s)
             case KeptChosen():
                 core.kept_chosen(stimulus)
             case ReadEnded(read, failed):
@@ -205,7 +208,7 @@ class Turn:
     def step(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> list[Instruction]:
         """All that the node can do now. `unsent`: bytes that each asking node has not taken yet, by node."""
         core, instructions = self.core, list[Instruction]()
-        instructions += (MakePlan(key, order) for key, order in core.epochs.plans_wanted())
+        instructions += core.epochs.plans_wanted(now_s, core.bridge)
         choice = core.keeping.choice_wanted()
         if choice is not None:
             instructions.append(choice)
@@ -225,7 +228,7 @@ class Turn:
         yield from self.fetches.reads(self._free)
         yield from self.answering.reads(self._free)
         while self._free > 0:
-            read = reads.next()
+            read = reads.next(now_s)
             if read is not None:
                 yield read
             elif self.core.idle or not self.core.unblock(now_s):

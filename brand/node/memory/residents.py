@@ -33,9 +33,13 @@ class Residents:
         here = np.count_nonzero(self._head >= 0)
         return f"Residents({here} of {len(self._head)} samples in memory, {np.count_nonzero(self._kept)} of them kept)"
 
-    def present(self, places: Places) -> NDArray[np.bool_]:
+    def present(self, places: Places | slice) -> NDArray[np.bool_]:
         """Which samples are in memory."""
         return self._head[places] >= 0
+
+    def references(self, places: Places) -> NDArray[np.int32]:
+        """How many references each sample has, same shape."""
+        return self._references[places]
 
     def checked(self, places: Places) -> NDArray[np.bool_]:
         """Which samples had a right checksum since they came into memory."""

@@ -51,11 +51,13 @@ from brand.node.memory.residents import Residents
 from brand.node.wire import messages, peer_messages
 from brand.node.wire.drawing import Begin, Drawer, Drawing
 from brand.node.wire.numbers import NodeNumber, RunNumber
+from brand.protocol.following import Join
+from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.plan import read_of_sample
 from brand.protocol.random import blocks
 
-VERSION: Final = 3
+VERSION: Final = 4
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size."""
 
@@ -67,7 +69,7 @@ _VALUES: Final = {
     for value in (
         *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
         *(value for value in vars(peer_messages).values() if isinstance(value, type) and is_dataclass(value)),
-        *(Drawer, Begin, Drawing),
+        *(Drawer, Begin, Drawing, Join, Joins),
     )
 }
 """Classes that a log may name."""
@@ -197,8 +199,9 @@ class _Player:
             case "PlanMade":
                 run, epoch = entry["key"]
                 key = RunNumber(run), epoch
-                plan = self._orders[key].plan(epoch)
-                return PlanMade(key, plan, read_of_sample(plan))
+                joins = _unpack(entry["joins"])
+                plan = self._orders[key].plan(epoch, joins)
+                return PlanMade(key, plan, read_of_sample(plan), joins)
             case "KeptChosen":
                 choice = self._choices.pop(entry["number"])
                 kept = choice.kept(self._pages_of)
@@ -266,8 +269,8 @@ def _unpack_cache(
 def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
     """A stimulus as plain values, without the results of instructions."""
     match stimulus:
-        case PlanMade(key):
-            return {"is": "PlanMade", "key": key}
+        case PlanMade(key, _, _, joins):
+            return {"is": "PlanMade", "key": key, "joins": _pack(joins)}
         case KeptChosen(number):
             return {"is": "KeptChosen", "number": number}
         case ReadEnded(read, failed):

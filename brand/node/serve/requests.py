@@ -14,6 +14,7 @@ from brand.node.decide.stimuli import (
     ClientDivides,
     ClientDraws,
     ClientFetches,
+    ClientJoins,
     ClientRegisters,
     ClientReleases,
     Stimulus,
@@ -31,6 +32,7 @@ from brand.node.wire.messages import Kind
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.protocol.order import MAX_EPOCH
 from brand.protocol.part import ONE_NODE
+from brand.protocol.shared_policy import SHARED_BY_ONE_NODE
 from brand.storage.dataset import StoredDataSet
 
 MAX_REPORTS: Final = 1000
@@ -88,6 +90,9 @@ class Requests:
                 self._tell(ClientDraws(client, self._key(client, run, epoch), positions, channel.drawer))
             case Kind.RELEASE:
                 self._tell(ClientReleases(client, *messages.unpack_release(body)))
+            case Kind.JOINS:
+                run, epoch, known = messages.unpack_known_joins(body)
+                self._tell(ClientJoins(client, self._key(client, run, epoch), known))
             case Kind.FETCH:
                 self._tell(ClientFetches(client, messages.unpack_fetch(body)))
             case Kind.PEERS:
@@ -143,8 +148,11 @@ class Requests:
             raise UsageError(f"no order: {error}") from None
         if order.data_set != self._data.id:
             raise UsageError(f"the order is of data set {order.data_set}, this is {self._data.id}")
-        if order.part is not None and self._layout.members.nodes > 1:
-            raise UsageError(ONE_NODE)
+        if self._layout.members.nodes > 1:
+            if order.part is not None:
+                raise UsageError(ONE_NODE)
+            if order.joins:
+                raise UsageError(SHARED_BY_ONE_NODE)
         self._tell(ClientRegisters(channel.number, order, name, tag, turn))
 
     def _key(self, client: ClientNumber, run: int, epoch: int) -> Key:
@@ -167,7 +175,7 @@ class Requests:
             "data_bytes": int(self._data.chunk_rows["file_size"].sum()),
             "clients": len(clients),
             "replaced": self._reports,
-            **self._turn.core.facts(self._data.mean_bytes),
+            **self._turn.core.facts(self._data.mean_bytes, time.monotonic()),
             "store": None if traffic is None else traffic.to_json(),
             "cluster": None if self._exchange is None else self._exchange.facts(),
         }

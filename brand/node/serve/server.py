@@ -27,6 +27,7 @@ from brand.node.decide.tasks import (
     Divided,
     Forget,
     Instruction,
+    Joined,
     MakePlan,
     Number,
     Read,
@@ -243,10 +244,12 @@ class NodeServer:
             case Say():
                 assert self._exchange is not None
                 self._exchange.say(instruction)
-            case Answer(client, lease, places, state, counts, pages):
-                self._reply(client, messages.pack_lease(lease, places, state, counts, pages))
+            case Answer(client, lease, places, state, counts, pages, joins):
+                self._reply(client, messages.pack_lease(lease, places, state, counts, pages, joins))
             case Number(client, run):
                 self._reply(client, messages.pack_json(Kind.ORDER, {"number": run}))
+            case Joined(client, known):
+                self._reply(client, messages.pack_joins(known))
             case Divided(client, positions):
                 self._reply(client, messages.pack_positions(positions))
             case Deliver(client, samples):

@@ -81,8 +81,8 @@ class Work:
         def make(_: object) -> PlanMade | None:
             if not self._wanted.plan(wanted):
                 return None
-            plan = wanted.order.plan(wanted.key[1])
-            return PlanMade(wanted.key, plan, read_of_sample(plan))
+            plan = wanted.order.plan(wanted.key[1], wanted.joins)
+            return PlanMade(wanted.key, plan, read_of_sample(plan), wanted.joins)
 
         self._executor.plan(make, self._made)
 

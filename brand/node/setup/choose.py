@@ -19,6 +19,7 @@ from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
 from brand.protocol.policy import Policy
 from brand.protocol.pool_policy import PoolPolicy
+from brand.protocol.shared_policy import SHARED_BY_ONE_NODE, SharedPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
@@ -97,7 +98,19 @@ class MinIO:
     """
 
 
-ProtocolChoice = Literal["stripes", "slots", "uniform"] | Stripes | Slots | Uniform | Pool | MinIO
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """`Stripes()` for jobs that train on one data set at the same time, and draw from one server: one read serves all.
+
+    Args:
+        rejoin: Whether a job joins the others anew within an epoch, where it has got faster or slower than they are.
+            False: a run that goes on from a state draws to the bit as it would have without the stop.
+    """
+
+    rejoin: bool = True
+
+
+ProtocolChoice = Literal["stripes", "slots", "uniform", "shared"] | Stripes | Slots | Uniform | Pool | MinIO | Shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +167,13 @@ def choose_order(
     of all nodes. The orders of `Uniform`, `Pool` and `MinIO` depend neither on nodes nor on memory. Raises
     `UsageError`.
     """
-    named = {"stripes": Stripes(), "slots": Slots(), "uniform": Uniform()}
+    named = {"stripes": Stripes(), "slots": Slots(), "uniform": Uniform(), "shared": Shared()}
     chosen = named.get(protocol) if isinstance(protocol, str) else protocol
-    if not isinstance(chosen, Stripes | Slots | Uniform | Pool | MinIO):
-        allowed = "'stripes', 'slots', 'uniform', Stripes(...), Slots(...), Uniform(), Pool(...) or MinIO()"
+    if not isinstance(chosen, Stripes | Slots | Uniform | Pool | MinIO | Shared):
+        allowed = (
+            "'stripes', 'slots', 'uniform', 'shared', Stripes(...), Slots(...), Uniform(), Shared(...), Pool(...) or "
+            "MinIO()"
+        )
         raise UsageError(f"protocol={protocol!r}: give {allowed}")
     stored = facts.mean_bytes
     sample = stored + ROW_BYTES + page_bytes(stored) / 2  # a sample ends in the middle of a page, on average
@@ -173,13 +189,18 @@ def choose_order(
     elif isinstance(chosen, MinIO):
         policy = MinioPolicy(_owned_chunks(facts))
     else:
+        own = chosen if isinstance(chosen, Stripes) else Stripes()
         mixing = min(samples, facts.samples / MIXING_SHARE)
-        if chosen.mixing is not None:
-            mixing = min(samples, memory_bytes(chosen.mixing, every) / sample)
+        if own.mixing is not None:
+            mixing = min(samples, memory_bytes(own.mixing, every) / sample)
         elif memory is None and share is None and mixing < facts.samples / MIXING_SHARE:
             # The available memory differs a little from run to run; the order should not.
             mixing = facts.samples / 2.0 ** np.ceil(np.log2(facts.samples / mixing))
-        policy = _choose_stripes(facts, chosen, samples, mixing)
+        policy = stripes = _choose_stripes(facts, own, samples, mixing)
+        if isinstance(chosen, Shared):
+            if nodes.nodes > 1:
+                raise UsageError(SHARED_BY_ONE_NODE)
+            policy = SharedPolicy(stripes.group_chunks, stripes.stripe, int(chosen.rejoin))
     return Order(facts.id, facts.samples, facts.chunk_size, seed, policy)
 
 

@@ -3,8 +3,8 @@
     u32 length of the body | u16 kind | u16 version | body
 
 Rare messages have JSON bodies (`HELLO`, `ORDER`, `PEERS`, `STATS`, `REPORT`, `FAILED`). Frequent messages have packed
-numbers (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`). Both sides distrust: a body has a largest size, and
-a field with a wrong value raises `ProtocolError`.
+numbers (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`, `JOINS`). Both sides distrust: a body has a largest
+size, and a field with a wrong value raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError, UnreachableError, UsageError
 from brand.errors import ProtocolError as ProtocolError
+from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.part import Part
 
-VERSION: Final = 4
+VERSION: Final = 5
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
 """Largest body that a server takes, but for an ORDER with the bits of a part."""
@@ -49,8 +50,10 @@ MAX_NAME: Final = 100
 _BEGIN: Final = struct.Struct("<IIQIIII")
 _POSITIONS: Final = struct.Struct("<III")
 _DRAW: Final = struct.Struct("<II")
-_LEASE: Final = struct.Struct("<QII")
+_LEASE: Final = struct.Struct("<QIII")
 _RELEASE: Final = struct.Struct("<Q?")
+_KNOWN: Final = struct.Struct("<IIi")
+_JOINED: Final = struct.Struct("<i")
 _NO_PLACES: Final = np.empty(0, np.int64)
 
 
@@ -89,6 +92,8 @@ class Kind(IntEnum):
     """Client: where the servers of other nodes listen. No reply."""
     FETCH = 11
     """Client: places of samples that only other nodes have. Server: their stored bytes."""
+    JOINS = 13
+    """Client: where its run joined others in an epoch, as far as it knows. Server: where it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,8 @@ class Lease:
     state: NDArray[np.uint8]
     counts: NDArray[np.uint32]
     pages: NDArray[np.int32]
+    joins: int
+    """How often the run has joined others in the epoch. A client that knows fewer joins asks for them."""
 
 
 def frame(kind: Kind, *parts: bytes | memoryview) -> bytes:
@@ -209,6 +216,38 @@ def unpack_positions(body: bytes | memoryview) -> NDArray[np.int64]:
     return np.frombuffer(body, np.uint32).astype(np.int64)
 
 
+def pack_known_joins(run: int, epoch: int, known: Joins) -> bytes:
+    """`JOINS` of a client."""
+    return frame(Kind.JOINS, _KNOWN.pack(run, epoch, known.lap), known.to_bytes())
+
+
+def unpack_known_joins(body: bytes | memoryview) -> tuple[int, int, Joins]:
+    """Run, epoch, and what the client knows. Raises `ProtocolError`."""
+    if len(body) < _KNOWN.size:
+        raise ProtocolError("half a message of joins")
+    run, epoch, lap = _KNOWN.unpack_from(body)
+    return run, epoch, _joins(body[_KNOWN.size :], lap)
+
+
+def pack_joins(joins: Joins) -> bytes:
+    """`JOINS` of a server."""
+    return frame(Kind.JOINS, _JOINED.pack(joins.lap), joins.to_bytes())
+
+
+def unpack_joins(body: bytes | memoryview) -> Joins:
+    """Inverse of `pack_joins`. Raises `ProtocolError`."""
+    if len(body) < _JOINED.size:
+        raise ProtocolError("half a message of joins")
+    return _joins(body[_JOINED.size :], *_JOINED.unpack_from(body))
+
+
+def _joins(body: bytes | memoryview, lap: int) -> Joins:
+    try:
+        return Joins.from_bytes(body, lap)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+
+
 def pack_fetch(places: NDArray[np.int64]) -> bytes:
     """`FETCH` of a client."""
     return frame(Kind.FETCH, places.tobytes())
@@ -241,9 +280,10 @@ def pack_lease(
     state: NDArray[np.uint8],
     counts: NDArray[np.uint32],
     pages: NDArray[np.int32],
+    joins: int = 0,
 ) -> bytes:
     """`LEASE`."""
-    head = _LEASE.pack(number, len(places), len(pages))
+    head = _LEASE.pack(number, len(places), len(pages), joins)
     return frame(Kind.LEASE, head, places.tobytes(), counts.tobytes(), pages.tobytes(), state.tobytes())
 
 
@@ -251,7 +291,7 @@ def unpack_lease(body: bytes | memoryview) -> Lease:
     """Inverse of `pack_lease`. Raises `ProtocolError`."""
     if len(body) < _LEASE.size:
         raise ProtocolError("half a lease")
-    number, samples, pages = _LEASE.unpack_from(body)
+    number, samples, pages, joins = _LEASE.unpack_from(body)
     state_at = len(body) - samples
     counts_at = _LEASE.size + 8 * samples
     if state_at < counts_at or (state_at - counts_at - 4 * pages) % 4:
@@ -265,6 +305,7 @@ def unpack_lease(body: bytes | memoryview) -> Lease:
         np.frombuffer(body, np.uint8, samples, state_at),
         np.frombuffer(body, np.uint32, here, counts_at),
         np.frombuffer(body, np.int32, pages, counts_at + 4 * here),
+        joins,
     )
     if int(lease.counts.sum(dtype=np.int64)) != pages or np.count_nonzero(lease.state) != here or 0 in lease.counts:
         raise ProtocolError("a lease whose parts do not add up")

@@ -1,0 +1,96 @@
+"""What does a job hold that another job has read, and what of it makes room?
+
+A sample that one job has read serves all jobs that will draw it: each holds it until then, though its own read has not
+begun. So one read serves them all. Such a hold may be given back at any time, because the job's own read is still to
+come. Where memory has no room for a read, the samples go that are drawn last (the rule of Belady). Plans say when each
+sample is drawn, so no reference count has to stand for it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.epoch import Epoch
+from brand.node.decide.epochs import Epochs
+from brand.node.decide.lives import Key, Live
+from brand.node.decide.tasks import Read
+from brand.node.memory.residents import Residents
+
+
+class Early:
+    """Samples that jobs hold before their own reads begin. The epochs own the holds (`Epoch.early`)."""
+
+    def __init__(self, residents: Residents, epochs: Epochs) -> None:
+        self._residents, self._epochs = residents, epochs
+
+    def __repr__(self) -> str:
+        return f"Early({self._epochs!r})"
+
+    def starts(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
+        """A read of one epoch begins: all others that will draw its samples wait for it, too, and begin no read of these.
+
+        Returns these epochs, each with the places that it waits for.
+        """
+        others = []
+        for _, live in self._epochs.lives.live():
+            if live.epoch.shares and live.epoch is not read_for:
+                waited = places[live.epoch.states.due(places) & ~self._residents.to_keep(places)]
+                if len(waited):
+                    live.epoch.states.starts(waited)
+                    others.append((live.epoch, waited))
+        return others
+
+    def came(self, read: Read, lost: NDArray[Any]) -> None:
+        """The samples of a read are in memory, but for those at the places `lost`."""
+        self._epochs.sharing.brought(read.epoch, len(read.places) - len(lost))
+        for epoch, places in read.others:
+            failed = np.isin(places, lost)
+            epoch.states.fails(places[failed])
+            came = places[~failed]
+            self._residents.refer(came[epoch.states.arrives(came)])
+
+    def lead(self, key: Key, live: Live, deadline: NDArray[Any] | int) -> Any:
+        """How soon draws of an epoch come to a deadline, in draws of the fastest job that shares with it."""
+        progress, behind = live.epoch.progress, self._epochs.get((key[0], key[1] - 1))
+        before = 0
+        if behind is not None and not live.begun:  # read ahead: first come those left of the previous epoch
+            last = behind.epoch.progress
+            before = len(behind.epoch.plan.sample_of) - last.start - last.done
+        return (before + deadline - progress.start - progress.done) * self._epochs.sharing.slowness(key[0])
+
+    def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
+        """Free at least `pages`, of samples that are drawn last, and later than in `beyond` draws.
+
+        Returns whether any were freed. What the draws of a job wait for that draws nothing just now counts as never
+        drawn.
+        """
+        found = []
+        for key, live in self._epochs.lives.live():
+            if live.epoch.shares:
+                places, deadlines = live.epoch.early()
+                leads = self.lead(key, live, deadlines) + np.zeros(len(places))
+                if self._epochs.sharing.idle(key[0], now_s):
+                    leads[:] = math.inf
+                found.append((live.epoch, places, leads))
+        if not sum(len(places) for _, places, _ in found):
+            return False
+        samples = len(self._residents.pages_of)
+        soonest, holds = np.full(samples, math.inf), np.zeros(samples, np.int32)
+        for _, places, leads in found:
+            soonest[places] = np.minimum(soonest[places], leads)
+            holds[places] += 1
+        free = np.flatnonzero(holds)
+        free = free[(self._residents.references(free) == holds[free]) & (soonest[free] > beyond)]
+        last = free[np.argsort(-soonest[free], kind="stable")]
+        enough = int(np.searchsorted(np.cumsum(self._residents.pages_of[last], dtype=np.int64), pages)) + 1
+        going = np.zeros(samples, np.bool_)
+        going[last[:enough]] = True
+        for epoch, places, _ in found:
+            theirs = places[going[places]]
+            epoch.states.returns(theirs)
+            self._residents.let_go(theirs)
+        return bool(len(last))

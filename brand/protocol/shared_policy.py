@@ -1,0 +1,122 @@
+"""What fixes the order of protocol `shared`, beside what every order has? The numbers of `stripes`, and joins.
+
+Jobs with the same data set, seed and numbers draw from the same sequence of laps (`following`). A job that is alone
+draws what `stripes` draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.protocol.following import UNIT, Drawn, Join, Lap, follow, lap_of
+from brand.protocol.mapping import Mapping
+from brand.protocol.part import narrowed
+from brand.protocol.plan import Plan, Track, planned_by
+from brand.protocol.policy import Policy, check_number
+from brand.protocol.stripe_policy import StripePolicy
+from brand.protocol.stripes import plan_stripes
+
+SHARED_BY_ONE_NODE: Final = (
+    "jobs share on one node: with several nodes give protocol='stripes', or start each job on one node"
+)
+"""Why an order of several nodes is refused."""
+
+
+@dataclass(frozen=True)
+class SharedPolicy(Policy):
+    """A job draws from the reads of other jobs what it can, and the rest from its own."""
+
+    name: ClassVar[str] = "shared"
+    stripe: int = 1
+    """`r`: samples of a stripe, as in `StripePolicy`."""
+    rejoin: int = 1
+    """1: a job joins the others anew within an epoch where it has lost them; 0: it joins only as an epoch begins."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("rejoin", self.rejoin, 0, 1)
+        _ = self.stripes
+
+    @property
+    def stripes(self) -> StripePolicy:
+        """The policy of the laps."""
+        return StripePolicy(self.group_chunks, self.stripe)
+
+    def check_fits(self, mapping: Mapping) -> None:
+        """Raise ValueError where the laps cannot be planned."""
+        self.stripes.check_fits(mapping)
+
+    @property
+    def kept_unit(self) -> int:
+        """A stripe."""
+        return self.stripe
+
+    @property
+    def common(self) -> StripePolicy:
+        """The laps."""
+        return self.stripes
+
+    @property
+    def rejoins(self) -> bool:
+        """Whether a job that has lost the others joins them anew within an epoch."""
+        return bool(self.rejoin)
+
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+        """The lap `epoch`, which a job draws that is alone."""
+        return plan_stripes(mapping, self.stripe, seed, epoch)
+
+    def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
+        """The plan of an epoch of a job that has joined others like this."""
+        first, samples = joins[0], mapping.samples
+        whole = self.plan(mapping, seed, first.lap)
+        if len(joins) == 1 and (first.front, first.pace) == (0, 0):  # a lap from its beginning to its end
+            if mask is None:
+                return replace(whole, track=Track.of(np.arange(samples), first.lap * samples, samples))
+            passing = np.flatnonzero(mask[whole.sample_of])
+            return replace(narrowed(whole, mask), track=Track.of(passing, first.lap * samples, samples))
+        part = np.ones(samples, np.bool_) if mask is None else mask
+        drawn = follow(mapping, self.stripe, seed, part, joins, self._laps(mapping, seed))
+        return self._with_reads(mapping, drawn, joins, whole.sample_of.dtype)
+
+    def _laps(self, mapping: Mapping, seed: int) -> Callable[[int], Lap]:
+        """The laps by number. The last one is remembered: pieces ask for one lap several times."""
+        last: dict[int, Lap] = {}
+
+        def lap(number: int) -> Lap:
+            if number not in last:
+                plan = self.plan(mapping, seed, number)
+                assert plan.reads is not None
+                last.clear()
+                last[number] = lap_of(plan.sample_of, plan.reads, mapping.chunk_size)
+            return last[number]
+
+        return lap
+
+    def _with_reads(self, mapping: Mapping, drawn: Drawn, joins: Sequence[Join], dtype: np.dtype[np.generic]) -> Plan:
+        """What is drawn, with the reads that bring it.
+
+        The samples of a stripe that pass in one lap are one read, and those that are drawn later, with the rest,
+        another one: else they would fill memory until then.
+        """
+        per_chunk = -(-mapping.chunk_size // self.stripe)
+        chunk, offset = np.divmod(drawn.places, mapping.chunk_size)
+        lap = drawn.coordinates // mapping.samples + 1  # 0: the rest
+        group_of = np.full(mapping.samples, -1, np.int64)
+        group_of[drawn.places] = (lap * mapping.chunks + chunk) * per_chunk + offset // self.stripe
+        fronts = np.empty(len(drawn.places), np.int64)
+        end = 0
+        for join, (first, last) in zip(joins, pairwise([*(j.position for j in joins), len(fronts)]), strict=True):
+            start = join.lap * mapping.samples + join.front
+            if join.pace:
+                fronts[first:last] = start + np.arange(last - first) * join.pace // UNIT
+                end = start + (last - first) * join.pace // UNIT
+            else:
+                fronts[first:last] = drawn.coordinates[first:last]
+                end = int(drawn.coordinates[last - 1]) + 1 if last > first else start
+        return replace(planned_by(mapping, drawn.places.astype(dtype), group_of), track=Track.of(fronts, 0, end))
