@@ -37,7 +37,7 @@ class Joins:
         if any(join.position > draws or join.front >= samples for join in self.rows):
             raise ValueError(f"joins beyond the {draws:,} draws of an epoch, or beyond a lap of {samples:,}")
 
-    def begins(self, other: Joins) -> bool:
+    def is_start_of(self, other: Joins) -> bool:
         """Whether the other ones begin with these."""
         return other.rows[: len(self.rows)] == self.rows
 
@@ -61,7 +61,7 @@ class Joins:
     def from_bytes(cls, data: bytes | memoryview, lap: int) -> Joins:
         """Inverse of `to_bytes`, distrusting. Raises ValueError."""
         if len(data) % (8 * _ROW) or len(data) > 8 * _ROW * MOST:
-            raise ValueError(f"joins of {len(data)} bytes")
+            raise ValueError(f"joins of {len(data)} bytes are no whole rows, or too many")
         return cls._of(np.frombuffer(data, np.int64).tolist(), lap)
 
     @classmethod

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from brand.node.decide.core import Core
+from brand.node.decide.early import Early
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.states import COMING
@@ -64,7 +65,11 @@ class Walk:
         ]
         orders.append({"seed": 3, "group_chunks": rng.randint(1, 4), "protocol": "slots"})
         orders.append({"seed": 4, "group_chunks": rng.randint(1, 4), "protocol": "uniform"})
+        shared = {"seed": 5, "group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, 9), "protocol": "shared"}
+        orders.append(shared)
         orders += [order | {"part": rng.randint(2, 4)} for order in orders]
+        if rng.random() < 0.4:  # jobs that share
+            orders = [shared, shared, orders[-1]]
         for name in range(rng.choice([1, 1, 2, 3])):
             replicas = rng.choice([1, 2, 2, 3])
             run = {"name": f"training {name}", **rng.choice(orders)}
@@ -200,8 +205,10 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     count(Epochs, "drop_idle", lambda self, args, result: result)
     count(Core, "_give_up_skipped", lambda self, args, result: result)
     count(Residents, "keep_less", lambda self, args, result: result)
+    count(Early, "give_back", lambda self, args, result: result)
+    count(Epoch, "goes_on", lambda self, args, _: coming(self))
     count(Core, "read_done", lambda self, args, _: self.residents.present(args[0].places).any())
-    wanted = {"expect", "drop", "drop_idle", "_give_up_skipped", "keep_less", "read_done"}
+    wanted = {"give_back", "goes_on", "expect", "drop", "drop_idle", "_give_up_skipped", "keep_less", "read_done"}
     for seed in range(ROUNDS * WALKS):
         walk(seed)
         if all(seen[name] for name in wanted):

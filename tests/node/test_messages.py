@@ -16,6 +16,8 @@ from hypothesis import example, given
 from brand.errors import ProtocolError
 from brand.node.wire import messages
 from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, Kind
+from brand.protocol.following import Join
+from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.part import Part
 from brand.protocol.uniform import UniformPolicy
@@ -89,7 +91,7 @@ def leases(draw: Any) -> tuple[Any, ...]:
     pages = draw(st.lists(st.integers(0, 1 << 30), min_size=sum(counts), max_size=sum(counts)))
     kinds = (np.int64, np.uint8, np.uint32, np.int32)
     columns = (np.array(c, k) for c, k in zip((places, state, counts, pages), kinds, strict=True))
-    return draw(st.integers(0, (1 << 64) - 1)), *columns
+    return draw(st.integers(0, (1 << 64) - 1)), *columns, draw(st.integers(0, 32))
 
 
 @pytest.mark.slow
@@ -98,7 +100,8 @@ def test_lease(lease: tuple[Any, ...]) -> None:
     """`LEASE` there and back."""
     found = messages.unpack_lease(body_of(messages.pack_lease(*lease), Kind.LEASE))
     assert found.number == lease[0]
-    for name, column in zip(("places", "state", "counts", "pages"), lease[1:], strict=True):
+    assert found.joins == lease[-1]
+    for name, column in zip(("places", "state", "counts", "pages"), lease[1:-1], strict=True):
         assert getattr(found, name).tolist() == column.tolist()
 
 
@@ -120,9 +123,9 @@ def test_a_lease_that_was_changed(lease: tuple[Any, ...], data: Any) -> None:
 
 @given(st.binary(max_size=120))
 @example(b"")
-@example(bytes(16))
-@example(struct.pack("<QII", 1, (1 << 32) - 1, (1 << 32) - 1))
-@example(struct.pack("<QII", 1, 0, 1 << 31))
+@example(bytes(20))
+@example(struct.pack("<QIII", 1, (1 << 32) - 1, (1 << 32) - 1, 0))
+@example(struct.pack("<QIII", 1, 0, 1 << 31, 0))
 def test_any_bytes_as_a_lease(body: bytes) -> None:
     """Refused, or its parts add up."""
     check_lease(body)
@@ -139,7 +142,7 @@ def check_lease(body: bytes) -> None:
     assert len(lease.pages) == lease.counts.sum(dtype=np.int64)
     assert (lease.counts > 0).all()
     arrays = (lease.places, lease.state, lease.counts, lease.pages)
-    assert 16 + sum(array.nbytes for array in arrays) == len(body)
+    assert 20 + sum(array.nbytes for array in arrays) == len(body)
 
 
 @given(st.integers(0, (1 << 64) - 1), st.booleans(), st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=5))
@@ -150,7 +153,26 @@ def test_release(number: int, checked: bool, wrong: list[int]) -> None:
     assert (*facts, places.tolist()) == (number, checked, wrong)
 
 
-@pytest.mark.parametrize("unpack", [messages.unpack_begin, messages.unpack_draw, messages.unpack_release])
+def test_joins() -> None:
+    """`JOINS` there and back, in both directions."""
+    joins = Joins((Join(0, 3, 5120, 1024), Join(800, 4, 17, 0)), 4)
+    assert messages.unpack_joins(body_of(messages.pack_joins(joins), Kind.JOINS)) == joins
+    found = messages.unpack_known_joins(body_of(messages.pack_known_joins(7, 2, joins), Kind.JOINS))
+    assert found == (7, 2, joins)
+    with pytest.raises(ProtocolError, match="ascending"):
+        messages.unpack_joins(body_of(messages.pack_joins(joins), Kind.JOINS) + bytes(32))
+
+
+@pytest.mark.parametrize(
+    "unpack",
+    [
+        messages.unpack_begin,
+        messages.unpack_draw,
+        messages.unpack_release,
+        messages.unpack_joins,
+        messages.unpack_known_joins,
+    ],
+)
 @given(body=st.binary(max_size=60))
 @examples(60)
 def test_any_bytes_as_a_request(unpack: Callable[[bytes], Any], body: bytes) -> None:

@@ -20,6 +20,7 @@ AFTER: dict[str, dict[int, int]] = {
     "fails": {UNWANTED: GONE, DUE: GONE, COMING: GONE, EARLY: DUE},
     "leaves": {GONE: GONE, UNWANTED: UNWANTED, HELD: GONE, DUE: GONE, COMING: UNWANTED, EARLY: UNWANTED},
     "forgets": {GONE: GONE, UNWANTED: GONE, HELD: HELD, DUE: GONE, COMING: GONE, EARLY: EARLY},
+    "returns": {HELD: DUE},
 }
 
 

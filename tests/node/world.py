@@ -65,6 +65,7 @@ from brand.node.serve.recording import Recorder
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
+from brand.protocol.following import Join
 from brand.protocol.order import Order
 from brand.protocol.part import Part
 from brand.protocol.plan import Plan, read_of_sample
@@ -150,8 +151,10 @@ class World:
     remote_pages: int = 0
     network: Network | None = None
     """Where it meets the other nodes; None: it is alone."""
-    plans: dict[tuple[Order, int], Plan] = field(default_factory=dict)
-    """Plans that are made, by order and epoch; the nodes of a cluster share them."""
+    plans: dict[tuple[Order, int, tuple[Join, ...]], Plan] = field(default_factory=dict)
+    """Plans that are made, by order, epoch and joins; the nodes of a cluster share them."""
+    given: dict[Key, dict[int, int]] = field(default_factory=dict)
+    """What clients got of each epoch: place by position."""
     now_s: float = 1000.0
     reads: list[Read] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
@@ -232,8 +235,10 @@ class World:
         chunks = -(-len(self.sizes) // self.chunk_size)
         facts: dict[str, Any] = {"group_chunks": 1, "protocol": "stripes", "seed": 0} | order
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
+        if facts["protocol"] in ("stripes", "slots", "shared"):
+            facts |= {"stripe": min(facts.get("stripe", 1), self.chunk_size)}
         if facts["protocol"] in ("stripes", "slots"):
-            facts = {"refill": "fill_rate"} | facts | {"stripe": min(facts.get("stripe", 1), self.chunk_size)}
+            facts = {"refill": "fill_rate"} | facts
         sizes = {"data_set": DATA_SET, "samples": len(self.sizes), "chunk_size": self.chunk_size}
         left_out = facts.pop("part", None)
         wanted = Order.from_json(sizes | facts)
@@ -394,17 +399,17 @@ class World:
             case ReadFor():
                 samples = [content(place, int(self.index.sizes[place])).tobytes() for place in job.places.tolist()]
                 self.tell(ReadForEnded(job, pack_samples(list(samples))))
-            case MakePlan(key, order):
+            case MakePlan(key, order, joins):
                 if self.turn.wants_plan(job) or not looks:
-                    plan = self.plan(order, key[1])
-                    self.tell(PlanMade(key, plan, read_of_sample(plan)))
+                    plan = self.plan(order, key[1], joins)
+                    self.tell(PlanMade(key, plan, read_of_sample(plan), joins))
         self.check()
 
-    def plan(self, order: Order, epoch: int) -> Plan:
+    def plan(self, order: Order, epoch: int, joins: tuple[Join, ...] = ()) -> Plan:
         """The plan of an epoch."""
-        if (order, epoch) not in self.plans:
-            self.plans[order, epoch] = order.plan(epoch)
-        return self.plans[order, epoch]
+        if (order, epoch, joins) not in self.plans:
+            self.plans[order, epoch, joins] = order.plan(epoch, joins)
+        return self.plans[order, epoch, joins]
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -549,8 +554,12 @@ class World:
     def _take(self, answer: Answer) -> None:
         """A client gets an answer: it must be the right one to its question."""
         asked = self.asked.pop(answer.client)
-        plan = self.plan(self.runs[asked.key[0]].order, asked.key[1])
+        plan = self.plan(self.runs[asked.key[0]].order, asked.key[1], self.core.epochs.sharing.joins(asked.key))
         assert answer.places.tolist() == plan.sample_of[asked.positions].tolist()
+        given = self.given.setdefault(asked.key, {})
+        for position, place in zip(asked.positions.tolist(), answer.places.tolist(), strict=True):
+            assert given.setdefault(position, place) == place, f"another sample at position {position} than before"
+        assert len(set(given.values())) == len(given), "a sample at two positions of an epoch"
         assert answer.lease not in self.held
         here = answer.places[answer.state > 0]
         assert len(set(here.tolist())) == len(here), "a sample is present twice"
@@ -605,8 +614,9 @@ class World:
             to_come = np.isin(read_of_sample(epoch.plan), epoch.reads.rest())
             on_the_way = np.zeros(len(self.sizes), np.int64)
             for read in reads:
-                if read.epoch is epoch:
-                    on_the_way[read.places] += 1
+                for waiting, places in [(read.epoch, read.places), *read.others]:
+                    if waiting is epoch:
+                        on_the_way[places] += 1
             assert (on_the_way <= 1).all(), "a sample is read twice at the same time"
             mine = np.ones(len(self.sizes), np.bool_) if epoch._mine is None else epoch._mine
             coming = np.zeros(len(self.sizes), np.bool_)

@@ -74,6 +74,7 @@ class Draws:
         self._last += 1
         draw = Draw(self._last, client, key, positions, now_s, drawer)
         self._counters.asked(len(positions))
+        self._epochs.sharing.asked(key, int(positions.max()))
         if not self._settle(draw, now_s):
             self._counters.waits(len(positions))
             life.draws.append(draw)

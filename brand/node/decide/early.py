@@ -31,14 +31,14 @@ class Early:
         return f"Early({self._epochs!r})"
 
     def starts(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
-        """A read of one epoch begins: all others that will draw its samples wait for it, too, and begin no read of these.
+        """A read of one epoch begins: others that will draw its samples wait for it, too, and begin no read of these.
 
         Returns these epochs, each with the places that it waits for.
         """
         others = []
         for _, live in self._epochs.lives.live():
             if live.epoch.shares and live.epoch is not read_for:
-                waited = places[live.epoch.states.due(places) & ~self._residents.to_keep(places)]
+                waited = places[live.epoch.states.due(places)]
                 if len(waited):
                     live.epoch.states.starts(waited)
                     others.append((live.epoch, waited))

@@ -217,8 +217,8 @@ class Epoch:
         self._read_of = read_of if self.shares else None
         for part in blocks(self.plan.mapping.samples):
             due = self.states.due(part) | self.states.early(part)
-            if self.shares:
-                due |= self.states.held(part)
+            if self.shares:  # what has come early, or is coming, may be given back
+                due |= self.states.held(part) | self.states.waited_for(part)
             if self._mine is not None:
                 due &= self._mine[part]
             wanted[read_of[part][due]] = True

@@ -248,7 +248,7 @@ class Epochs:
         epoch = Epoch(plan, division, self._last_number, setting, requests)
         epoch.expect(ranks, run.fronts(key[1]), ready.read_of)
         if epoch.shares:
-            present = np.flatnonzero(self._residents.present(slice(None)) & ~self._residents.kept())
+            present = np.flatnonzero(self._residents.present(slice(None)))
             self._residents.refer(epoch.hold_early(present))
         begin = replace(ready.begin, whole=ready.begin.whole and ready.begin.times <= 1)
         self.lives[key].starts(Live(epoch, Account(division), begin))

@@ -8,7 +8,7 @@ run draws follows from its joins alone, so they stand once they are decided. No 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 from typing import Any, Final
@@ -32,9 +32,9 @@ FASTER: Final = 1.1
 LAP_END_SHARE: Final = 50
 """A pacemaker so near the end of a lap, as a share of it, begins with the next one."""
 LOST_SHARE: Final = 50
-"""A run joins anew where it is this share of a lap off the front, or half of what memory holds for it."""
+"""A run joins anew where it is this share of a lap off the front, or more than memory holds for it."""
 LEAST_LOST: Final = 4096
-"""The least samples that count as lost, if memory holds twice as many: loaders ask for so many at a time."""
+"""The least samples that count as lost, if memory holds as many: loaders ask for so many at a time."""
 PLANNING_S: Final = 1.0
 """A run joins anew so far ahead of its draws, in seconds of these, that the plan is made before they get there."""
 _KEPT_EVERY_S: Final = 0.1
@@ -84,6 +84,8 @@ class Sharing:
         self._joins: dict[Key, tuple[Join, ...]] = {}
         self._wanted: dict[Key, tuple[Join, ...]] = {}
         """Joins for which a plan is being made, for a run that has lost the front."""
+        self._most: defaultdict[Key, int] = defaultdict(int)
+        """The position behind all that clients have asked for, in each epoch."""
         self._margin: dict[Key, int] = {}
         """Draws that a run may make while its plan is made, where one second's were too few."""
         self._pulses: dict[RunNumber, Pulse] = {}
@@ -172,15 +174,19 @@ class Sharing:
             raise UsageError(str(error)) from None
         self._highest[number] = max(self.highest_lap(number), said.lap)
         known, life = self.known(key), self._lives.get(key)
-        if said.begins(known):
+        if said.is_start_of(known):
             return
-        if not known.begins(said):
+        if not known.is_start_of(said):
             raise UsageError(
                 f"epoch {epoch} is under way, and not as the state says: begin with the state, in a job of its own name"
             )
         if life is not None and (life.live is not None or life.planned):
             raise UsageError(f"processes of one job know epoch {epoch} differently: go on from its last state")
         self._joins[key] = said.rows
+
+    def asked(self, key: Key, last: int) -> None:
+        """A client asks for positions up to `last`. What was asked for once stays what it is."""
+        self._most[key] = max(self._most[key], last + 1)
 
     def drawn(self, key: Key, draws: int, now_s: float) -> None:
         """A run draws."""
@@ -202,7 +208,7 @@ class Sharing:
             for number in [number for number in known if number not in self._runs]:
                 del known[number]
         self._pacemaker = {common: run for common, run in self._pacemaker.items() if run in self._runs}
-        for joins in (self._joins, self._wanted, self._margin):
+        for joins in (self._joins, self._wanted, self._margin, self._most):
             for key in [key for key in joins if key[0] not in self._runs]:
                 del joins[key]
 
@@ -233,7 +239,7 @@ class Sharing:
             joins = self.joins(key)
             if mine is None or front is None or not joins or len(joins) >= MOST:
                 continue
-            limit = max(1, min(max(LEAST_LOST, self._samples // LOST_SHARE), bridge // 2))
+            limit = max(1, min(max(LEAST_LOST, self._samples // LOST_SHARE), bridge))
             position = self._epoch(key).front()
             if abs(mine - front) <= limit or position - joins[-1].position < order.draws // 64:
                 continue
@@ -348,10 +354,9 @@ class Sharing:
 
     def _asked(self, key: Key) -> int:
         """The first position of a round such that no rank has asked for it, nor for any after it."""
-        epoch = self._epoch(key)
-        replicas = epoch.division.replicas
-        last = max((epoch.progress.last(rank) for rank in epoch.here), default=epoch.progress.start)
-        return epoch.division.start + -(-(last + 1 - epoch.division.start) // replicas) * replicas
+        division = self._epoch(key).division
+        most = max(self._most[key], division.start)
+        return most + (division.start - most) % division.replicas
 
     def _rate(self, number: RunNumber) -> float | None:
         pulse = self._pulses.get(number)
