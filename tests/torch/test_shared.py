@@ -1,0 +1,213 @@
+"""Several jobs that draw from one server: each gets each of its samples once an epoch, whatever the others do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from brand.errors import UsageError
+from brand.node.setup.choose import Shared
+from brand.testing.node import RunningServer, running_server
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.node.conftest import texts as texts
+from tests.places import EVERYWHERE
+from tests.support import LIMIT_S, wait_until
+
+SAMPLES = 1200
+JOB = Path(__file__).with_name("shared_job.py")
+
+
+@pytest.fixture
+def server(texts: Path) -> Iterator[RunningServer]:
+    """A server whose memory holds a quarter of the data set."""
+    with running_server(texts, memory=0.25) as running:
+        yield running
+
+
+def job(server: RunningServer, name: str, **more: Any) -> BrandDataset:
+    """A job's data set."""
+    protocol = more.pop("protocol", "shared")
+    return BrandDataset(server.path, server=server.address, protocol=protocol, job=name, fields=("index",), **more)
+
+
+def drawn(batches: Any) -> list[int]:
+    """The indices of some batches."""
+    return [index for (indices,) in batches for index in indices.tolist()]
+
+
+def facts_of(server: RunningServer, name: str) -> dict[str, Any]:
+    """What the server tells of a job."""
+    return next(each for each in server.facts()["jobs"] if each["job"] == name)
+
+
+@EVERYWHERE
+@pytest.mark.slow
+def test_a_job_alone_draws_what_stripes_draw(texts: Path) -> None:
+    """To the bit, epoch by epoch."""
+    found = {}
+    for protocol in ("shared", "stripes"):
+        with running_server(texts, memory=0.25) as server:
+            data_set = job(server, "alone", protocol=protocol)
+            loader = BrandLoader(data_set, 16, sampler=BrandSampler(data_set, seed=7))
+            found[protocol] = [drawn(loader) for _ in range(3)]
+    assert found["shared"] == found["stripes"]
+
+
+@EVERYWHERE
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_jobs_of_all_kinds_draw_each_sample_once(server: RunningServer, workers: int) -> None:
+    """Own batch sizes, parts, beginnings and paces, with worker processes and without."""
+    some = np.arange(SAMPLES) % 3 != 0
+    first, second, third = (job(server, name) for name in ("first", "second", "third"))
+    samplers = [BrandSampler(first), BrandSampler(second), BrandSampler(third, part=some)]
+    loaders: list[Any] = [
+        BrandLoader(first, 16, sampler=samplers[0]),
+        DataLoader(second, 24, sampler=samplers[1], num_workers=workers),
+        DataLoader(third, 7, sampler=samplers[2], num_workers=workers),
+    ]
+    wanted = [list(range(SAMPLES)), list(range(SAMPLES)), np.flatnonzero(some).tolist()]
+    orders = []
+    for _ in range(2):
+        iterators = [iter(loader) for loader in loaders]
+        found: list[list[int]] = [[], [], []]
+        going = [0, 1, 2]
+        found[0] += drawn(islice(iterators[0], 20))  # the others come late
+        while going:
+            for number in list(going):
+                part = drawn(islice(iterators[number], 1 + 2 * number))
+                found[number] += part
+                if not part:
+                    going.remove(number)
+        assert [sorted(each) for each in found] == wanted
+        orders.append(found)
+    assert orders[0][0] != orders[1][0]
+    joins = [facts_of(server, name)["joins"] for name in ("first", "second", "third")]
+    assert all(joins)
+
+
+@pytest.mark.slow
+def test_one_read_serves_jobs_that_go_together(server: RunningServer) -> None:
+    """In step, the second job reads next to nothing, and both draw in the same order."""
+    data_sets = [job(server, name) for name in ("one", "two")]
+    loaders = [BrandLoader(each, 16, sampler=BrandSampler(each), threads=1, ahead=1) for each in data_sets]
+    found: list[list[int]] = [[], []]
+    for batches in zip(*loaders, strict=True):
+        for number, (indices,) in enumerate(batches):
+            found[number] += indices.tolist()
+    assert sorted(found[0]) == sorted(found[1]) == list(range(SAMPLES))
+    read = server.facts()["read_bytes"] / server.facts()["data_bytes"]
+    assert read < 1.5, "two jobs read each sample for themselves"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [16, 400, 1184])
+def test_a_late_job_goes_on_from_each_of_its_states(texts: Path, server: RunningServer, late: int) -> None:
+    """On another server, alone, it draws just what it would have drawn."""
+    leading = job(server, "leading")
+    ahead = iter(BrandLoader(leading, 16, sampler=BrandSampler(leading), threads=1, ahead=1))
+    drawn(islice(ahead, late // 16))
+    following = job(server, "following", protocol=Shared(rejoin=False))
+    loader = BrandLoader(following, 100, sampler=BrandSampler(following), threads=1, ahead=1)
+    found, states = [], []
+    for (indices,) in loader:
+        states.append((len(found), json.loads(json.dumps(loader.state_dict()))))
+        found += indices.tolist()
+        drawn(islice(ahead, 4))
+    assert sorted(found) == list(range(SAMPLES))
+    (first,) = states[0][1]["joins"]
+    assert first[0] == 0
+    assert first[1:3] != [0, 0]
+    for done, state in states[::3]:
+        with running_server(texts, memory=0.5) as anew:
+            data_set = job(anew, "again", protocol=Shared(rejoin=False))
+            sampler = BrandSampler(data_set)
+            sampler.load_state_dict(state)
+            assert state["position"] == done + 100 if done + 100 < SAMPLES else state["epoch"] == 1
+            rest = drawn(BrandLoader(data_set, 50, sampler=sampler))
+            if state["epoch"] == 0:
+                assert rest == found[state["position"] :]
+            else:
+                assert sorted(rest) == list(range(SAMPLES))
+
+
+def test_a_state_tells_the_joins(server: RunningServer) -> None:
+    """Before anything is drawn it knows none; others, and damaged ones, are refused."""
+    data_set = job(server, "told")
+    sampler = BrandSampler(data_set)
+    state = sampler.state_dict()
+    assert (state["version"], state["joins"], state["lap"]) == (2, [], -1)
+    list(sampler)
+    state = sampler.state_dict(samples=8)
+    assert (state["joins"], state["position"]) == ([[0, 0, 0, 0]], 8)
+    for wrong in ([[0, 0, SAMPLES, 0]], [[0, 0, 0, 0], [SAMPLES + 1, 0, 0, 0]], [[0, 0, 0, 1]], "none"):
+        with pytest.raises(UsageError, match="no state of a BrandSampler"):
+            BrandSampler(job(server, "other")).load_state_dict(state | {"joins": wrong})
+    with pytest.raises(UsageError, match="no state of a BrandSampler"):
+        BrandSampler(job(server, "other")).load_state_dict({key: state[key] for key in state if key != "lap"})
+
+
+def test_a_state_that_does_not_fit_a_running_epoch_is_refused(server: RunningServer) -> None:
+    """A job of the same name has begun the epoch in another way."""
+    first = BrandSampler(job(server, "same"))
+    list(first)
+    state = first.state_dict(samples=8) | {"joins": [[0, 0, 40, 1024]]}
+    again = BrandSampler(job(server, "same"))
+    again.load_state_dict(state)
+    with pytest.raises(UsageError, match="epoch 0 is under way, and not as the state says"):
+        list(again)
+
+
+def test_what_cannot_be_is_refused(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name without a server, and jobs on several nodes."""
+    with pytest.raises(UsageError, match="give server=, too"):
+        BrandDataset(texts, job="name")
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "node-0.example")
+    with (
+        running_server(texts, memory=0.25) as server,
+        pytest.raises(UsageError, match="jobs share on one node: with several nodes give protocol='stripes'"),
+    ):
+        BrandSampler(BrandDataset(texts, server=server.address, protocol="shared"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["server", "job"])
+def test_jobs_of_a_common_server_survive_a_kill(texts: Path, tmp_path: Path, killed: str) -> None:
+    """Two processes start one server. It, or one of them, is killed: whoever lives draws each sample once an epoch."""
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, str(JOB), str(texts)]
+    jobs = [
+        subprocess.Popen([*command, name], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for name in ("one", "two")
+    ]
+    try:
+        servers = []
+        for process in jobs:
+            assert process.stdout is not None
+            servers.append(int(process.stdout.readline()))  # it has drawn a part of its first epoch
+        assert servers[0] == servers[1], "two jobs have started two servers"
+        os.kill(servers[0] if killed == "server" else jobs[0].pid, signal.SIGKILL)
+        for process in jobs if killed == "server" else jobs[1:]:
+            told, _ = process.communicate("go on\n", LIMIT_S)
+            assert process.returncode == 0
+            epochs = json.loads(told)
+            assert [sorted(epoch) for epoch in epochs] == 2 * [list(range(SAMPLES))]
+    finally:
+        for process in jobs:
+            process.kill()
+            process.communicate()
+    wait_until(lambda: not Path(f"/proc/{servers[0]}").exists(), "the server ends with its last job")
