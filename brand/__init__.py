@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from brand.node.setup.choose import MinIO as MinIO
     from brand.node.setup.choose import Pool as Pool
     from brand.node.setup.choose import Slots as Slots
+    from brand.node.setup.choose import Shared as Shared
     from brand.node.setup.choose import Stripes as Stripes
     from brand.node.setup.choose import Uniform as Uniform
     from brand.node.setup.tls import Tls as Tls
@@ -37,6 +38,7 @@ __all__ = [
     "MinIO",
     "Picture",
     "Pool",
+    "Shared",
     "Slots",
     "Sound",
     "Stripes",
@@ -56,6 +58,7 @@ _HOMES: Final = {
     "MinIO": "brand.node.setup.choose",
     "Picture": "brand.formats.preparation",
     "Pool": "brand.node.setup.choose",
+    "Shared": "brand.node.setup.choose",
     "Slots": "brand.node.setup.choose",
     "Sound": "brand.formats.preparation",
     "Stripes": "brand.node.setup.choose",

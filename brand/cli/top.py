@@ -113,10 +113,23 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
         }
     for name, value in rows.items():
         table.add_row(Text(name, "bold"), Text(printable(value)))
-    for state in facts["epochs"]:
-        done = min(1.0, (state["drawn"] + state["start"]) / state["samples"])
-        table.add_row(f"[bold]epoch {state['epoch']}[/bold]", f"{'█' * round(_BAR * done):░<{_BAR}} {100 * done:.0f} %")
+    for job in facts["jobs"]:
+        done = min(1.0, job["position"] / job["samples"])
+        title = Text(f"epoch {job['epoch']}" if len(facts["jobs"]) == 1 else printable(job["job"]), "bold")
+        bar = f"{'█' * round(_BAR * done):░<{_BAR}} {100 * done:.0f} %"
+        table.add_row(title, Text(bar if len(facts["jobs"]) == 1 else f"{bar} of epoch {job['epoch']}, {_job(job)}"))
     return Group(table, _memory(facts["memory"]))
+
+
+def _job(job: dict[str, Any]) -> str:
+    """How a job goes on beside others."""
+    if job["sets_the_pace"]:
+        place = ", sets the pace"
+    elif job["behind"] is None or not job["joins"]:
+        place = ""
+    else:
+        place = f", {counted(abs(job['behind']), 'sample')} {'behind' if job['behind'] >= 0 else 'ahead'}"
+    return f"{job['rate']:,.0f}/s, {_share(job['shared'])} shared{place}"
 
 
 def _store(store: dict[str, int], before: dict[str, int] | None, seconds: float) -> str:

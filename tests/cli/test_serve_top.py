@@ -27,9 +27,13 @@ from tests.support import LIMIT_S, brand, running_brand, wait_until
 KEYS = {
     *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
     *("exact", "waited", "wait_s", "reads", "read_bytes", "read_samples", "held_samples", "failed_reads", "hit_ratio"),
-    *("fill_rate", "amplification", "memory", "reading", "waiting", "epochs", "cache", "cluster", "sent", "sent_bytes"),
-    "store",
+    *("fill_rate", "amplification", "memory", "reading", "waiting", "epochs", "jobs", "cache", "cluster", "sent"),
+    *("sent_bytes", "store"),
     *("received", "received_bytes", "requests", "hurried", "late", "fetched"),
+}
+JOB = {
+    **{"job": "lr-0.1", "epoch": 3, "position": 500, "samples": 1000, "drawn": 500, "rate": 1234.5, "shared": 0.25},
+    **{"sets_the_pace": False, "pace": None, "behind": 0, "joins": []},
 }
 
 
@@ -298,7 +302,7 @@ def facts_of(**more: Any) -> dict[str, Any]:
         **dict.fromkeys(KEYS, 0),
         **{"data_set": "/a[b]/set.brand", "address": "unix:@x", "uptime_s": 10.0, "draws": 5000, "reads": 100},
         **{"replaced": [], "hit_ratio": 0.5, "fill_rate": 1.0, "amplification": 1.25, "memory": memory},
-        **{"epochs": [{"run": 1, "epoch": 3, "drawn": 250, "samples": 1000, "start": 250}], "wait_s": 5.0},
+        **{"jobs": [JOB], "wait_s": 5.0},
         **{"cache": None, "store": None, "cluster": None},
         **more,
     }
@@ -329,6 +333,15 @@ def test_the_view_shows_progress_and_memory() -> None:
     assert re.search(r"epoch 3 █{20}░{20} 50 %", shown)
     assert "samples of this epoch 300 B" in shown
     assert "amplification x1.25" in shown
+
+
+def test_each_of_several_jobs_has_a_line() -> None:
+    """With its rate, what it shared, and its place beside the others."""
+    others = [JOB | {"sets_the_pace": True}, JOB | {"job": "b[x]", "joins": [[0, 0, 9, 1024]], "behind": 40}]
+    shown = view(None, jobs=others)
+    assert re.search(r"lr-0.1 █{20}░{20} 50 % of epoch 3, 1,23\d/s, 25.0 % shared, sets the pace", shown)
+    assert "b[x]" in shown
+    assert "25.0 % shared, 40 samples behind" in shown
 
 
 def test_names_with_brackets_are_shown_as_they_are() -> None:

@@ -153,7 +153,7 @@ def test_a_plan_with_a_table_leads_to_the_same_epoch() -> None:
         order = world_.runs[run].order
         plan = order.plan(0)
         assert plan.reads is None
-        world_.plans[order, 0] = dataclasses.replace(plan, reads=table_of(plan)) if table else plan
+        world_.plans[order, 0, ()] = dataclasses.replace(plan, reads=table_of(plan)) if table else plan
         world_.begin(1, run, 0)
         world_.step()
         world_.finish_job()

@@ -614,8 +614,8 @@ class World:
             to_come = np.isin(read_of_sample(epoch.plan), epoch.reads.rest())
             on_the_way = np.zeros(len(self.sizes), np.int64)
             for read in reads:
-                for waiting, places in [(read.epoch, read.places), *read.others]:
-                    if waiting is epoch:
+                for waits, places in [(read.epoch, read.places), *read.others]:
+                    if waits is epoch:
                         on_the_way[places] += 1
             assert (on_the_way <= 1).all(), "a sample is read twice at the same time"
             mine = np.ones(len(self.sizes), np.bool_) if epoch._mine is None else epoch._mine

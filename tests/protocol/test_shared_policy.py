@@ -37,7 +37,7 @@ def data_sets(draw: st.DrawFn) -> tuple[Mapping, int, NDArray[np.bool_] | None]:
     chunk_size, samples = draw(st.integers(1, 20)), draw(st.integers(1, 300))
     group = draw(st.integers(1, -(-samples // chunk_size)))
     part = np.random.default_rng(draw(st.integers(0, 99))).random(samples) < draw(st.sampled_from([0.1, 0.5, 0.9]))
-    some = part if part.any() and draw(st.booleans()) else None
+    some = part if bool(part.any()) and draw(st.booleans()) else None
     return Mapping(samples, chunk_size, group), draw(st.integers(1, chunk_size)), some
 
 
@@ -45,7 +45,7 @@ def same(one: Plan, other: Plan) -> bool:
     """Whether two plans draw and read the same."""
     assert one.reads is not None
     assert other.reads is not None
-    return (
+    return bool(
         one.sample_of.tolist() == other.sample_of.tolist()
         and one.reads.tolist() == other.reads.tolist()
         and read_of_sample(one).tolist() == read_of_sample(other).tolist()

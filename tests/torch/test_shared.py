@@ -120,7 +120,8 @@ def test_a_late_job_goes_on_from_each_of_its_states(texts: Path, server: Running
     drawn(islice(ahead, late // 16))
     following = job(server, "following", protocol=Shared(rejoin=False))
     loader = BrandLoader(following, 100, sampler=BrandSampler(following), threads=1, ahead=1)
-    found, states = [], []
+    found: list[int] = []
+    states: list[tuple[int, dict[str, Any]]] = []
     for (indices,) in loader:
         states.append((len(found), json.loads(json.dumps(loader.state_dict()))))
         found += indices.tolist()

@@ -1,0 +1,287 @@
+"""Jobs of one server: who makes the pace, where others join it, what one read serves, and what makes room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from brand.errors import UsageError
+from brand.node.decide.lives import Key
+from brand.node.decide.sharing import IDLE_S, LEAST_RATE_S, Pulse
+from brand.node.decide.states import HELD
+from brand.node.decide.stimuli import ClientJoins
+from brand.node.wire.numbers import ClientNumber, RunNumber
+from brand.protocol.following import UNIT, Join, alone
+from brand.protocol.joins import Joins
+from tests.node.world import World
+from tests.rounds import examples
+
+SAMPLES, SIZE = 384, 96
+SHARED: dict[str, Any] = {"protocol": "shared", "group_chunks": 3, "stripe": 4, "seed": 1}
+
+
+def world_of(share: float = 0.3) -> World:
+    """A server of samples of one page each, in chunks of 32, whose memory holds a share of them."""
+    return World([SIZE] * SAMPLES, 32, int(SAMPLES * share) + 1, 3)
+
+
+class Job:
+    """A job with one process, which draws an epoch in batches of eight."""
+
+    def __init__(self, world: World, number: int, *, epoch: int = 0, **order: int) -> None:
+        self.world, self.client, self.epoch = world, number, epoch
+        self.run = world.register(number, f"job {number}", **SHARED | order)
+        self.position, self.draws = 0, world.draws(self.run)
+        world.begin(number, self.run, epoch)
+
+    @property
+    def key(self) -> Key:
+        """Its epoch."""
+        return self.run, self.epoch
+
+    @property
+    def joins(self) -> list[Join]:
+        """Where it joined others in its epoch."""
+        return list(self.world.core.epochs.sharing.joins(self.key))
+
+    def draw(self, samples: int = 8, seconds: float = 0.01) -> bool:
+        """Draw and copy the next samples, if any are left; they take so long."""
+        end = min(self.draws, self.position + samples)
+        if self.position == end:
+            return False
+        self.world.now_s += seconds
+        assert self.world.draw(self.client, self.run, self.epoch, range(self.position, end))
+        self.position = end
+        self.world.settle()
+        return True
+
+    def given(self) -> list[int]:
+        """The places that it got, sorted."""
+        return sorted(self.world.given[self.key].values())
+
+
+def read(world: World) -> float:
+    """Bytes of large reads over those of the data set."""
+    return sum(world.read_bytes.values()) / (SAMPLES * SIZE)
+
+
+@pytest.mark.slow
+def test_jobs_in_step_read_everything_once() -> None:
+    """However many there are; with memory for a part of the data set."""
+    world = world_of(0.5)
+    jobs = [Job(world, number) for number in (1, 2, 3)]
+    while sum(job.draw() for job in jobs) == 3:
+        pass
+    assert [job.given() for job in jobs] == 3 * [list(range(SAMPLES))]
+    # What is read ahead for the next epoch is not of this one.
+    epochs = {job.world.epochs()[job.key].epoch.number for job in jobs}
+    once = sum(size for (number, _), size in world.read_bytes.items() if number in epochs) / (SAMPLES * SIZE)
+    assert 1.0 <= once < 1.03  # a sample or two that made room
+    assert world.core.counters.draws.exact == 0
+
+
+def test_jobs_of_other_seeds_share_nothing() -> None:
+    """Nor do they join each other."""
+    world = world_of()
+    one, other = Job(world, 1), Job(world, 2, seed=2)
+    while one.draw() + other.draw() == 2:
+        pass
+    assert (one.joins, other.joins) == ([*alone(0)], [*alone(0)])
+    assert world.core.epochs.sharing.others(one.run) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [40, 192, 376])
+def test_a_late_job_reads_what_has_passed_and_no_more(late: int) -> None:
+    """It joins where the first one is. Both draw each sample once in each of their epochs."""
+    world = world_of(0.4)
+    first = Job(world, 1)
+    while first.position < late:
+        first.draw()
+    second = Job(world, 2)
+    done = []
+    while second.draw():
+        if not first.draw():
+            done.append(first.given())
+            first = Job(world, 1, epoch=first.epoch + 1)
+            first.draw()
+    assert second.joins == [Join(0, 0, late, UNIT)]
+    assert second.given() == list(range(SAMPLES))
+    assert all(each == list(range(SAMPLES)) for each in done)
+    share = late / SAMPLES
+    alone_read = late / SAMPLES  # before the second one came, nothing could be shared
+    assert read(world) <= alone_read + 2 * (1 + share * (1 - share)) / 2 + 0.5  # and what was read ahead
+
+
+def test_a_pulse_knows_a_rate_after_a_while() -> None:
+    """Over the last seconds; a pause begins anew."""
+    pulse = Pulse()
+    assert (pulse.rate, pulse.idle(0.0)) == (None, True)
+    for step in range(300):
+        pulse.beat(10, 100 + step / 10)
+        assert (pulse.rate is None) == (step / 10 < LEAST_RATE_S)
+    assert pulse.rate == pytest.approx(100)
+    for step in range(300):
+        pulse.beat(30, 130 + step / 10)
+    assert pulse.rate == pytest.approx(300)
+    assert not pulse.idle(160 + IDLE_S - 0.2)
+    assert pulse.idle(160 + IDLE_S)
+    pulse.beat(30, 200)
+    assert pulse.rate is None
+
+
+def paced(world: World, jobs: list[Job], samples: list[int], seconds: float) -> None:
+    """Let jobs draw side by side for a while, each so many samples in a half second."""
+    end_s = world.now_s + seconds
+    while world.now_s < end_s:
+        for job, count in zip(jobs, samples, strict=True):
+            if not job.draw(count, 0.5 / len(jobs)):
+                job.__init__(world, job.client, epoch=job.epoch + 1)  # type: ignore[misc]
+
+
+@pytest.mark.slow
+def test_the_fastest_job_makes_the_pace() -> None:
+    """The first one does, until another is 10 % faster, or it draws nothing for two seconds."""
+    world = world_of()
+    jobs = [Job(world, number) for number in (1, 2)]
+    sharing = world.core.epochs.sharing
+
+    def pacemaker() -> list[bool]:
+        facts = sharing.facts(world.now_s)
+        return [each["sets_the_pace"] for each in facts]
+
+    paced(world, jobs, [60, 60], 3)
+    assert pacemaker() == [True, False]
+    paced(world, jobs, [60, 63], 12)
+    assert pacemaker() == [True, False]
+    paced(world, jobs, [60, 90], 12)
+    assert pacemaker() == [False, True]
+    world.now_s += IDLE_S + 1
+    paced(world, jobs[:1], [60], 1)
+    assert pacemaker() == [True, False]
+
+
+@pytest.mark.slow
+def test_a_slow_job_joins_at_its_pace_and_again_where_it_is_lost() -> None:
+    """Not before a plan for it is made in time; what was asked for stays what it was."""
+    world = world_of(0.2)
+    fast, slow = Job(world, 1), Job(world, 2)
+    paced(world, [fast, slow], [48, 12], 16)
+    epochs = {epoch: world.core.epochs.sharing.joins((slow.run, epoch)) for epoch in range(slow.epoch + 1)}
+    assert any(len(joins) > 1 for joins in epochs.values()), "it never joins again"
+    last = [join for joins in epochs.values() for join in joins][-1]
+    assert last.pace == pytest.approx(4 * UNIT, rel=0.3)
+    for epoch in range(slow.epoch):
+        assert sorted(world.given[slow.run, epoch].values()) == list(range(SAMPLES))
+
+
+def test_a_plan_that_comes_too_late_is_left_out() -> None:
+    """The job has asked for positions behind the join: it goes on as before, and asks earlier the next time."""
+    world = world_of()
+    job, sharing = Job(world, 1), world.core.epochs.sharing
+    job.draw()
+    before = job.joins
+    sharing._wanted[job.key] = (*before, Join(4, 0, 9, UNIT))
+    assert sharing.wants(job.key, sharing._wanted[job.key])
+    assert not sharing.planned(job.key, sharing._wanted[job.key])
+    assert job.joins == before
+    assert sharing._margin[job.key] == 8
+    later = (*before, Join(64, 0, 9, UNIT))
+    sharing._wanted[job.key] = later
+    assert sharing.planned(job.key, later)
+    assert job.joins == [*later]
+
+
+def tell(world: World, client: int, key: Key, joins: Joins) -> None:
+    """A client says where its run joined others."""
+    world.tell(ClientJoins(ClientNumber(client), key, joins))
+
+
+def test_what_clients_know_of_an_epoch_must_agree() -> None:
+    """A new server takes the joins that a client knows. Others may know less of them, but nothing else."""
+    world, known = world_of(), Joins((Join(0, 2, 100, UNIT), Join(50, 2, 200, UNIT)), 3)
+    runs = [world.register(client, "job", **SHARED) for client in (1, 2)]
+    key = runs[0], 1
+    tell(world, 1, key, known)
+    assert world.core.epochs.sharing.known(key) == known
+    tell(world, 2, key, Joins(known.rows[:1]))
+    assert world.core.epochs.sharing.known(key) == known
+    with pytest.raises(UsageError, match="not as the state says"):
+        tell(world, 2, key, Joins((Join(0, 2, 100, 0),)))
+    world.begin(1, key[0], 1)
+    with pytest.raises(UsageError, match="know epoch 1 differently"):
+        tell(world, 2, key, Joins((*known.rows, Join(60, 2, 220, UNIT))))
+    with pytest.raises(UsageError, match="beyond"):
+        tell(world, 2, (key[0], 2), Joins((Join(0, 0, SAMPLES, 0),)))
+    plain = world.register(3, "plain")
+    with pytest.raises(UsageError, match="joins of an order that has none"):
+        tell(world, 3, (plain, 0), Joins())
+    world.settle()
+    assert (
+        world.epochs()[key].epoch.plan.sample_of.tolist()
+        == world.plan(world.runs[key[0]].order, 1, known.rows).sample_of.tolist()
+    )
+
+
+def test_no_job_meets_a_lap_twice() -> None:
+    """A state says how far a job was; beside others, it begins behind what any of them has drawn."""
+    world = world_of()
+    run = RunNumber(world.register(1, "job", **SHARED))
+    tell(world, 1, (run, 2), Joins((), 6))
+    world.begin(1, run, 2)
+    world.settle()
+    assert world.core.epochs.sharing.joins((run, 2)) == alone(7)
+
+
+@pytest.mark.slow
+@given(st.data())
+@examples(8)
+def test_what_is_drawn_last_makes_room(data: st.DataObject) -> None:
+    """Against an obvious model: of the samples that jobs only hold early, those with the latest next draw."""
+    world = world_of(0.35)
+    jobs = [Job(world, 1), Job(world, 2, part=data.draw(st.integers(2, 4)))]
+    for _ in range(data.draw(st.integers(1, 30))):
+        data.draw(st.sampled_from(jobs)).draw()
+    core, now_s = world.core, world.now_s
+    leads: dict[int, list[float]] = {}
+    firm: set[int] = set(np.flatnonzero(core.residents.kept()).tolist())
+    for key, live in core.epochs.lives.live():
+        early, deadlines = live.epoch.early()
+        for place, lead in zip(early.tolist(), core.early.lead(key, live, deadlines).tolist(), strict=True):
+            leads.setdefault(place, []).append(lead)
+        firm |= set(live.epoch.states.all(HELD).tolist()) - set(early.tolist())
+    free = {place: min(each) for place, each in leads.items() if place not in firm}
+    pages = data.draw(st.integers(1, 40))
+    given_back = core.early.give_back(pages, now_s)
+    gone = {place for place in free if not core.residents.present(np.array([place]))[0]}
+    assert given_back == bool(free)
+    assert len(gone) == min(pages, len(free))
+    if gone and set(free) - gone:
+        assert min(free[place] for place in gone) >= max(free[place] for place in set(free) - gone)
+    world.check()
+    while sum(job.draw() for job in jobs):
+        pass
+    assert jobs[0].given() == list(range(SAMPLES))
+    assert len(jobs[1].given()) == jobs[1].draws
+
+
+def test_a_job_that_is_killed_leaves_nothing_behind() -> None:
+    """What it held makes room, and the other one goes on with what it needs."""
+    world = world_of()
+    jobs = [Job(world, number) for number in (1, 2)]
+    for _ in range(20):
+        jobs[0].draw()
+        jobs[1].draw()
+    world.draw(2, jobs[1].run, 0, range(jobs[1].position, jobs[1].position + 8))
+    world.leave(2)
+    assert len(world.core.epochs.sharing.facts(world.now_s)) == 1
+    while jobs[0].draw():
+        pass
+    assert jobs[0].given() == list(range(SAMPLES))
+    world.leave(1)
+    world.quiet()
+    assert world.core.facts(1.0, world.now_s)["memory"]["used"] == world.core.residents.kept_pages * 128
