@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from brand.node.setup.caching import Cache as Cache
     from brand.node.setup.choose import MinIO as MinIO
     from brand.node.setup.choose import Pool as Pool
-    from brand.node.setup.choose import Slots as Slots
     from brand.node.setup.choose import Shared as Shared
+    from brand.node.setup.choose import Slots as Slots
     from brand.node.setup.choose import Stripes as Stripes
     from brand.node.setup.choose import Uniform as Uniform
     from brand.node.setup.tls import Tls as Tls

@@ -149,7 +149,7 @@ def test_a_state_tells_the_joins(server: RunningServer) -> None:
     sampler = BrandSampler(data_set)
     state = sampler.state_dict()
     assert (state["version"], state["joins"], state["lap"]) == (2, [], -1)
-    list(sampler)
+    drawn(islice(BrandLoader(data_set, 8, sampler=sampler, ahead=1), 1))
     state = sampler.state_dict(samples=8)
     assert (state["joins"], state["position"]) == ([[0, 0, 0, 0]], 8)
     for wrong in ([[0, 0, SAMPLES, 0]], [[0, 0, 0, 0], [SAMPLES + 1, 0, 0, 0]], [[0, 0, 0, 1]], "none"):
@@ -162,7 +162,7 @@ def test_a_state_tells_the_joins(server: RunningServer) -> None:
 def test_a_state_that_does_not_fit_a_running_epoch_is_refused(server: RunningServer) -> None:
     """A job of the same name has begun the epoch in another way."""
     first = BrandSampler(job(server, "same"))
-    list(first)
+    drawn(islice(BrandLoader(first.data_set, 8, sampler=first, ahead=1), 1))
     state = first.state_dict(samples=8) | {"joins": [[0, 0, 40, 1024]]}
     again = BrandSampler(job(server, "same"))
     again.load_state_dict(state)

@@ -137,7 +137,6 @@ class Core:
             self.caching.writing.make_room()
             or self.epochs.drop_idle(now_s - IDLE_S)
             or self._give_up_skipped()
-            or self.early.give_back(share, now_s)
             or self.residents.keep_less(self.chunk_size, share)
         )
         if not made_room and stuck is not None:

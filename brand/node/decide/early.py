@@ -1,9 +1,9 @@
-"""What does a job hold that another job has read, and what of it makes room?
+"""What does a job hold that another job has read, and what makes room where memory is full?
 
-A sample that one job has read serves all jobs that will draw it: each holds it until then, though its own read has not
-begun. So one read serves them all. Such a hold may be given back at any time, because the job's own read is still to
-come. Where memory has no room for a read, the samples go that are drawn last (the rule of Belady). Plans say when each
-sample is drawn, so no reference count has to stand for it.
+A sample that one job reads serves all jobs that will draw it: each waits for it, and holds it until its own draw,
+though its own read has not begun. So one read serves them all. A job may give back what it holds at any time: its own
+read of it then comes when it is due. Where memory has no room for a read, the samples go that are drawn last (the rule
+of Belady). Plans say when each sample is drawn, so no count of references has to stand for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from brand.node.memory.residents import Residents
 
 
 class Early:
-    """Samples that jobs hold before their own reads begin. The epochs own the holds (`Epoch.early`)."""
+    """Samples that jobs hold before their own reads begin. The epochs own the holds."""
 
     def __init__(self, residents: Residents, epochs: Epochs) -> None:
         self._residents, self._epochs = residents, epochs
@@ -53,8 +53,13 @@ class Early:
             came = places[~failed]
             self._residents.refer(came[epoch.states.arrives(came)])
 
-    def lead(self, key: Key, live: Live, deadline: NDArray[Any] | int) -> Any:
-        """How soon draws of an epoch come to a deadline, in draws of the fastest job that shares with it."""
+    def lead(self, key: Key, live: Live, deadline: NDArray[Any] | int, now_s: float) -> Any:
+        """How soon draws of an epoch come to a deadline, in draws of the fastest job that shares with it.
+
+        Infinity, where its job draws nothing just now and others do.
+        """
+        if live.epoch.shares and self._epochs.sharing.idle(key[0], now_s):
+            return math.inf
         progress, behind = live.epoch.progress, self._epochs.get((key[0], key[1] - 1))
         before = 0
         if behind is not None and not live.begun:  # read ahead: first come those left of the previous epoch
@@ -65,16 +70,13 @@ class Early:
     def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
         """Free at least `pages`, of samples that are drawn last, and later than in `beyond` draws.
 
-        Returns whether any were freed. What the draws of a job wait for that draws nothing just now counts as never
-        drawn.
+        Returns whether any were freed.
         """
         found = []
         for key, live in self._epochs.lives.live():
             if live.epoch.shares:
-                places, deadlines = live.epoch.early()
-                leads = self.lead(key, live, deadlines) + np.zeros(len(places))
-                if self._epochs.sharing.idle(key[0], now_s):
-                    leads[:] = math.inf
+                places, deadlines = live.epoch.may_return()
+                leads = self.lead(key, live, deadlines, now_s) + np.zeros(len(places))
                 found.append((live.epoch, places, leads))
         if not sum(len(places) for _, places, _ in found):
             return False
@@ -91,6 +93,6 @@ class Early:
         going[last[:enough]] = True
         for epoch, places, _ in found:
             theirs = places[going[places]]
-            epoch.states.returns(theirs)
+            epoch.returns(theirs)
             self._residents.let_go(theirs)
         return bool(len(last))

@@ -49,7 +49,7 @@ class Epoch:
         self.plan, self.division, self.number, self.requests = plan, division, number, requests
         self._setting = setting
         self._read_of: NDArray[Any] | None = None
-        """The read of each place, where other jobs bring samples early (`Early`); else None."""
+        """The read of each place, where other jobs bring samples early (`brand.node.decide.early`); else None."""
         owners = setting.owners
         self._mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
         self.states = SampleStates(samples)
@@ -98,7 +98,9 @@ class Epoch:
         if not new:
             return
         self.ranks |= new
-        without = self._setting.limits.need_no_read()
+        # Jobs come and go, and with each the kept samples change: one that shares holds them, too, until it draws them.
+        limits = self._setting.limits
+        without = limits.never_held() if self.shares else limits.need_no_read()
         for rank, node in new.items():
             places = self._places(rank, fronts.get(rank, 0))
             if self._mine is not None:
@@ -128,15 +130,19 @@ class Epoch:
         self.states.finds(found)
         return found
 
-    def early(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Places that the epoch holds although their own reads have not begun, and the deadline of each of these."""
-        held, following = self.states.all(HELD), self.reads.next
-        if self._read_of is None or following is None:
+    def may_return(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """Places that the epoch holds and could read again, and the deadline of the read of each."""
+        held = self.states.all(HELD)
+        if self._read_of is None:
             return held[:0], np.empty(0, np.int64)
-        read_of = self._read_of[held]
-        ahead = read_of >= following
         assert self.plan.reads is not None
-        return held[ahead], self.plan.reads["deadline"][read_of[ahead]]
+        return held, self.plan.reads["deadline"][self._read_of[held]]
+
+    def returns(self, places: NDArray[Any]) -> None:
+        """Samples that the epoch held make room. They will be read again when they are due."""
+        assert self._read_of is not None
+        self.states.returns(places)
+        self.reads.put_back(self._read_of[places])
 
     def send_to(self, node: NodeNumber, front: int, requests: Requests | None) -> None:
         """From now on this node can send to `node` what its ranks draw from position `front` on."""

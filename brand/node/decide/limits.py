@@ -30,7 +30,11 @@ class Limits:
 
     def need_no_read(self) -> NDArray[np.bool_]:
         """Which places need no read, because their samples are kept in memory or never held, shape (samples,)."""
-        return (self._residents.pages_of > self._largest) | self._residents.kept()
+        return self.never_held() | self._residents.kept()
+
+    def never_held(self) -> NDArray[np.bool_]:
+        """Which places have samples that are too large for this node, shape (samples,)."""
+        return self._residents.pages_of > self._largest
 
     def too_large(self, node: NodeNumber) -> NDArray[np.bool_]:
         """Which places have samples that are never sent to a node unasked, shape (samples,)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,6 +43,10 @@ class ReadQueue:
     def fill(self, wanted: NDArray[np.bool_]) -> None:
         """From now on start the reads of `wanted`, shape (reads,), and no others."""
         self._todo, self._at = np.flatnonzero(wanted), 0
+
+    def put_back(self, numbers: NDArray[np.integer[Any]]) -> None:
+        """Reads that have started, or were not needed, are to be started again at their time."""
+        self._todo, self._at = np.union1d(self.rest(), numbers), 0
 
     def pop(self, count: int = 1) -> None:
         """The next reads have started, or are not needed."""

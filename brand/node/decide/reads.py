@@ -76,7 +76,7 @@ class Reads:
         if self._again:
             return self._begin(self._again.popleft())
         share = self._residents.pool.allocator.count // ROOM_SHARE
-        while (found := self._most_urgent()) is not None:
+        while (found := self._most_urgent(now_s)) is not None:
             epoch, lead = found
             read = self._bundle(epoch) if epoch.plan.reads is None else self._stripe(epoch)
             if read is None and self.no_room and epoch.shares and self._early.give_back(share, now_s, beyond=lead):
@@ -124,12 +124,12 @@ class Reads:
         if len(gone):
             residents.let_go(gone)
 
-    def _most_urgent(self) -> tuple[Epoch, float] | None:
+    def _most_urgent(self, now_s: float) -> tuple[Epoch, float] | None:
         """The epoch whose next read is needed in the fewest draws, and how many these are."""
         best: tuple[Epoch, float] | None = None
         for key, live in self._epochs.lives.live():
             if live.epoch.reads.next is not None:
-                lead = self._early.lead(key, live, live.epoch.reads.deadline)
+                lead = self._early.lead(key, live, live.epoch.reads.deadline, now_s)
                 if best is None or lead < best[1]:
                     best = live.epoch, lead
         return best
@@ -147,6 +147,8 @@ class Reads:
             needed = int(self._residents.pages_of[absent].sum())
             if needed <= self._room():
                 span = epoch.plan.places_read(number)
+                if epoch.shares:  # the rest of it came with reads of other jobs
+                    span = int(absent.min()), int(absent.max()) + 1
                 page = self._residents.pool.allocator.page
                 rows = rows_of(self._index, *span, self._residents.pages_of, page)
                 if rows is not None:

@@ -126,8 +126,9 @@ class Sharing:
         return max(known) / mine if mine and known else 1.0
 
     def idle(self, run: RunNumber, now_s: float) -> bool:
-        """Whether a run has drawn nothing for a while."""
-        return run in self._pulses and self._pulses[run].idle(now_s)
+        """Whether a run has drawn nothing for a while, and waits for nothing."""
+        pulse = self._pulses.get(run)
+        return pulse is not None and pulse.idle(now_s) and all(draw.key[0] != run for draw in self._lives.draws())
 
     def wants(self, key: Key, joins: Sequence[Join]) -> bool:
         """Whether a plan with these joins is of use for an epoch that is under way."""
