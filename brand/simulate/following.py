@@ -1,65 +1,143 @@
 """How much is read for each draw, where jobs follow each other?
 
-Jobs draw from one storage, each at its own constant speed, epoch after epoch. The fastest one makes the pace; the
-others join it where it is when their epochs begin (`brand.protocol.following`). A sample that one job has drawn serves
-another one for `bridge` coordinates, which is what memory holds for sharing. Time is counted in draws of the fastest
-job.
+What one job has drawn serves the next one that draws it, if memory holds it until then. A server holds a sample as long
+as a job will still draw it in an epoch that has begun. Where memory is short, it gives back first what is drawn last.
+So a draw is *served* where no moment between it and the draw before had as many samples that were wanted sooner as
+memory holds. Draws are counted by the moments, of which there are `MOMENTS`, in which a sample came and was drawn;
+memory is asked moment by moment.
+
+Time is counted in draws of a job whose speed is 1, as in `joining`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.following import UNIT, Join, Lap, follow, lap_of
 from brand.protocol.mapping import Mapping
-from brand.protocol.stripes import plan_stripes
+from brand.protocol.placement import unit_at, unit_count
+from brand.simulate.joining import Draws, Runner
+
+MOMENTS: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """A job of the simulation."""
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """What several jobs drew in a while. Arrays without a shape have that of all draws."""
 
-    start: int
-    """When it begins."""
-    speed: float
-    """Draws in the time of one draw of the fastest job, above 0 and at most 1."""
+    came: NDArray[np.int16]
+    """The moment of the draw before, by which the sample came; -1: no memory can have it."""
+    drawn: NDArray[np.int16]
+    """The moment of the draw."""
+    read: NDArray[np.int32]
+    """The read that would bring it: a number for each job, epoch and stripe."""
+    counted: NDArray[np.bool_]
+    """Whether the draw counts."""
+    job_of: NDArray[np.int32]
+    """The job of each read, shape (reads,)."""
+    members: NDArray[np.int32]
+    """Draws of each read, shape (reads,); 0: no read is needed, as the part has no sample of the stripe."""
+    jobs: int
+
+    @cached_property
+    def draws(self) -> NDArray[np.int64]:
+        """Counted draws of each job, shape (jobs,)."""
+        return np.bincount(self.job_of[self.read[self.counted]], minlength=self.jobs)
+
+    @cached_property
+    def _waiting(self) -> NDArray[np.int32]:
+        """Draws by the moments `came` and `drawn`, shape (moments, moments)."""
+        able = self.came >= 0
+        cell = self.came[able].astype(np.int64) * MOMENTS + self.drawn[able]
+        return np.bincount(cell, minlength=MOMENTS * MOMENTS).astype(np.int32).reshape(MOMENTS, MOMENTS)
+
+    @cached_property
+    def most_held(self) -> int:
+        """The most samples in memory at a time, if it holds all that a job will still draw."""
+        ends = np.cumsum(self._waiting.sum(axis=0, dtype=np.int64))
+        return int((np.cumsum(self._waiting.sum(axis=1, dtype=np.int64)) - ends).max())
+
+    def missed(self, room: float) -> NDArray[np.bool_]:
+        """Which draws memory does not serve, with room for so many samples."""
+        served = np.zeros((MOMENTS, MOMENTS), np.bool_)
+        last, held, moments = np.empty(MOMENTS, np.int64), np.zeros(MOMENTS, np.int64), np.arange(MOMENTS)
+        for now in range(MOMENTS):
+            held += self._waiting[now]
+            held[now] = 0
+            last[now] = now + np.searchsorted(np.cumsum(held[now:]), room, side="right") - 1
+            held[last[now] + 1 :] = 0
+        for first in range(MOMENTS):
+            within = np.minimum.accumulate(last[first:])
+            served[first, first:] = np.concatenate([[MOMENTS], within[:-1]]) >= moments[first:]
+        return ~((self.came >= 0) & served[self.came, self.drawn])
+
+    def reads(self, missed: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Samples that each job reads, shape (jobs,)."""
+        return np.bincount(self.job_of[self.read[self.counted & missed]], minlength=self.jobs)
+
+    def operations(self, missed: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Stripes of which each job reads a sample at least, shape (jobs,). One that counts in part is a part of one."""
+        counted = np.bincount(self.read[self.counted], minlength=len(self.job_of))
+        counted[np.bincount(self.read[missed], minlength=len(self.job_of)) == 0] = 0
+        return np.bincount(self.job_of, counted / np.maximum(self.members, 1), minlength=self.jobs)
 
 
-def reads_per_draw(
-    mapping: Mapping, stripe: int, seed: int, runners: Sequence[Runner], bridge: int, *, after: int, until: int
-) -> float:
-    """Samples that are read over samples that are drawn, between two times. The first runner is the fastest one."""
+def tally(
+    mapping: Mapping,
+    stripe: int,
+    runners: Sequence[Runner],
+    whiles: Iterable[Sequence[Draws]],
+    *,
+    after: float,
+    until: float,
+) -> Tally:
+    """Count the draws of `draws_together`, which are all before `until`; those from `after` on count."""
+    epochs, columns = dict[tuple[int, float], int](), list[tuple[NDArray[Any], ...]]()
+    for some in whiles:
+        order = np.argsort(np.concatenate([each.times for each in some]), kind="stable")
+        numbers = [epochs.setdefault((each.runner, each.began), len(epochs)) for each in some]
+        number = np.repeat(np.array(numbers, np.int32), [len(each.times) for each in some])
+        times, places = (np.concatenate([getattr(each, name) for each in some]) for name in ("times", "places"))
+        columns.append((places[order], times[order], number[order]))
+    places, times, number = (np.concatenate(column) for column in zip(*columns, strict=True))
+    columns.clear()
+    jobs = np.array([job for job, _ in epochs], np.int32)
+    begin = float(times[0])
+    moment = (until - begin) / MOMENTS
+    before = _before(places, times, np.array([began for _, began in epochs])[number])
+    stripes, stripe_of = unit_count(mapping, stripe), unit_at(mapping, stripe, np.arange(mapping.samples))
+    members = [np.bincount(stripe_of[runner.part], minlength=stripes).astype(np.int32) for runner in runners]
+    return Tally(
+        np.where(before < begin, -1, (before - begin) / moment).astype(np.int16),
+        np.minimum((times - begin) / moment, MOMENTS - 1).astype(np.int16),
+        (number * np.int32(stripes) + stripe_of[places]).astype(np.int32),
+        times >= after,
+        np.repeat(jobs, stripes),
+        np.concatenate([members[job] for job in jobs]),
+        len(runners),
+    )
 
-    @cache
-    def laps(number: int) -> Lap:
-        plan = plan_stripes(mapping, stripe, seed, number)
-        assert plan.reads is not None
-        return lap_of(plan.sample_of, plan.reads, mapping.chunk_size)
 
-    draws = [_draws(mapping, stripe, seed, laps, runner, until, leads=at == 0) for at, runner in enumerate(runners)]
-    times, places = (np.concatenate(each) for each in zip(*draws, strict=True))
-    order = np.lexsort((times, places))
-    times, places = times[order], places[order]
-    read = np.ones(len(times), np.bool_)
-    read[1:] = (places[1:] != places[:-1]) | (times[1:] - times[:-1] > bridge)
-    counted = (times >= after) & (times < until)
-    return float(read[counted].sum() / counted.sum())
+def _before(
+    places: NDArray[np.int32], times: NDArray[np.float64], began: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """When each sample was drawn before, and has been wanted since; -1: it is new. All by time, same shape.
 
-
-def _draws(
-    mapping: Mapping, stripe: int, seed: int, laps: Callable[[int], Lap], runner: Runner, until: int, *, leads: bool
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """When the job draws which places."""
-    every, now, times, places = np.ones(mapping.samples, np.bool_), float(runner.start), [], []
-    while now < until:
-        lap, front = divmod(int(now), mapping.samples)
-        join = Join(0, lap, front, 0 if leads else round(UNIT / runner.speed))
-        times.append(now + np.arange(mapping.samples) / runner.speed)
-        places.append(follow(mapping, stripe, seed, every, [join], laps).places)
-        now += mapping.samples / runner.speed
-    return np.concatenate(times), np.concatenate(places)
+    `began`: when the epochs of the draws began. A sample is wanted where this or a later draw is one of an epoch that
+    had begun at the draw before.
+    """
+    order = np.argsort(places, kind="stable")
+    placed, when = places[order], times[order]
+    begins, rank = np.unique(began[order], return_inverse=True)
+    behind = placed * np.int64(len(begins)) + rank  # samples behind have larger numbers, so they do not lower these
+    first = np.minimum.accumulate(behind[::-1])[::-1] % len(begins)
+    again = np.flatnonzero(placed[1:] == placed[:-1]) + 1
+    again = again[begins[first[again]] <= when[again - 1]]
+    found = np.full(len(times), -1.0)
+    found[order[again]] = when[again - 1]
+    return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, Protocol
 
 import numpy as np
@@ -94,14 +94,22 @@ class _Queue:
         """It does not matter."""
 
 
-class _Counted:
+class Counted:
     """`refcnt`. `wanted`: how many jobs need each element."""
 
     def __init__(self, slots: int, wanted: list[int]) -> None:
         self._slots, self._wanted, self._held = slots, wanted, dict[int, int]()
         self._heap, self._came = list[tuple[int, int, int]](), 0
 
+    def want(self, elements: Iterable[int]) -> None:
+        """One more job needs each of these."""
+        for element in elements:
+            self._wanted[element] += 1
+            if element in self._held:
+                heapq.heappush(self._heap, (self._wanted[element], self._held[element], element))
+
     def miss(self, element: int) -> bool:
+        """An element is used. Returns whether it has to be read; then it comes in."""
         if element in self._held:
             return False
         if len(self._held) == self._slots:
@@ -118,6 +126,7 @@ class _Counted:
                 return
 
     def drawn(self, element: int, jobs: int) -> None:
+        """So many jobs have drawn it."""
         self._wanted[element] -= jobs
         if not self._wanted[element]:
             del self._held[element]
@@ -126,4 +135,4 @@ class _Counted:
 
 
 def _cache(policy: Policy, slots: int, wanted: list[int], seed: int) -> _Cache:
-    return _Counted(slots, wanted) if policy == "refcnt" else _Queue(policy, slots, seed)
+    return Counted(slots, wanted) if policy == "refcnt" else _Queue(policy, slots, seed)
