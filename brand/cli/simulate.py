@@ -1,11 +1,11 @@
-"""`brand simulate DST`; `--scene` leads to `scenes`."""
+"""`brand simulate DST`; `--scene` leads to `scenes`, and `--job` to `jobs`."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from brand.chunker.plan import Layout, chunk_samples
 from brand.cli.dataset import DATA_SET
 from brand.cli.drawing import empty_figure, save_figure
+from brand.cli.jobs import Asked, show_jobs
 from brand.cli.output import duration, echo, print_json, size
 from brand.cli.scenes import show_scene
 from brand.cli.serve import as_memory
@@ -37,6 +38,10 @@ _WIDTH: Final = 240
 _ASSUMED: Final = f"{DEFAULT} (assumed)"
 _OF_SCENES: Final = {"scene", "policies", "plot", "as_json"}
 """Options that go with `--scene`."""
+_OF_JOBS: Final = {"dst", "samples", "mean_bytes", "memory", "epochs", "decode", "job", "prepared"} | _OF_SCENES - {
+    "scene"
+}
+"""Options that go with `--job`."""
 _UNSAID: Final = {"chosen", "0"}
 """Values of options that are not used."""
 _NEAR: Final = 1.05
@@ -85,12 +90,15 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @click.option("--mean-bytes", metavar="SIZE", help="Without DST: mean stored size of a sample, such as 110kB.")
 @click.option("--sigma", metavar="SIZE", help="Without DST: standard deviation of the sizes. Default: all are equal.")
 @click.option("--scene", metavar="NAME", help="Simulate a paper's scene instead: hdmlp-t1, or a TOML file.")
-@click.option("--policies", metavar="A,B,...", help="Policies of the scene, or all. Default: all.")
+@click.option("--job", metavar="JOB", multiple=True, help="One of several jobs that share a server: see below.")
+@click.option("--prepared", metavar="SIZE:SIZE", help="Of jobs: memory for prepared samples, and the size of one.")
+@click.option("--policies", metavar="A,B,...", help="Policies of the scene, or of the jobs. Default: see below.")
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def simulate(
     dst: Path | None,
     scene: str | None,
+    job: tuple[str, ...],
     policies: str | None,
     plot: Path | None,
     as_json: bool,  # noqa: FBT001 - click passes options by name
@@ -101,14 +109,25 @@ def simulate(
     The decisions are those of a node server, over the real plan and the real sizes; only the time is a model. Several
     values of an option, with commas between them, make a row each.
 
-    With --scene, simulate policies of papers, each beside the seconds that the paper printed.
+    With --job, once for each of several jobs that share a server, say what they read together. A JOB is its speed
+    beside the others', or 1500/s samples a second; then ,start=0.5 epochs of the fastest job, ,part=0.1 of the samples,
+    ,epochs=3. The --policies are follow, joader, coordl and alone; the default is follow,alone.
+
+    With --scene, simulate policies of papers, each beside the seconds that the paper printed. The default is all.
     """
     if scene is not None:
-        _check_alone()
+        _check_alone("--scene", _OF_SCENES)
         show_scene(scene, "all" if policies is None else policies, plot, as_json=as_json)
         return
-    if policies is not None:
-        raise UsageError("--policies are those of a scene: give --scene, too")
+    if job:
+        _check_alone("--job", _OF_JOBS)
+        asked = _of_jobs(job, policies, given)
+        show_jobs(
+            _with_storage(_data(dst, given["samples"], given["mean_bytes"], None), dst), asked, plot, as_json=as_json
+        )
+        return
+    if policies is not None or given["prepared"] is not None:
+        raise UsageError("--policies and --prepared are those of jobs or of a scene: give --job or --scene, too")
     figure = empty_figure(plot) if plot else None
     data = _data(dst, given["samples"], given["mean_bytes"], given["sigma"])
     price = Price(given["price_reads"], given["price_gb"], given["price_hour"])
@@ -127,14 +146,14 @@ def simulate(
             echo(f"The epochs are drawn in {plot}")
 
 
-def _check_alone() -> None:
-    """A scene has numbers of its own. Raises `UsageError` where the user gave others."""
+def _check_alone(leads: str, with_it: set[str]) -> None:
+    """A scene has numbers of its own, and jobs do without most. Raises `UsageError` where the user gave others."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
-        if name not in _OF_SCENES and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+        if name not in with_it and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             what = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
-            raise UsageError(f"--scene has its own numbers: leave out {what}")
+            raise UsageError(f"{leads} does not go with {what}: leave it out")
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------
@@ -156,6 +175,17 @@ def _size(option: str, text: str) -> int:
         return max(1, parse_size(text))
     except UsageError as error:
         raise UsageError(f"{option}: {error}") from None
+
+
+def _of_jobs(jobs: tuple[str, ...], policies: str | None, given: dict[str, Any]) -> Asked:
+    memories = _values("memory", given, "0.25", _memory)
+    chosen = "follow,alone" if policies is None else policies
+    return Asked(jobs, chosen, memories, given["prepared"], given["decode"] / 1000, given["epochs"])
+
+
+def _with_storage(data: Data, dst: Path | str | None) -> Data:
+    """The data set with reads of the size that suits its storage."""
+    return replace(data, facts=replace(data.facts, read_bytes=_default_storage(dst)[1].stripe_bytes))
 
 
 def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, dict[str, str]]]:

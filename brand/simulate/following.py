@@ -28,7 +28,7 @@ MOMENTS: Final = 4096
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What several jobs drew in a while. Arrays without a shape have that of all draws."""
+    """What several jobs drew in a while. Arrays without a shape have that of all draws, by sample and then by time."""
 
     came: NDArray[np.int16]
     """The moment of the draw before, by which the sample came; -1: no memory can have it."""
@@ -76,15 +76,17 @@ class Tally:
             served[first, first:] = np.concatenate([[MOMENTS], within[:-1]]) >= moments[first:]
         return ~((self.came >= 0) & served[self.came, self.drawn])
 
-    def reads(self, missed: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Samples that each job reads, shape (jobs,)."""
-        return np.bincount(self.job_of[self.read[self.counted & missed]], minlength=self.jobs)
+    def reads(self, missed: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Samples that each job reads, shape (jobs,). Draws that one read serves have even parts of it."""
+        read = np.cumsum(missed) - 1  # the first draw of each sample is missed
+        part = 1 / np.bincount(read)[read]
+        return _sums(self.job_of[self.read[self.counted]], part[self.counted], self.jobs)
 
     def operations(self, missed: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Stripes of which each job reads a sample at least, shape (jobs,). One that counts in part is a part of one."""
+        """Stripes of which each job reads something, shape (jobs,). One of which some draws count is a part of one."""
         counted = np.bincount(self.read[self.counted], minlength=len(self.job_of))
         counted[np.bincount(self.read[missed], minlength=len(self.job_of)) == 0] = 0
-        return np.bincount(self.job_of, counted / np.maximum(self.members, 1), minlength=self.jobs)
+        return _sums(self.job_of, counted / np.maximum(self.members, 1), self.jobs)
 
 
 def tally(
@@ -106,16 +108,17 @@ def tally(
         columns.append((places[order], times[order], number[order]))
     places, times, number = (np.concatenate(column) for column in zip(*columns, strict=True))
     columns.clear()
-    jobs = np.array([job for job, _ in epochs], np.int32)
-    begin = float(times[0])
+    begin, order = float(times[0]), np.argsort(places, kind="stable")
+    places, times, number = places[order], times[order], number[order]
     moment = (until - begin) / MOMENTS
     before = _before(places, times, np.array([began for _, began in epochs])[number])
-    stripes, stripe_of = unit_count(mapping, stripe), unit_at(mapping, stripe, np.arange(mapping.samples))
+    jobs, stripes = np.array([job for job, _ in epochs], np.int32), unit_count(mapping, stripe)
+    stripe_of = unit_at(mapping, stripe, np.arange(mapping.samples)).astype(np.int32)
     members = [np.bincount(stripe_of[runner.part], minlength=stripes).astype(np.int32) for runner in runners]
     return Tally(
         np.where(before < begin, -1, (before - begin) / moment).astype(np.int16),
         np.minimum((times - begin) / moment, MOMENTS - 1).astype(np.int16),
-        (number * np.int32(stripes) + stripe_of[places]).astype(np.int32),
+        number * np.int32(stripes) + stripe_of[places],
         times >= after,
         np.repeat(jobs, stripes),
         np.concatenate([members[job] for job in jobs]),
@@ -123,21 +126,22 @@ def tally(
     )
 
 
-def _before(
-    places: NDArray[np.int32], times: NDArray[np.float64], began: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """When each sample was drawn before, and has been wanted since; -1: it is new. All by time, same shape.
+def _before(places: NDArray[np.int32], times: NDArray[np.float64], began: NDArray[np.float64]) -> NDArray[np.float64]:
+    """When each sample was drawn before, and has been wanted since; -1: it is new. By sample and then by time.
 
     `began`: when the epochs of the draws began. A sample is wanted where this or a later draw is one of an epoch that
-    had begun at the draw before.
+    had begun at the draw before. All have the same shape.
     """
-    order = np.argsort(places, kind="stable")
-    placed, when = places[order], times[order]
-    begins, rank = np.unique(began[order], return_inverse=True)
-    behind = placed * np.int64(len(begins)) + rank  # samples behind have larger numbers, so they do not lower these
+    begins, rank = np.unique(began, return_inverse=True)
+    behind = places * np.int64(len(begins)) + rank  # samples behind have larger numbers, so they do not lower these
     first = np.minimum.accumulate(behind[::-1])[::-1] % len(begins)
-    again = np.flatnonzero(placed[1:] == placed[:-1]) + 1
-    again = again[begins[first[again]] <= when[again - 1]]
+    again = np.flatnonzero(places[1:] == places[:-1]) + 1
+    again = again[begins[first[again]] <= times[again - 1]]
     found = np.full(len(times), -1.0)
-    found[order[again]] = when[again - 1]
+    found[again] = times[again - 1]
     return found
+
+
+def _sums(group: NDArray[np.int32], values: NDArray[np.float64], groups: int) -> NDArray[np.float64]:
+    """The sum of each group's values, shape (groups,)."""
+    return np.asarray(np.bincount(group, values, groups), np.float64)

@@ -8,6 +8,7 @@ in their epochs. A job that begins an epoch needs all elements of its part again
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -25,38 +26,60 @@ _ROUNDS: Final = 256
 
 def drawn_and_read(
     runners: Sequence[Runner], slots: int, seed: int, after: float, until: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """What each job draws and what it reads between two times, each shape (jobs,), with room for so many elements.
 
-    Times are in draws of a job of speed 1, and no job is faster. Of jobs that draw an element in one round, the first
-    one reads it.
+    Times are in draws of a job of speed 1, and no job is faster. Draws that one read serves have even parts of it.
     """
     elements = len(runners[0].part)
     tree, words = Tree(elements), Words(seed, Stream.ROUNDS)
-    cache = Counted(max(1, slots), [0] * elements)
+    cache, count = Counted(max(1, slots), [0] * elements), _Count(len(runners))
     needs = dict[int, Need]()
-    drawn, read = np.zeros(len(runners), np.int64), np.zeros(len(runners), np.int64)
-    for now, due, rounds in _due(runners, until):
-        left = rounds
-        while left:
+    for first, due, rounds in _due(runners, until):
+        now = first
+        while now < first + rounds:
             for job in due:
                 if job not in needs:
                     needs[job] = tree.insert(runners[job].part)
                     cache.want(np.flatnonzero(runners[job].part).tolist())
-            some = min(left, *(needs[job].left for job in due))
-            for turn, picks in enumerate(draw_rounds(tree, [needs[job] for job in due], some, words).tolist()):
-                counts = now + rounds - left + turn >= after
+            some = min(first + rounds - now, *(needs[job].left for job in due))
+            for picks in draw_rounds(tree, [needs[job] for job in due], some, words).tolist():
                 for element in dict.fromkeys(picks):
-                    missed = cache.miss(element)
+                    if cache.miss(element):
+                        count.read(element)
                     cache.drawn(element, picks.count(element))
-                    read[due[picks.index(element)]] += missed and counts
-                if counts:
-                    drawn[due] += 1
+                for job, element in zip(due, picks, strict=True):
+                    count.drawn(element, job, counts=now >= after)
+                now += 1
             for job in due:
                 if not needs[job].left:
                     tree.remove(needs.pop(job))
-            left -= some
-    return drawn, read
+    return count.result()
+
+
+class _Count:
+    """Which draws the last read of each element served."""
+
+    def __init__(self, jobs: int) -> None:
+        self._drawn, self._read = [0] * jobs, [0.0] * jobs
+        self._served = dict[int, list[tuple[int, bool]]]()
+
+    def read(self, element: int) -> None:
+        """The element is read."""
+        served = self._served.pop(element, [])
+        for job, counts in served:
+            self._read[job] += counts / len(served)
+
+    def drawn(self, element: int, job: int, *, counts: bool) -> None:
+        """A job draws the element."""
+        self._drawn[job] += counts
+        self._served.setdefault(element, []).append((job, counts))
+
+    def result(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The draws and the reads of each job."""
+        for element in list(self._served):
+            self.read(element)
+        return np.array(self._drawn), np.array(self._read)
 
 
 def _due(runners: Sequence[Runner], until: float) -> Iterator[tuple[int, list[int], int]]:
@@ -67,7 +90,7 @@ def _due(runners: Sequence[Runner], until: float) -> Iterator[tuple[int, list[in
         done = [np.clip(np.ceil((rounds - runner.start) * runner.speed), 0, _ends(runner)) for runner in runners]
         due = np.diff(np.array(done), axis=1) > 0
         changes = [0, *(np.flatnonzero((due[:, 1:] != due[:, :-1]).any(axis=0)) + 1).tolist(), len(rounds) - 1]
-        for first, end in zip(changes, changes[1:], strict=False):
+        for first, end in pairwise(changes):
             jobs = np.flatnonzero(due[:, first]).tolist()
             if jobs:
                 yield now + first, jobs, end - first

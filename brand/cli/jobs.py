@@ -1,0 +1,247 @@
+"""`brand simulate DST --job SPEED --job SPEED`: what several jobs would read that share a node server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from brand.cli.drawing import empty_figure, save_figure
+from brand.cli.output import duration, echo, print_json, size
+from brand.errors import UsageError, counted
+from brand.node.setup.memory import Memory, memory_bytes, parse_size
+from brand.simulate.together import POLICIES, Job, Policy, Sharing, Together
+from brand.simulate.whatif import Data
+
+if TYPE_CHECKING:
+    from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
+
+_FORM: Final = "give a speed, then start=, part= or epochs=, such as 1500/s,start=0.5,part=0.1"
+_LITTLE: Final = 0.15
+"""Jobs that together save less than this share of their reads gain almost nothing."""
+_WIDTH: Final = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user asks of some jobs."""
+
+    jobs: Sequence[str]
+    """As the user wrote them."""
+    policies: str
+    memories: Sequence[tuple[str, Memory]]
+    """What the user calls each one, and the memory."""
+    prepared: str | None
+    decode_s: float
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A job, and how the user wrote it."""
+
+    text: str
+    job: Job
+    per_second: bool
+    """Whether its speed is in samples a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    memory: str
+    policy: Policy
+    sharing: Sharing
+    per_s: float
+    """Samples a second of all jobs; 0: their speeds are not in samples a second."""
+
+
+def show_jobs(data: Data, asked: Asked, plot: Path | None, *, as_json: bool) -> None:
+    """Simulate jobs with some policies and memories, and print what they read. Raises `UsageError`."""
+    figure = empty_figure(plot) if plot else None
+    planned = [_planned(text) for text in asked.jobs]
+    jobs = [each.job for each in planned]
+    if len({each.per_second for each in planned}) > 1:
+        raise UsageError("--job: give all speeds in samples a second, such as 1500/s, or none")
+    policies, prepared = _policies(asked.policies), _prepared(asked.prepared, data.samples)
+    facts = replace(data.facts, samples=data.samples)
+    together, rows = Together(facts, jobs, asked.epochs), []
+    for name, memory in asked.memories:
+        share = memory_bytes(memory, data.stored_bytes) / data.stored_bytes
+        for policy in policies:
+            rows.append(_Row(name, policy, together.sharing(policy, share, prepared), _rate(planned, policy)))
+    first_share = memory_bytes(asked.memories[0][1], data.stored_bytes) / data.stored_bytes
+    advice = _advice(rows, jobs, lambda: Together(facts, _aligned(jobs), asked.epochs).sharing("follow", first_share))
+    if as_json:
+        described = [{"job": each.text} | asdict(each.job) for each in planned]
+        facts_of_rows = [_facts(row, data, asked) for row in rows]
+        head = {"samples": data.samples, "stored_bytes": data.stored_bytes}
+        print_json(head | {"jobs": described, "rows": facts_of_rows, "advice": advice})
+    else:
+        _show(data, asked, planned, rows, advice)
+    if plot and figure:
+        _draw(rows, figure)
+        save_figure(figure, plot)
+        if not as_json:
+            echo(f"The policies are drawn in {plot}")
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+
+def _planned(text: str) -> _Planned:
+    speed, *others = [each.strip() for each in text.split(",")]
+    given = dict[str, float]()
+    for each in others:
+        name, _, value = each.partition("=")
+        if name not in {"start", "part", "epochs"} or name in given:
+            raise UsageError(f"--job {text}: {_FORM}")
+        given[name] = _number(text, value)
+    found = _number(text, speed.removesuffix("/s"))
+    start, part, epochs = given.get("start", 0.0), given.get("part", 1.0), given.get("epochs")
+    if found <= 0 or start < 0 or not 0 < part <= 1 or (epochs is not None and (epochs < 1 or epochs % 1)):
+        raise UsageError(f"--job {text}: a speed is above 0, a part above 0 and at most 1, epochs a whole number")
+    job = Job(found, start, part, None if epochs is None else int(epochs))
+    return _Planned(text, job, speed.endswith("/s"))
+
+
+def _number(job: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"--job {job}: {_FORM}")
+    return value
+
+
+def _policies(text: str) -> list[Policy]:
+    names = [each.strip() for each in text.split(",")]
+    found = [policy for name in names for policy in POLICIES if policy == name]
+    if len(found) < len(names):
+        raise UsageError(f"--policies {text}: give some of {', '.join(POLICIES)}")
+    return found
+
+
+def _prepared(text: str | None, samples: int) -> float | None:
+    """Prepared samples that fit into their memory, as a share of all."""
+    if text is None:
+        return None
+    memory, colon, sample = text.partition(":")
+    if not colon:
+        raise UsageError(f"--prepared {text}: give a memory and the size of a prepared sample, such as 2GB:262kB")
+    return parse_size(memory) / max(1, parse_size(sample)) / samples
+
+
+def _aligned(jobs: Sequence[Job]) -> list[Job]:
+    return [replace(job, start=0.0) for job in jobs]
+
+
+# -- what is answered --------------------------------------------------------------------------------------------------
+
+
+def _rate(planned: Sequence[_Planned], policy: Policy) -> float:
+    """Samples that all jobs draw in a second; 0: that is not known."""
+    speeds = [each.job.speed for each in planned if each.per_second] or [0.0]
+    return len(speeds) * min(speeds) if policy == "coordl" else sum(speeds)
+
+
+def _facts(row: _Row, data: Data, asked: Asked) -> dict[str, Any]:
+    found = row.sharing
+    return {
+        "memory": row.memory,
+        "policy": row.policy,
+        "reads": round(found.operations),
+        "read_bytes": _read_bytes(found, data),
+        "read_per_byte_drawn": found.per_draw,
+        "prepared_per_draw": found.prepared_per_draw,
+        "decoding_threads": row.per_s * found.prepared_per_draw * asked.decode_s or None,
+        "jobs": [
+            {"epoch": epoch, "draws": round(drawn * data.samples), "read_per_byte_drawn": read / drawn}
+            for epoch, drawn, read in zip(found.epochs, found.draws, found.reads, strict=True)
+        ],
+    }
+
+
+def _read_bytes(found: Sharing, data: Data) -> int:
+    return round(sum(found.reads) * data.stored_bytes)
+
+
+def _advice(rows: list[_Row], jobs: Sequence[Job], aligned: Any) -> str | None:
+    """What the user should do, in one sentence; None: nothing is known. `aligned()`: all jobs start at once."""
+    of = {row.policy: row.sharing for row in rows if row.memory == rows[0].memory}
+    if len(jobs) == 1:
+        return "One job has nobody to share with: give a --job for each job"
+    if "follow" not in of or "alone" not in of or not of["alone"].per_draw:
+        return None
+    gain = 1 - of["follow"].per_draw / of["alone"].per_draw
+    if gain < _LITTLE:
+        why = ": a random part meets little of what others draw" if any(job.part < 1 for job in jobs) else ""
+        return f"Together these jobs read only {max(0.0, gain):.0%} less than each for itself{why}. Run them apart"
+    told = f"Together these jobs read {gain:.0%} less than each for itself"
+    if len({job.start for job in jobs}) > 1:
+        at_once = 1 - aligned().per_draw / of["alone"].per_draw
+        if at_once > gain + 0.05:
+            told += f", and {at_once:.0%} less if they start at the same time"
+    return told
+
+
+def _show(data: Data, asked: Asked, planned: Sequence[_Planned], rows: list[_Row], advice: str | None) -> None:
+    from rich.console import Console
+
+    several = len(asked.memories) > 1
+    fixed = "" if several else f"; memory {rows[0].memory}"
+    echo(f"{counted(data.samples, 'sample')}, {size(data.stored_bytes)}{fixed}")
+    console = Console(highlight=False, width=_WIDTH)
+    console.print(_jobs_table(data, planned, [row for row in rows if row.memory == rows[0].memory]))
+    ends = planned[0].job.epochs is not None
+    echo("From the first draw to the last:" if ends else "While the fastest job could draw all samples once:")
+    console.print(_rows_table(data, asked, rows))
+    if advice:
+        echo(advice)
+
+
+def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_Row]) -> Table:
+    """Each job, and what is read for each of its draws, by policy."""
+    from rich.table import Table
+
+    table, first = Table(box=None, padding=(0, 3, 0, 0)), rows[0].sharing
+    table.add_column("job")
+    for name in ("epoch", "draws", *(f"{row.policy} reads" for row in rows)):
+        table.add_column(name, justify="right")
+    fastest = max(each.job.speed for each in planned)
+    for at, each in enumerate(planned):
+        epoch = f"{first.epochs[at]:.2f}"
+        if each.per_second:
+            epoch = duration(first.epochs[at] * data.samples / fastest)
+        per_draw = [f"{row.sharing.reads[at] / row.sharing.draws[at]:.2f}" for row in rows]
+        table.add_row(each.text, epoch, f"{first.draws[at] * data.samples:,.0f}", *per_draw)
+    return table
+
+
+def _rows_table(data: Data, asked: Asked, rows: list[_Row]) -> Table:
+    """All jobs together, by memory and policy."""
+    from rich.table import Table
+
+    table, several = Table(box=None, padding=(0, 3, 0, 0)), len(asked.memories) > 1
+    threads = asked.decode_s > 0 and rows[0].per_s > 0
+    names = [*(["memory"] if several else []), "policy", "reads", "read", "per byte drawn", "prepared per draw"]
+    for name in [*names, *(["decoding threads"] if threads else [])]:
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for row in rows:
+        found = row.sharing
+        cells = [row.memory] if several else []
+        cells += [row.policy, f"{found.operations:,.0f}", size(_read_bytes(found, data)), f"{found.per_draw:.2f}"]
+        cells += [f"{found.prepared_per_draw:.2f}"]
+        cells += [f"{row.per_s * found.prepared_per_draw * asked.decode_s:.1f}"] if threads else []
+        table.add_row(*cells)
+    return table
+
+
+def _draw(rows: list[_Row], figure: Any) -> None:
+    axes, memories = figure.subplots(), list(dict.fromkeys(row.memory for row in rows))
+    for policy in dict.fromkeys(row.policy for row in rows):
+        axes.plot(memories, [row.sharing.per_draw for row in rows if row.policy == policy], marker="o", label=policy)
+    axes.set(xlabel="memory", ylabel="bytes read for each byte drawn", ylim=(0, None))
+    axes.legend()
