@@ -131,7 +131,10 @@ def _prepared(text: str | None, samples: int) -> float | None:
     memory, colon, sample = text.partition(":")
     if not colon:
         raise UsageError(f"--prepared {text}: give a memory and the size of a prepared sample, such as 2GB:262kB")
-    return parse_size(memory) / max(1, parse_size(sample)) / samples
+    try:
+        return parse_size(memory) / max(1, parse_size(sample)) / samples
+    except UsageError as error:
+        raise UsageError(f"--prepared {text}: {error}") from None
 
 
 def _aligned(jobs: Sequence[Job]) -> list[Job]:

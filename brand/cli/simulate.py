@@ -127,7 +127,7 @@ def simulate(
         )
         return
     if policies is not None or given["prepared"] is not None:
-        raise UsageError("--policies and --prepared are those of jobs or of a scene: give --job or --scene, too")
+        raise UsageError("--policies and --prepared belong to other questions: give --scene or --job, too")
     figure = empty_figure(plot) if plot else None
     data = _data(dst, given["samples"], given["mean_bytes"], given["sigma"])
     price = Price(given["price_reads"], given["price_gb"], given["price_hour"])
@@ -153,7 +153,7 @@ def _check_alone(leads: str, with_it: set[str]) -> None:
         name = parameter.name or ""
         if name not in with_it and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             what = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
-            raise UsageError(f"{leads} does not go with {what}: leave it out")
+            raise UsageError(f"{leads} has no use for it: leave out {what}")
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------

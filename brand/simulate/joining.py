@@ -25,8 +25,6 @@ FASTER: Final = 1.1
 """A job that is so many times as fast as the pacemaker takes its place."""
 LAST: Final = 0.98
 """A pacemaker that begins an epoch behind this share of a lap begins with a new one."""
-_WINDOW: Final = 0.125
-"""Draws are handed out for this share of a lap at a time."""
 _LAPS: Final = 4
 """Laps that are held at a time: a follower plans ahead, then the pacemaker comes to the same ones."""
 
@@ -78,7 +76,7 @@ class _Epoch:
 def draws_together(
     mapping: Mapping, stripe: int, seed: int, runners: Sequence[Runner], until: float = math.inf
 ) -> Iterator[list[Draws]]:
-    """The draws of all jobs before a time, of one short while after the other."""
+    """The draws of all jobs before a time, from event to event."""
     yield from _Together(mapping, stripe, seed, runners).run(until)
 
 
@@ -103,7 +101,7 @@ class _Together:
     def run(self, until: float) -> Iterator[list[Draws]]:
         """The draws before a time."""
         waiting = sorted(range(len(self._runners)), key=lambda at: self._runners[at].start)
-        now, window = self._runners[waiting[0]].start, _WINDOW * self._mapping.samples
+        now = self._runners[waiting[0]].start
         while now < until and (waiting or self._epochs):
             begin = [at for at, epoch in self._epochs.items() if self._over(at, epoch) <= now]
             begin = [at for at in begin if not self._ends(at)]
@@ -112,12 +110,10 @@ class _Together:
             if begin or self._pacemaker not in self._epochs:
                 self._elect(begin, now)
             after = [self._over(at, epoch) for at, epoch in self._epochs.items()]
-            after += [self._runners[waiting[0]].start] if waiting else []
-            if not after:
-                break
-            end = min(*after, until, now + window) if self._epochs else after[0]
-            yield [self._draw(at, epoch, end) for at, epoch in self._epochs.items()]
-            now = end
+            after += [self._runners[at].start for at in waiting[:1]]
+            now = min(*after, until) if after else until
+            if self._epochs:
+                yield [self._draw(at, epoch, now) for at, epoch in self._epochs.items()]
 
     def _over(self, at: int, epoch: _Epoch) -> float:
         """When a job's epoch ends."""

@@ -25,7 +25,8 @@ Place = Callable[[NDArray[Any], list[int]], NDArray[Any]]
 
 def by_remainder(ids: NDArray[Any], nodes: list[int]) -> NDArray[Any]:
     """A single hash over the job's own nodes, as the public code of JOADER has it."""
-    return np.array(nodes)[ids % len(nodes)]
+    found: NDArray[Any] = np.array(nodes)[ids % len(nodes)]
+    return found
 
 
 def by_two(ids: NDArray[Any], nodes: list[int]) -> NDArray[Any]:
