@@ -201,6 +201,8 @@ def _show(data: Data, asked: Asked, planned: Sequence[_Planned], rows: list[_Row
     ends = planned[0].job.epochs is not None
     echo("From the first draw to the last:" if ends else "While the fastest job could draw all samples once:")
     console.print(_rows_table(data, asked, rows))
+    if any(row.policy == "coordl" for row in rows) and len({each.job.speed for each in planned}) > 1:
+        echo("With coordl all jobs go at the speed of the slowest one, so that they draw less in this time")
     if advice:
         echo(advice)
 

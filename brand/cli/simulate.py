@@ -127,7 +127,7 @@ def simulate(
         )
         return
     if policies is not None or given["prepared"] is not None:
-        raise UsageError("--policies and --prepared belong to other questions: give --scene or --job, too")
+        raise UsageError("--policies and --prepared belong to jobs and scenes: give --scene or --job, too")
     figure = empty_figure(plot) if plot else None
     data = _data(dst, given["samples"], given["mean_bytes"], given["sigma"])
     price = Price(given["price_reads"], given["price_gb"], given["price_hour"])

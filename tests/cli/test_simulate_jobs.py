@@ -33,6 +33,14 @@ def test_relative_speeds_have_relative_times() -> None:
     assert [line.split()[1] for line in out.splitlines()[2:5]] == ["1.00", "2.00", "0.50"]
 
 
+def test_lock_step_is_told_to_go_at_the_speed_of_the_slowest() -> None:
+    """Only where speeds differ."""
+    said = "With coordl all jobs go at the speed of the slowest one"
+    asked = *IMAGINED, "--policies", "coordl,alone", "--job", "2", "--job"
+    assert said in brand("simulate", *asked, "1").out
+    assert said not in brand("simulate", *asked, "2").out
+
+
 @pytest.mark.slow
 def test_a_random_part_is_told_to_run_apart() -> None:
     """It meets little of what others draw."""
