@@ -92,6 +92,11 @@ class Plan:
     """Where the front is, in a plan of `shared`; else None."""
 
     @property
+    def shares(self) -> bool:
+        """Whether its job shares the reads of others, and they its reads."""
+        return self.track is not None
+
+    @property
     def read_count(self) -> int:
         """Number of reads."""
         return len(self.sample_of) if self.reads is None else len(self.reads)

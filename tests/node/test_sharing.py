@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 
 from brand.errors import UsageError
+from brand.node.decide.early import Early
 from brand.node.decide.lives import Key
-from brand.node.decide.sharing import IDLE_S, LEAST_RATE_S, Pulse
+from brand.node.decide.pacing import IDLE_S, LEAST_RATE_S, Pulse
 from brand.node.decide.stimuli import ClientJoins
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.protocol.following import UNIT, Join, alone
@@ -90,7 +91,7 @@ def test_jobs_of_other_seeds_share_nothing() -> None:
     while one.draw() + other.draw() == 2:
         pass
     assert (one.joins, other.joins) == ([*alone(0)], [*alone(0)])
-    assert world.core.epochs.sharing.others(one.run) == []
+    assert world.core.epochs.sharing.pacing.others(one.run) == []
 
 
 @pytest.mark.slow
@@ -148,11 +149,9 @@ def test_the_fastest_job_makes_the_pace() -> None:
     """The first one does, until another is 10 % faster, or it draws nothing for two seconds."""
     world = world_of()
     jobs = [Job(world, number) for number in (1, 2)]
-    sharing = world.core.epochs.sharing
 
     def pacemaker() -> list[bool]:
-        facts = sharing.facts(world.now_s)
-        return [each["sets_the_pace"] for each in facts]
+        return [each["sets_the_pace"] for each in world.core.facts(1.0, world.now_s)["jobs"]]
 
     paced(world, jobs, [60, 60], 3)
     assert pacemaker() == [True, False]
@@ -246,16 +245,17 @@ def test_what_is_drawn_last_makes_room(data: st.DataObject) -> None:
     jobs = [Job(world, 1), Job(world, 2, part=data.draw(st.integers(2, 4)))]
     for _ in range(data.draw(st.integers(1, 30))):
         data.draw(st.sampled_from(jobs)).draw()
-    core, now_s = world.core, world.now_s
+    core, now_s, early = world.core, world.now_s, Early(world.core.residents, world.core.epochs)
     leads: dict[int, list[float]] = {}
     firm: set[int] = set(np.flatnonzero(core.residents.kept()).tolist())
     for key, live in core.epochs.lives.live():
-        early, deadlines = live.epoch.may_return()
-        for place, lead in zip(early.tolist(), core.early.lead(key, live, deadlines, now_s).tolist(), strict=True):
+        places = live.epoch.states.all(HELD)
+        soon = early.lead(key, live, live.epoch.reads.deadlines(places), now_s)
+        for place, lead in zip(places.tolist(), soon.tolist(), strict=True):
             leads.setdefault(place, []).append(lead)
     free = {place: min(each) for place, each in leads.items() if place not in firm}
     pages = data.draw(st.integers(1, 40))
-    given_back = core.early.give_back(pages, now_s)
+    given_back = early.give_back(pages, now_s)
     gone = {place for place in free if not core.residents.present(np.array([place]))[0]}
     assert given_back == bool(free)
     assert len(gone) == min(pages, len(free))
@@ -277,7 +277,7 @@ def test_a_job_that_is_killed_leaves_nothing_behind() -> None:
         jobs[1].draw()
     world.draw(2, jobs[1].run, 0, range(jobs[1].position, jobs[1].position + 8))
     world.leave(2)
-    assert len(world.core.epochs.sharing.facts(world.now_s)) == 1
+    assert len(world.core.facts(1.0, world.now_s)["jobs"]) == 1
     while jobs[0].draw():
         pass
     assert jobs[0].given() == list(range(SAMPLES))

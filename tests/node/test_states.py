@@ -49,11 +49,11 @@ def test_every_transition_is_the_table_s(steps: list[tuple[str, set[int]]]) -> N
             assert result.tolist() == [model[place] == HELD for place in places.tolist()]
         assert all_states(states) == model
         every = np.arange(SAMPLES)
-        assert states.held(every).tolist() == [state == HELD for state in model]
+        assert states.are(HELD, every).tolist() == [state == HELD for state in model]
         assert states.due(every).tolist() == [state == DUE for state in model]
         assert states.waited_for(every).tolist() == [state in (DUE, COMING, EARLY) for state in model]
         assert states.on_the_way(every).tolist() == [state in (COMING, UNWANTED, EARLY) for state in model]
-        assert states.early(every).tolist() == [state == EARLY for state in model]
+        assert states.are(EARLY, every).tolist() == [state == EARLY for state in model]
 
 
 @pytest.mark.parametrize("name", sorted(AFTER))

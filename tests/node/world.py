@@ -537,7 +537,7 @@ class World:
             known, start = epochs.get(key, (None, 0))
             if known is live and live.epoch.progress.start > start:
                 skipped, states = live.epoch.plan.sample_of[: live.epoch.progress.start], live.epoch.states
-                assert not states.held(skipped).any(), "held for positions that were given up"
+                assert not states.are(HELD, skipped).any(), "held for positions that were given up"
                 assert not states.waited_for(skipped).any(), "to be read for positions that were given up"
 
     def _ready(self) -> bool:

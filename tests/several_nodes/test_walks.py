@@ -90,7 +90,7 @@ def test_a_node_that_asks_twice_is_sent_once() -> None:
     rank = cluster.ranks[0]
     worlds = rank.world, cluster.worlds[1]
     epoch, owner = (world.epochs()[rank.run, 0].epoch for world in worlds)
-    held = np.flatnonzero(owner.states.held(owner.plan.sample_of))
+    held = np.flatnonzero(owner.states.are(HELD, owner.plan.sample_of))
     assert len(held) > 4
     for positions in (np.repeat(held, 2), np.tile(np.arange(64), 2)):
         cluster.network.peer(0).send(Stream(1, asks=True), wire.pack(wire.Request(epoch.number, 1 << 20, positions)))

@@ -119,7 +119,7 @@ class Client:
         def act(connection: Session) -> NDArray[np.int64] | None:
             number = connection.number_of(self.run, order, tag, turn)
             if order.joins:
-                self._note(order, epoch, connection.joins(self.run, order, epoch, self._known(order, epoch)))
+                self.learn_joins(order, epoch, connection.joins(self.run, order, epoch, self._known(order, epoch)))
             connection.send(messages.pack_begin(number, epoch, position, *ranks, batch, processes))
             if not batch:
                 return None
@@ -133,20 +133,17 @@ class Client:
         if order.joins and self.running:
             with suppress(ServerError):
                 known = self._known(order, epoch)
-                self._note(order, epoch, self._with_control(lambda c: c.joins(self.run, order, epoch, known)))
+                self.learn_joins(order, epoch, self._with_control(lambda c: c.joins(self.run, order, epoch, known)))
         return self._known(order, epoch)
 
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
-        """A state says where this run joined others in an epoch. The server hears of it with the epoch's beginning."""
-        self._joins[order, epoch] = joins
-
-    def _known(self, order: Order, epoch: int) -> Joins:
-        return self._joins.get((order, epoch), Joins())
-
-    def _note(self, order: Order, epoch: int, joins: Joins) -> None:
+        """Remember where this run joined others in an epoch: a state says so, or the server of another process."""
         if len(joins.rows) >= len(self._known(order, epoch).rows):
             self._joins = {key: at for key, at in self._joins.items() if key[1] >= epoch - 1}
             self._joins[order, epoch] = joins
+
+    def _known(self, order: Order, epoch: int) -> Joins:
+        return self._joins.get((order, epoch), Joins())
 
     def order_by_tag(self, tag: int, *, owner: int) -> Order:
         """The order that another process of the run has begun to draw.
@@ -187,7 +184,7 @@ class Client:
                 known = self._known(order, epoch)
                 parts.append(connection.draw(self.run, order, epoch, positions[done : done + step], known))
                 if parts[-1].joins != known:
-                    self._note(order, epoch, parts[-1].joins)
+                    self.learn_joins(order, epoch, parts[-1].joins)
                 self._idle.append(connection)  # only now: a draw that is interrupted leaves half an answer behind
                 done += step
             except (ConnectionError, TimeoutError) as error:

@@ -17,6 +17,7 @@ from brand.node.decide.counters import Counters
 from brand.node.decide.draws import Draws
 from brand.node.decide.early import Early
 from brand.node.decide.epochs import Epochs
+from brand.node.decide.jobs import jobs
 from brand.node.decide.keeping import AHEAD_SHARE, Keeping, Reserved
 from brand.node.decide.limits import Limits
 from brand.node.decide.members import Members
@@ -63,7 +64,6 @@ class Core:
         self.peers = Peers(members.others)
         self.epochs = Epochs(residents, limits, chunk_size, members, self.peers)
         passed = self.counters.nodes
-        self.early = Early(residents, self.epochs)
         self.receiving = Receiving(index, residents, self.epochs, members, self.peers, remote_pages, passed)
         self.sending = Sending(residents, self.epochs, passed)
         self.caching = Caching(residents, chunk_size, largest, self.counters.cache, cache)
@@ -73,8 +73,7 @@ class Core:
             self.epochs,
             self.receiving,
             self.caching,
-            self.early,
-            chunk_size,
+            Early(residents, self.epochs),
             remote_pages,
             self.counters,
         )
@@ -168,7 +167,7 @@ class Core:
             "cache": self.caching.facts(),
             "reading": self.reads.on_the_way,
             "waiting": len(self.draws.waiting),
-            "jobs": self.epochs.sharing.facts(now_s),
+            "jobs": jobs(self.epochs, now_s),
             "epochs": [
                 {
                     "run": run,

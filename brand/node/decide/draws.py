@@ -20,6 +20,7 @@ from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import Members
 from brand.node.decide.peers import Peers
 from brand.node.decide.receiving import SILENCE_S, Receiving
+from brand.node.decide.states import HELD
 from brand.node.decide.tasks import Answer, Draw
 from brand.node.memory.leases import Leases
 from brand.node.memory.residents import Residents
@@ -167,7 +168,7 @@ class Draws:
             first = np.unique(places, return_index=True)[1]
             present &= np.isin(np.arange(len(places)), first)
         here = places[present]
-        self._residents.refer(here[~epoch.states.held(here)])
+        self._residents.refer(here[~epoch.states.are(HELD, here)])
         epoch.states.leaves(places)
         epoch.progress.draws(epoch.division.rank_of(int(draw.positions[0])), draw.positions, now_s)
         self._epochs.sharing.drawn(draw.key, len(places), now_s)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key, Live
+from brand.node.decide.states import HELD
 from brand.node.decide.tasks import Read
 from brand.node.memory.residents import Residents
 
@@ -37,7 +38,7 @@ class Early:
         """
         others = []
         for _, live in self._epochs.lives.live():
-            if live.epoch.shares and live.epoch is not read_for:
+            if live.epoch.plan.shares and live.epoch is not read_for:
                 waited = places[live.epoch.states.due(places)]
                 if len(waited):
                     live.epoch.states.starts(waited)
@@ -46,7 +47,9 @@ class Early:
 
     def came(self, read: Read, lost: NDArray[Any]) -> None:
         """The samples of a read are in memory, but for those at the places `lost`."""
-        self._epochs.sharing.brought(read.epoch, len(read.places) - len(lost))
+        for key, live in self._epochs.lives.live():
+            if live.epoch is read.epoch:
+                self._epochs.runs[key[0]].brings(len(read.places) - len(lost))
         for epoch, places in read.others:
             failed = np.isin(places, lost)
             epoch.states.fails(places[failed])
@@ -58,14 +61,14 @@ class Early:
 
         Infinity, where its job draws nothing just now and others do.
         """
-        if live.epoch.shares and self._epochs.sharing.idle(key[0], now_s):
+        if live.epoch.plan.shares and self._epochs.sharing.pacing.idle(key[0], now_s):
             return math.inf
         progress, behind = live.epoch.progress, self._epochs.get((key[0], key[1] - 1))
         before = 0
         if behind is not None and not live.begun:  # read ahead: first come those left of the previous epoch
             last = behind.epoch.progress
             before = len(behind.epoch.plan.sample_of) - last.start - last.done
-        return (before + deadline - progress.start - progress.done) * self._epochs.sharing.slowness(key[0])
+        return (before + deadline - progress.start - progress.done) * self._epochs.sharing.pacing.slowness(key[0])
 
     def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
         """Free at least `pages`, of samples that are drawn last, and later than in `beyond` draws.
@@ -74,8 +77,9 @@ class Early:
         """
         found = []
         for key, live in self._epochs.lives.live():
-            if live.epoch.shares:
-                places, deadlines = live.epoch.may_return()
+            if live.epoch.plan.shares:
+                places = live.epoch.states.all(HELD)
+                deadlines = live.epoch.reads.deadlines(places)
                 leads = self.lead(key, live, deadlines, now_s) + np.zeros(len(places))
                 found.append((live.epoch, places, leads))
         if not sum(len(places) for _, places, _ in found):
@@ -93,6 +97,7 @@ class Early:
         going[last[:enough]] = True
         for epoch, places, _ in found:
             theirs = places[going[places]]
-            epoch.returns(theirs)
+            epoch.states.returns(theirs)
+            epoch.reads.put_back(theirs)
             self._residents.let_go(theirs)
         return bool(len(last))

@@ -22,7 +22,6 @@ from brand.node.decide.read_queue import ReadQueue
 from brand.node.decide.states import COMING, DUE, EARLY, HELD, UNWANTED, SampleStates
 from brand.node.wire.numbers import NodeNumber
 from brand.protocol.plan import Plan, Requests, read_of_sample
-from brand.protocol.random import blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,6 @@ class Epoch:
         samples = plan.mapping.samples
         self.plan, self.division, self.number, self.requests = plan, division, number, requests
         self._setting = setting
-        self._read_of: NDArray[Any] | None = None
-        """The read of each place, where other jobs bring samples early (`brand.node.decide.early`); else None."""
         owners = setting.owners
         self._mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
         self.states = SampleStates(samples)
@@ -100,7 +97,7 @@ class Epoch:
         self.ranks |= new
         # Jobs come and go, and with each the kept samples change: one that shares holds them, too, until it draws them.
         limits = self._setting.limits
-        without = limits.never_held() if self.shares else limits.need_no_read()
+        without = limits.never_held() if self.plan.shares else limits.need_no_read()
         for rank, node in new.items():
             places = self._places(rank, fronts.get(rank, 0))
             if self._mine is not None:
@@ -112,37 +109,12 @@ class Epoch:
                     places = places[mine & can]
             self.states.expects(places[~without[places]])
             self.progress.expects(len(places))
-        self._look_for_reads(read_of_sample(self.plan) if read_of is None else read_of)
+        self.reads.fill(self.states, read_of_sample(self.plan) if read_of is None else read_of, self._mine)
 
     def goes_on(self, plan: Plan, read_of: NDArray[Any]) -> None:
         """From now on the plan is another one, which begins with the same draws, as far as ranks have asked."""
         self.plan, self.reads = plan, ReadQueue(plan)
-        self._look_for_reads(read_of)
-
-    @property
-    def shares(self) -> bool:
-        """Whether samples that other jobs read are held for this epoch, too."""
-        return self.plan.track is not None
-
-    def hold_early(self, places: NDArray[Any]) -> NDArray[Any]:
-        """These samples are in memory. Returns those that the epoch holds from now on, before their own read is due."""
-        found: NDArray[Any] = places[self.states.due(places)]
-        self.states.finds(found)
-        return found
-
-    def may_return(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Places that the epoch holds and could read again, and the deadline of the read of each."""
-        held = self.states.all(HELD)
-        if self._read_of is None:
-            return held[:0], np.empty(0, np.int64)
-        assert self.plan.reads is not None
-        return held, self.plan.reads["deadline"][self._read_of[held]]
-
-    def returns(self, places: NDArray[Any]) -> None:
-        """Samples that the epoch held make room. They will be read again when they are due."""
-        assert self._read_of is not None
-        self.states.returns(places)
-        self.reads.put_back(self._read_of[places])
+        self.reads.fill(self.states, read_of, self._mine)
 
     def send_to(self, node: NodeNumber, front: int, requests: Requests | None) -> None:
         """From now on this node can send to `node` what its ranks draw from position `front` on."""
@@ -216,16 +188,3 @@ class Epoch:
         positions = self.division.positions(rank)
         places: NDArray[Any] = self.plan.sample_of[positions[np.searchsorted(positions, front) :]]
         return places
-
-    def _look_for_reads(self, read_of: NDArray[Any]) -> None:
-        """Queue the reads that bring due samples."""
-        wanted = np.zeros(self.plan.read_count, np.bool_)
-        self._read_of = read_of if self.shares else None
-        for part in blocks(self.plan.mapping.samples):
-            due = self.states.due(part) | self.states.early(part)
-            if self.shares:  # what has come early, or is coming, may be given back
-                due |= self.states.held(part) | self.states.waited_for(part)
-            if self._mine is not None:
-                due &= self._mine[part]
-            wanted[read_of[part][due]] = True
-        self.reads.fill(wanted)

@@ -168,11 +168,6 @@ class Epochs:
         for key, joins in self.sharing.rejoins(now_s, bridge):
             yield MakePlan(key, self.runs[key[0]].order, joins)
 
-    def wants_plan(self, wanted: MakePlan) -> bool:
-        """Whether a plan is still of use. The planner's thread may call this."""
-        life = self.lives.get(wanted.key)
-        return life is not None and (life.planned or self.sharing.wants(wanted.key, wanted.joins))
-
     def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
         """A plan is made, with these joins. Nothing happens where no life wants it any more."""
         life = self.lives.get(key)
@@ -247,9 +242,11 @@ class Epochs:
         setting = Setting(owners, self.limits, self._peers.unreachable)
         epoch = Epoch(plan, division, self._last_number, setting, requests)
         epoch.expect(ranks, run.fronts(key[1]), ready.read_of)
-        if epoch.shares:
+        if plan.shares:  # it holds what is in memory, and will not read that again
             present = np.flatnonzero(self._residents.present(slice(None)))
-            self._residents.refer(epoch.hold_early(present))
+            found = present[epoch.states.due(present)]
+            epoch.states.finds(found)
+            self._residents.refer(found)
         begin = replace(ready.begin, whole=ready.begin.whole and ready.begin.times <= 1)
         self.lives[key].starts(Live(epoch, Account(division), begin))
         self.changes += 1

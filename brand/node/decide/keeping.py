@@ -159,7 +159,7 @@ class Keeping:
         mean = float(pages_of.mean())
         runs = {run for (run, _), _ in self._epochs.lives.live()}
         others = {self._epochs.runs[run].order for run in runs} - {order}
-        follow = sum(bool(self._epochs.sharing.others(run)) for run in runs) - 1
+        follow = sum(bool(self._epochs.sharing.pacing.others(run)) for run in runs) - 1
         if order.joins and follow > 0:
             pages -= min(pages // 2, round((FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST) * mean))
             others = {other for other in others if not other.joins}

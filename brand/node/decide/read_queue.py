@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.decide.states import EARLY, HELD, SampleStates
 from brand.protocol.plan import Plan
+from brand.protocol.random import blocks
 
 
 class ReadQueue:
@@ -17,6 +19,8 @@ class ReadQueue:
         self._plan = plan
         self._todo: NDArray[np.intp] = np.arange(0)
         self._at = 0
+        self._read_of: NDArray[Any] | None = None
+        """The read of each place, where the plan's job shares."""
 
     def __repr__(self) -> str:
         return f"ReadQueue({len(self._todo) - self._at} of {self._plan.read_count} reads are to be started)"
@@ -40,13 +44,32 @@ class ReadQueue:
         """Numbers of the next reads, at most `most`."""
         return self._todo[self._at : self._at + most]
 
-    def fill(self, wanted: NDArray[np.bool_]) -> None:
-        """From now on start the reads of `wanted`, shape (reads,), and no others."""
+    def fill(self, states: SampleStates, read_of: NDArray[Any], mine: NDArray[np.bool_] | None) -> None:
+        """From now on start the reads that bring what is due, and no others.
+
+        `read_of` is `read_of_sample(plan)`. `mine`: the places that this node reads, shape (samples,); None: all.
+        """
+        wanted = np.zeros(self._plan.read_count, np.bool_)
+        self._read_of = read_of if self._plan.shares else None
+        for part in blocks(len(read_of)):
+            due = states.due(part) | states.are(EARLY, part)
+            if self._plan.shares:  # what other jobs have read, or are reading, may be given back
+                due |= states.are(HELD, part) | states.waited_for(part)
+            if mine is not None:
+                due &= mine[part]
+            wanted[read_of[part][due]] = True
         self._todo, self._at = np.flatnonzero(wanted), 0
 
-    def put_back(self, numbers: NDArray[np.integer[Any]]) -> None:
-        """Reads that have started, or were not needed, are to be started again at their time."""
-        self._todo, self._at = np.union1d(self.rest(), numbers), 0
+    def deadlines(self, places: NDArray[Any]) -> NDArray[np.int64]:
+        """The deadline of the read of each place, in a plan whose job shares."""
+        assert self._read_of is not None
+        assert self._plan.reads is not None
+        return self._plan.reads["deadline"][self._read_of[places]]
+
+    def put_back(self, places: NDArray[Any]) -> None:
+        """The reads of these places are to start at their time, even if they did already. As for `deadlines`."""
+        assert self._read_of is not None
+        self._todo, self._at = np.union1d(self.rest(), self._read_of[places]), 0
 
     def pop(self, count: int = 1) -> None:
         """The next reads have started, or are not needed."""

@@ -21,6 +21,7 @@ from brand.node.decide.early import Early
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.receiving import Receiving
+from brand.node.decide.states import EARLY
 from brand.node.decide.tasks import PIECE, Read, Rows, rows_of, rows_of_each
 from brand.node.decide.wholes import Wholes, around_misses, pieces_of, units_of
 from brand.node.memory.residents import Residents
@@ -44,12 +45,11 @@ class Reads:
         receiving: Receiving,
         caching: Caching,
         early: Early,
-        chunk_size: int,
         remote_pages: int,
         counters: Counters,
     ) -> None:
         self._index, self._residents, self._epochs, self._receiving = index, residents, epochs, receiving
-        self._chunk_size, self._remote_pages = chunk_size, remote_pages
+        self._remote_pages = remote_pages
         self._caching, self._early, self._counters = caching, early, counters
         self._last = 0
         self._again: deque[Read] = deque()
@@ -79,7 +79,7 @@ class Reads:
         while (found := self._most_urgent(now_s)) is not None:
             epoch, lead = found
             read = self._bundle(epoch) if epoch.plan.reads is None else self._stripe(epoch)
-            if read is None and self.no_room and epoch.shares and self._early.give_back(share, now_s, beyond=lead):
+            if read is None and self.no_room and epoch.plan.shares and self._early.give_back(share, now_s, beyond=lead):
                 self.no_room = False
             elif read is not None or self.no_room:
                 return read
@@ -147,7 +147,7 @@ class Reads:
             needed = int(self._residents.pages_of[absent].sum())
             if needed <= self._room():
                 span = epoch.plan.places_read(number)
-                if epoch.shares:  # the rest of it came with reads of other jobs
+                if epoch.plan.shares:  # the rest of it came with reads of other jobs
                     span = int(absent.min()), int(absent.max()) + 1
                 page = self._residents.pool.allocator.page
                 rows = rows_of(self._index, *span, self._residents.pages_of, page)
@@ -185,7 +185,7 @@ class Reads:
         epoch.reads.pop(count)
         places, due, present = places[:count], due[:count], present[:count]
         self._find(epoch, places[due & present])
-        early = epoch.states.early(places)
+        early = epoch.states.are(EARLY, places)
         epoch.states.starts(places[early])  # another read brings them
         absent = places[due & ~present]
         if not len(absent):
@@ -207,7 +207,7 @@ class Reads:
         if unit == 1 or not len(misses):
             return None
         caching, residents = self._caching, self._residents
-        units = units_of(misses, caching.wanted(misses), unit, self._chunk_size, len(residents.pages_of))
+        units = units_of(misses, caching.wanted(misses), unit, epoch.plan.mapping.chunk_size, len(residents.pages_of))
         free = epoch.states.due(units.places) & ~residents.present(units.places)
         free &= caching.wanted(units.places) | residents.to_keep(units.places) | np.isin(units.places, misses)
         found = around_misses(units, misses, free)
@@ -238,7 +238,11 @@ class Reads:
         heads, pages = self._residents.pool.take(absent, rows[held])
         sizes = rows["size"].astype(np.int64)
         piece = np.zeros(1, PIECE)
-        piece["chunk"], piece["offset"], piece["size"] = first // self._chunk_size, rows["offset"][0], sizes.sum()
+        piece["chunk"], piece["offset"], piece["size"] = (
+            first // epoch.plan.mapping.chunk_size,
+            rows["offset"][0],
+            sizes.sum(),
+        )
         piece["span"], piece["samples"] = end - first, len(absent)
         piece["forget"] = self._residents.to_keep(absent).all()
         piece["cached"] = self._caching.holds(absent).all()
@@ -257,7 +261,7 @@ class Reads:
         heads, pages = residents.pool.take(places, rows)
         sizes, every = rows["size"].astype(np.int64), np.ones(len(places), np.bool_)
         pieces = np.empty(len(starts), PIECE)
-        pieces["chunk"], pieces["offset"] = places[starts] // self._chunk_size, rows["offset"][starts]
+        pieces["chunk"], pieces["offset"] = places[starts] // epoch.plan.mapping.chunk_size, rows["offset"][starts]
         pieces["size"], pieces["span"] = np.add.reduceat(sizes, starts), np.diff(starts, append=len(places))
         pieces["samples"] = pieces["span"]
         pieces["forget"] = np.logical_and.reduceat(residents.to_keep(places), starts)
@@ -285,7 +289,7 @@ class Reads:
     ) -> Read:
         self._caching.reads_for(epoch.number, self._epochs.lives)
         epoch.states.starts(due)
-        others = self._early.starts(places, epoch) if epoch.shares else ()
+        others = self._early.starts(places, epoch) if epoch.plan.shares else ()
         self._last += 1
         return self._begin(Read(self._last, pieces, vectors, places, heads, epoch, reserved, others))
 

@@ -41,8 +41,14 @@ class Run:
     """Readers by client and None. Another node has a reader for each epoch of its ranks, by client and epoch."""
     homes: dict[tuple[int, int], NodeNumber] = field(default_factory=dict)
     """The node where a rank of so many, (rank, replicas), has last begun an epoch. The rank may have left since."""
+    brought: int = 0
+    """Samples that its own reads have brought into memory."""
     agreed: set[int] = field(default_factory=set)
     """Epochs that all ranks have begun in the same way as the ranks of this node; some may have gone on since."""
+
+    def brings(self, samples: int) -> None:
+        """A read of an epoch of the run has brought samples into memory."""
+        self.brought += samples
 
     def joins(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
         """A client registers the run, and may say its tag and its turn."""

@@ -65,13 +65,9 @@ class SampleStates:
         state = self._state[places]
         return np.greater_equal(state, COMING) | np.equal(state, UNWANTED)
 
-    def early(self, places: Places | slice) -> Mask:
-        """Which samples are on their way for the cache folder, before their own read has begun."""
-        return np.equal(self._state[places], EARLY)
-
-    def held(self, places: Places | slice) -> Mask:
-        """Which samples are in memory for this epoch."""
-        return np.equal(self._state[places], HELD)
+    def are(self, state: int, places: Places | slice) -> Mask:
+        """Which samples are in a state."""
+        return np.equal(self._state[places], state)
 
     def all(self, state: int) -> NDArray[np.intp]:
         """All places in a state, ascending."""

@@ -95,7 +95,9 @@ class Turn:
 
     def wants_plan(self, instruction: MakePlan) -> bool:
         """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
-        return self.core.epochs.wants_plan(instruction)
+        epochs, key = self.core.epochs, instruction.key
+        life = epochs.lives.get(key)
+        return life is not None and (life.planned or epochs.sharing.wants(key, instruction.joins))
 
     def wants_choice(self, choice: Choice) -> bool:
         """Whether a choice is still of use."""

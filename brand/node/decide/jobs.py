@@ -1,0 +1,38 @@
+"""What do users see of the jobs of a server?"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import Any
+
+from brand.node.decide.epochs import Epochs
+from brand.node.wire.numbers import RunNumber
+from brand.protocol.following import UNIT
+
+
+def jobs(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
+    """Each run with an epoch under way, as plain values (`docs/statistics.md`)."""
+    return [_job(epochs, number, now_s) for number in epochs.sharing.pacing.begun()]
+
+
+def _job(epochs: Epochs, number: RunNumber, now_s: float) -> dict[str, Any]:
+    sharing, pacing, run = epochs.sharing, epochs.sharing.pacing, epochs.runs[number]
+    key = pacing.now(number)
+    assert key is not None
+    live = epochs.get(key)
+    assert live is not None
+    pulse, joins, pacemaker = pacing.pulse(number), sharing.joins(key), pacing.pacemaker(number, now_s)
+    mine, front = pacing.front(key), pacing.front(pacing.now(pacemaker))
+    return {
+        "job": run.name,
+        "epoch": key[1],
+        "position": live.epoch.front(),
+        "samples": run.order.draws,
+        "drawn": pulse.drawn,
+        "rate": 0.0 if pulse.idle(now_s) else round(pulse.rate or 0.0, 1),
+        "sets_the_pace": pacemaker == number and bool(pacing.others(number)),
+        "pace": joins[-1].pace / UNIT if joins and joins[-1].pace else None,
+        "behind": None if front is None or mine is None else front - mine,
+        "joins": [list(astuple(join)) for join in joins],
+        "shared": max(0.0, 1 - run.brought / pulse.drawn) if pulse.drawn else 0.0,
+    }
