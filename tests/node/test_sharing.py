@@ -13,6 +13,7 @@ from brand.errors import UsageError
 from brand.node.decide.early import Early
 from brand.node.decide.lives import Key
 from brand.node.decide.pacing import IDLE_S, LEAST_RATE_S, Pulse
+from brand.node.decide.states import HELD
 from brand.node.decide.stimuli import ClientJoins
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.protocol.following import UNIT, Join, alone

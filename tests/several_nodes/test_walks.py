@@ -13,6 +13,7 @@ import pytest
 from brand.cluster.member import server_of
 from brand.node.decide.draws import LONGEST_WAIT_S
 from brand.node.decide.receiving import SILENCE_S
+from brand.node.decide.states import HELD
 from brand.node.serve import lifetime
 from brand.node.setup.member import Member
 from brand.node.wire import peer_messages as wire

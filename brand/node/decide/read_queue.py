@@ -64,7 +64,8 @@ class ReadQueue:
         """The deadline of the read of each place, in a plan whose job shares."""
         assert self._read_of is not None
         assert self._plan.reads is not None
-        return self._plan.reads["deadline"][self._read_of[places]]
+        found: NDArray[np.int64] = self._plan.reads["deadline"][self._read_of[places]]
+        return found
 
     def put_back(self, places: NDArray[Any]) -> None:
         """The reads of these places are to start at their time, even if they did already. As for `deadlines`."""
