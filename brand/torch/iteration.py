@@ -2,7 +2,7 @@
 
     producer thread      tickets of some batches -> one request -> samples, copied once out of the shared pages
     pool of threads      slices of a batch: decode, transform; the last slice of a batch puts the batch together
-    training loop        takes batches in order
+    training loop        takes batches in order; sets how many threads of the pool work at a time (`threads`, `gate`)
 
 Where nothing is decoded or transformed, the pool makes the batches of a request out of columns.
 
@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -30,6 +30,7 @@ from torch.utils.data import default_collate
 from brand.errors import FormatError, counted
 from brand.torch.assemble import assemble, pinned
 from brand.torch.fetch import Fetched
+from brand.torch.gate import Gate
 from brand.torch.positions import Positions
 from brand.torch.seeding import SampleSeeds, seed_of
 
@@ -58,9 +59,9 @@ class _Batch(Future[Any]):
 class Iteration:
     """One iteration: its producer thread, and the batches on their way."""
 
-    def __init__(self, loader: BrandLoader, indices: Iterator[int], pool: ThreadPoolExecutor) -> None:
-        self._loader, self._data, self._indices, self._pool = loader, loader.dataset, indices, pool
-        self._stages, self._size = loader.stages, loader.batch_size
+    def __init__(self, loader: BrandLoader, indices: Iterator[int], gate: Gate) -> None:
+        self._loader, self._data, self._indices, self._gate = loader, loader.dataset, indices, gate
+        self._stages, self._pace, self._size = loader.stages, loader.pace, loader.batch_size
         self._whole = loader.collate_fn is default_collate and self._data.plain
         """Whether batches are made of columns, without single samples."""
         self.positions = indices if isinstance(indices, Positions) else None
@@ -97,12 +98,21 @@ class Iteration:
                     value = None if batch is None else batch.result()
                 if batch is None:
                     return
+                if not self.handed_out:  # the wait for the first batch says nothing about the number of threads
+                    self._pace.begin(time.perf_counter(), self._stages.totals())
                 self.handed_out += batch.samples
                 with self._stages.measure("training"):
                     yield value
+                self._trained(batch.samples)
                 del value, batch
         finally:
             self.close()
+
+    def _trained(self, samples: int) -> None:
+        """Set how many threads work from now on."""
+        threads = self._pace.batch(time.perf_counter(), samples, self._stages.totals())
+        if threads != self._gate.limit:
+            self._gate.limit = self._stages.threads = threads
 
     def close(self) -> None:
         """Stop the threads, and wait until they have stopped."""
@@ -173,7 +183,7 @@ class Iteration:
         spans = [(first, min(first + self._size, len(indices))) for first in range(0, len(indices), self._size)]
         batches = [_Batch(end - first) for first, end in spans]
         if self._whole:
-            self._pool.submit(self._make_whole, batches, fetched, spans)
+            self._gate.submit(partial(self._make_whole, batches, fetched, spans))
         for batch, (first, end) in zip(batches, spans, strict=True):
             with self._stages.measure("full"):
                 if not self._put(batch):
@@ -181,7 +191,7 @@ class Iteration:
             if not self._whole:
                 for number, low in enumerate(range(first, end, SLICE)):
                     span = slice(low, min(low + SLICE, end))
-                    self._pool.submit(self._make_slice, batch, number, fetched, span, before + low)
+                    self._gate.submit(partial(self._make_slice, batch, number, fetched, span, before + low))
         return True
 
     # -- the pool ----------------------------------------------------------------------------------------------------
@@ -194,6 +204,7 @@ class Iteration:
             with self._stages.measure("decode"):
                 first, last = spans[0][0], spans[-1][1]
                 columns = fetched.columns(first, last, views=True)
+            self._stages.count(last - first)
             for batch, (low, high) in zip(batches, spans, strict=True):
                 make = partial(assemble, columns, self._data.fields, self._data.files, low - first, high - first)
                 self._finish(batch, make)
@@ -213,6 +224,7 @@ class Iteration:
         try:
             with self._stages.measure("decode"):
                 batch.slices[number] = self._transformed(fetched.samples(span.start, span.stop), turn)
+            self._stages.count(span.stop - span.start)
             with batch.lock:
                 batch.missing -= 1
                 last = not batch.missing

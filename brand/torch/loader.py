@@ -13,19 +13,23 @@ import weakref
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from brand.errors import UsageError, counted
 from brand.torch.dataset import BrandDataset
+from brand.torch.gate import Gate
 from brand.torch.iteration import Iteration
 from brand.torch.sampler import BrandSampler
 from brand.torch.stages import Stages
+from brand.torch.threads import Ladder, Pace
 
 AHEAD_BYTES: Final = 64 << 20
 """By default, batches of about so many stored bytes are on their way."""
 MOST_AHEAD: Final = 64
+_OF_THIS_PROCESS: Final = ("stages", "pace", "_epoch", "_gate")
+"""Attributes that a copy in another process makes anew."""
 
 
 class BrandLoader(DataLoader[Any]):
@@ -48,7 +52,8 @@ class BrandLoader(DataLoader[Any]):
         drop_last: Whether to leave out a last batch that is not full.
         collate_fn: Makes a batch of a list of samples; PyTorch's `default_collate` by default.
         pin_memory: Whether batches lie in page-locked memory, for fast copies to a GPU.
-        threads: Number of threads that decode; by default the number of processors that this process may use.
+        threads: Number of threads that decode; by default the number of processors that this process may use. "auto"
+            finds, while the loop trains, the fewest that feed the loop, at most that number.
         ahead: Batches that are on their way while one is trained; by default as many as 64 MB hold, at least 2.
     """
 
@@ -65,7 +70,7 @@ class BrandLoader(DataLoader[Any]):
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
-        threads: int | None = None,
+        threads: int | Literal["auto"] | None = None,
         ahead: int | None = None,
     ) -> None:
         batch_size = _count("batch_size", batch_size)
@@ -84,7 +89,9 @@ class BrandLoader(DataLoader[Any]):
                 if sampler.batch_size not in (None, batch_size):
                     raise UsageError(f"batch_size={batch_size}, and the sampler splits {sampler.batch_size}")
                 sampler.batch_size = batch_size
-        self.threads = _processors() if threads is None else _count("threads", threads)
+        self._finds_threads = threads == "auto"
+        self.threads = _processors() if threads is None or threads == "auto" else _count("threads", threads)
+        """The most threads that decode."""
         enough = min(MOST_AHEAD, max(2, int(AHEAD_BYTES / (batch_size * data_set.mean_bytes))))
         self.ahead = enough if ahead is None else _count("ahead", ahead)
         self.iterations = 0
@@ -93,7 +100,7 @@ class BrandLoader(DataLoader[Any]):
         _loaders.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("stages", "_epoch", "_pool")}
+        return {name: value for name, value in vars(self).items() if name not in _OF_THIS_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -102,10 +109,12 @@ class BrandLoader(DataLoader[Any]):
 
     def _begin_anew(self) -> None:
         """Begin without threads: the threads of another process do not exist in this one."""
-        self.stages = Stages(self.threads)
+        self.pace = Pace(Ladder(self.threads, fixed=not self._finds_threads))
+        """How many threads decode, and how fast."""
+        self.stages = Stages(self.pace.threads)
         """Where the time of the loader goes."""
         self._epoch: Iteration | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._gate: Gate | None = None
 
     def __repr__(self) -> str:
         begun = counted(self.iterations, "iteration")
@@ -119,10 +128,10 @@ class BrandLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self._epoch is not None:
             self._epoch.close()
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads, "brand-decode")
+        if self._gate is None:
+            self._gate = Gate(ThreadPoolExecutor(self.threads, "brand-decode"), self.pace.threads)
         self.iterations += 1
-        self._epoch = epoch = Iteration(self, iter(self.sampler), self._pool)
+        self._epoch = epoch = Iteration(self, iter(self.sampler), self._gate)
         batches = epoch.batches()
         _iterations.add(batches)
         return batches
@@ -148,8 +157,8 @@ class BrandLoader(DataLoader[Any]):
         self._epoch = None
 
     def stats(self) -> dict[str, Any]:
-        """Seconds by stage and the slowest stage, and the node server's counters."""
-        return {**self.stages.to_json(), "server": self.dataset.stats()}
+        """Seconds by stage and the slowest stage, the threads and their pace, and the node server's counters."""
+        return {**self.stages.to_json(), **self.pace.to_json(), "server": self.dataset.stats()}
 
     def _brand_sampler(self) -> BrandSampler:
         if not isinstance(self.sampler, BrandSampler):
@@ -199,5 +208,6 @@ def _processors() -> int:
 def _count(name: str, value: int) -> int:
     """A whole number, at least 1. Raises `UsageError`."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
-        raise UsageError(f"{name}={value!r}: give a whole number, at least 1")
+        other = ', or "auto"' if name == "threads" else ""
+        raise UsageError(f"{name}={value!r}: give a whole number, at least 1{other}")
     return operator.index(value)

@@ -23,14 +23,26 @@ class Stages:
     """Seconds spent in each stage (`NAMES`), of all threads, since the loader was made."""
 
     def __init__(self, threads: int) -> None:
-        self._threads = threads
+        self.threads = threads
+        """How many threads decode at a time."""
         self._seconds = dict.fromkeys(NAMES, 0.0)
+        self._decoded = 0
         self._lock = threading.Lock()
 
     def add(self, stage: str, seconds: float) -> None:
         """Note seconds spent in a stage."""
         with self._lock:
             self._seconds[stage] += seconds
+
+    def count(self, samples: int) -> None:
+        """Note samples that have been decoded."""
+        with self._lock:
+            self._decoded += samples
+
+    def totals(self) -> dict[str, float]:
+        """Seconds by stage, and the samples that have been `decoded`."""
+        with self._lock:
+            return {**self._seconds, "decoded": self._decoded}
 
     @contextmanager
     def measure(self, stage: str) -> Iterator[None]:
@@ -49,7 +61,7 @@ class Stages:
         if seconds["loop_waits"] <= 0.05 * (seconds["loop_waits"] + seconds["training"]):
             return "training"
         work = {"storage": seconds["storage"], "gather": seconds["gather"]}
-        work |= {stage: seconds[stage] / self._threads for stage in ("decode", "collate")}
+        work |= {stage: seconds[stage] / self.threads for stage in ("decode", "collate")}
         return max(work, key=work.__getitem__)
 
     def to_json(self) -> dict[str, Any]:

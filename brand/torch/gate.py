@@ -1,0 +1,63 @@
+"""How do at most so many threads of a pool work at a time, where the number changes? A `Gate` keeps the tasks.
+
+It hands the pool one *runner* for each thread that may work. A runner takes task after task, and ends where none is
+left or too many run. So no thread waits at the gate, and a smaller limit can block nothing: tasks that run end, and one
+runner at least stays while there are tasks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+
+class Gate:
+    """Runs tasks in the order in which they came, at most `limit` at a time. A task reports its own errors."""
+
+    def __init__(self, pool: ThreadPoolExecutor, limit: int) -> None:
+        self._pool, self._limit = pool, limit
+        self._tasks: deque[Callable[[], None]] = deque()
+        """Not begun. An iteration bounds them: those of the batches that are ahead."""
+        self._runners = 0
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Gate({self._runners} of {self._limit} run, {len(self._tasks)} wait)"
+
+    @property
+    def limit(self) -> int:
+        """How many tasks may run at a time, at least 1."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        with self._lock:
+            self._limit = limit
+            for _ in range(min(limit - self._runners, len(self._tasks))):
+                self._start_runner()
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run a task as soon as a runner is free."""
+        with self._lock:
+            self._tasks.append(task)
+            if self._runners < self._limit:
+                self._start_runner()
+
+    def _start_runner(self) -> None:
+        self._pool.submit(self._run)
+        self._runners += 1
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            task()
+            del task  # a runner that waits for the lock keeps no batch alive
+
+    def _next(self) -> Callable[[], None] | None:
+        """The next task; or None, and the runner ends."""
+        with self._lock:
+            if self._tasks and self._runners <= self._limit:
+                return self._tasks.popleft()
+            self._runners -= 1
+            return None

@@ -1,0 +1,82 @@
+"""A gate runs every task once, in order, at most as many at a time as its limit says, and never blocks."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from brand.torch.gate import Gate
+from tests.rounds import Chance, rounds
+from tests.support import LIMIT_S, wait_until
+
+
+class Held:
+    """Tasks that run until they are let go, and count who runs."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running: list[int] = []
+        self.begun: list[int] = []
+        self.let_go = threading.Semaphore(0)
+
+    def run(self, number: int) -> None:
+        """Run until `let_go`."""
+        with self.lock:
+            self.running.append(number)
+            self.begun.append(number)
+        assert self.let_go.acquire(timeout=LIMIT_S)
+        with self.lock:
+            self.running.remove(number)
+
+
+def test_at_most_the_limit_runs() -> None:
+    """A larger limit starts more at once; a smaller one starts none until enough have ended."""
+    held = Held()
+    with ThreadPoolExecutor(4) as pool:
+        gate = Gate(pool, 1)
+        for number in range(10):
+            gate.submit(partial(held.run, number))
+        wait_until(lambda: held.begun == [0], "one task")
+        gate.limit = 3
+        wait_until(lambda: len(held.begun) == 3, "three tasks")
+        gate.limit = 1
+        held.let_go.release(2)
+        wait_until(lambda: len(held.running) == 1, "two tasks have ended")
+        assert sorted(held.begun) == [0, 1, 2]
+        assert repr(gate) == "Gate(1 of 1 run, 7 wait)"
+        held.let_go.release(8)
+        wait_until(lambda: len(held.begun) == 10 and not held.running, "all tasks")
+        assert held.begun[3:] == list(range(3, 10))
+    assert repr(gate) == "Gate(0 of 1 run, 0 wait)"
+
+
+@rounds(20)
+def test_every_task_runs_whatever_the_limit_does(chance: Chance) -> None:
+    """Several threads submit, the limit changes all the time, and no task is lost or runs beyond the largest limit."""
+    done, running, most = [0] * 400, threading.Semaphore(5), 5
+    limits = [chance.rng.randint(1, most) for _ in range(300)]
+    too_many: list[int] = []
+
+    def task(number: int) -> None:
+        if not running.acquire(blocking=False):
+            too_many.append(number)
+        done[number] += 1
+        running.release()
+
+    with ThreadPoolExecutor(8) as pool:
+        gate = Gate(pool, 1)
+
+        def submit(first: int) -> None:
+            for number in range(first, 400, 4):
+                gate.submit(partial(task, number))
+
+        submitters = [threading.Thread(target=submit, args=(first,)) for first in range(4)]
+        for thread in submitters:
+            thread.start()
+        for limit in limits:
+            gate.limit = limit
+        for thread in submitters:
+            thread.join(LIMIT_S)
+        wait_until(lambda: done == [1] * 400, "each task once")
+    assert not too_many
