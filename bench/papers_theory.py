@@ -15,10 +15,11 @@ from functools import cache
 from typing import Final
 
 from bench.harness import show, table
+from brand.node.decide.allotment import ALLOTMENTS, binary_search, least
 from brand.simulate.frequency import counted_above, draw_counts, expected_above, node_draws
 from brand.simulate.hits import RULES
 from brand.simulate.reuse import reuse_distances, share_longer
-from brand.simulate.threads import ALLOCATIONS, Outcome, ThreadScene, binary_search, least, outcome
+from brand.simulate.threads import Outcome, ThreadScene, outcome
 from brand.simulate.threads import algorithm_1_as_printed as as_printed
 
 
@@ -63,7 +64,7 @@ HELD: Final = 0.296
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The design's figures of one allocation in one scene."""
+    """The design's figures of one allotment in one scene."""
 
     time: float
     """Mean iteration over training."""
@@ -118,11 +119,11 @@ def hit_figures(nodes: int) -> tuple[dict[str, float], float]:
 
 @cache
 def thread_figures(scene: ThreadScene) -> dict[str, Outcome]:
-    """What every allocation makes of a scene; see `THREADS`."""
+    """What every allotment makes of a scene; see `THREADS`."""
     seconds, queues = scene.draw()
-    allocated = {name: allocate(queues) for name, allocate in ALLOCATIONS.items()}
-    allocated[SLACKER] = least(queues, slack=0.2)
-    return {name: outcome(seconds, threads, scene.train_s) for name, threads in allocated.items()}
+    allotted = {name: allot(queues) for name, allot in ALLOTMENTS.items()}
+    allotted[SLACKER] = least(queues, slack=0.2)
+    return {name: outcome(seconds, threads, scene.train_s) for name, threads in allotted.items()}
 
 
 def print_frequency() -> None:

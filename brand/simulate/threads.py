@@ -1,22 +1,17 @@
-"""How many loading threads does each GPU of a node get, and how even does that make the GPUs?
+"""How even do allotments of loading threads make the GPUs of Lobster's node?
 
-Each GPU has a queue of requests for its next batch (Lobster, sections 4.2 to 4.4). All queues share a budget of loading
-threads. Training takes the same time on every GPU, and the slowest batch decides when the iteration ends.
+Each GPU has a queue of requests for its next batch, and all queues share a budget of loading threads
+(`brand.node.decide.allotment` has the ways to allot them). Training takes the same
+time on every GPU, and the slowest batch decides when the iteration ends.
 
     Throughput, Portfolio   how long loading takes with k threads, and preprocessing      (equation 1; section 4.1)
     ThreadScene             a synthetic node: the paper does not publish its tables
-    Queues                  what is predicted for each queue and iteration
-    equal, by_requests, algorithm_1, algorithm_1_as_printed, greedy, least: Queues -> threads for each queue
-    outcome                 what an allocation makes of the iterations
-
-`greedy` makes the slowest batch as early as the budget allows. `least` ends iterations as early with fewer threads: it
-gives a queue no thread that its batch does not need to be in time. Equation 2 of the paper instead wants loading and
-preprocessing to last as long as training. So Algorithm 1 also makes batches late that could be in time.
+    algorithm_1_as_printed  Lobster's Algorithm 1 as its lines say
+    outcome                 what an allotment makes of the iterations
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,13 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.decide.allotment import TAU, Allotment, Queues, by_requests, ready_s
 
 GAP: Final = 0.1
 """An iteration is imbalanced where its GPUs could begin this share of the training time apart."""
-TAU: Final = 0.05
-"""Algorithm 1 is content with a batch that is this share of the training time early or late. The paper names none."""
-SLACK: Final = 0.05
-"""`least` wants batches ready this share of the training time early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +81,6 @@ class Portfolio:
 
 
 @dataclass(frozen=True, slots=True)
-class Queues:
-    """What is known of a node's queues before each iteration."""
-
-    seconds: NDArray[np.float64]
-    """Until the batch is ready, with 1, 2, ... `budget` threads, shape (iterations, queues, budget); never rises."""
-    requests: NDArray[np.float64]
-    """Pending requests, shape (iterations, queues)."""
-    train_s: float
-    """Seconds of training in an iteration."""
-
-    def __post_init__(self) -> None:
-        if self.queues > self.budget:
-            raise UsageError(f"{self.budget} threads for {self.queues} queues: give each queue one thread or more")
-
-    @property
-    def queues(self) -> int:
-        """How many queues there are."""
-        return int(self.seconds.shape[1])
-
-    @property
-    def budget(self) -> int:
-        """How many threads there are for all queues together."""
-        return int(self.seconds.shape[2])
-
-
-@dataclass(frozen=True, slots=True)
 class ThreadScene:
     """A synthetic node of eight GPUs, and how its batches are spread over the sources.
 
@@ -157,6 +123,8 @@ class ThreadScene:
             raise UsageError(
                 f"shares of {self.local} local and {self.remote} remote: give numbers above 0 with a sum below 1"
             )
+        if self.gpus > self.budget:
+            raise UsageError(f"{self.budget} threads for {self.gpus} queues: give each queue one thread or more")
         if not 0 <= self.prediction_error < 1:
             raise UsageError(f"a prediction error of {self.prediction_error}: give 0 or more, and less than 1")
 
@@ -178,135 +146,35 @@ class ThreadScene:
         return seconds, Queues(seconds * factor, requests, self.train_s)
 
 
-Allocation = NDArray[np.int64]
-"""Threads for each queue, shape (iterations, queues)."""
-
-
-def equal(queues: Queues) -> Allocation:
-    """Every queue gets the same number; the first queues share the remainder."""
-    each, over = divmod(queues.budget, queues.queues)
-    return np.broadcast_to(each + (np.arange(queues.queues) < over), queues.requests.shape).astype(np.int64)
-
-
-def by_requests(queues: Queues) -> Allocation:
-    """Every queue gets threads in proportion to its pending requests, and at least one. Largest remainders round up."""
-    weight = queues.requests + (queues.requests.sum(axis=1, keepdims=True) == 0)
-    share = queues.budget * weight / weight.sum(axis=1, keepdims=True)
-    threads: Allocation = np.maximum(np.floor(share).astype(np.int64), 1)
-    iteration = np.arange(len(threads))
-    while (missing := np.sign(queues.budget - threads.sum(axis=1))).any():
-        most_due = np.where(missing[:, None] > 0, share - threads, np.where(threads > 1, threads - share, -np.inf))
-        threads[iteration, most_due.argmax(axis=1)] += missing
-    return threads
-
-
-def greedy(queues: Queues) -> Allocation:
-    """Every queue gets one thread, and each further thread goes to the queue that is then the slowest.
-
-    No other allocation within the budget makes the slowest batch ready earlier.
-    """
-    threads = np.ones(queues.requests.shape, np.int64)
-    iteration = np.arange(len(threads))
-    for _ in range(queues.budget - queues.queues):
-        threads[iteration, ready_s(queues.seconds, threads).argmax(axis=1)] += 1
-    return threads
-
-
-def least(queues: Queues, slack: float = SLACK) -> Allocation:
-    """Every queue gets the fewest threads that make its batch ready `slack` of the training time early.
-
-    Where their sum exceeds the budget, the iteration is allocated as `greedy` does it.
-    """
-    in_time = queues.seconds <= queues.train_s * (1 - slack)
-    threads = np.where(in_time.any(axis=2), in_time.argmax(axis=2) + 1, queues.budget)
-    short = threads.sum(axis=1) > queues.budget
-    threads[short] = greedy(Queues(queues.seconds[short], queues.requests[short], queues.train_s))
-    return threads
-
-
-def algorithm_1(queues: Queues, tau: float = TAU) -> Allocation:
-    """Lobster's Algorithm 1, repaired where its print contradicts itself.
-
-    A late queue gets more threads; line 12 gives it fewer. The search keeps the smallest absolute difference; line 18
-    keeps the largest. The search ends when its interval is empty; the paper does not define `IsConsistent`. Every queue
-    keeps one thread. Where the sum exceeds the budget, threads are taken one by one from the queue that is then ready
-    first.
-    """
-    threads, _ = binary_search(queues, tau)
-    iteration, queue = np.ogrid[: threads.shape[0], : threads.shape[1]]
-    while (over := threads.sum(axis=1) > queues.budget).any():
-        fewer = queues.seconds[iteration, queue, np.maximum(threads - 2, 0)]
-        hurts_least = np.where(threads > 1, fewer, np.inf).argmin(axis=1)
-        threads[np.flatnonzero(over), hurts_least[over]] -= 1
-    return threads
-
-
-def binary_search(queues: Queues, tau: float = TAU) -> tuple[Allocation, NDArray[np.int64]]:
-    """The search of `algorithm_1`, which does not look at the sum: threads, and the steps of each queue's search."""
-    now, tolerance = by_requests(queues), tau * queues.train_s
-    late = ready_s(queues.seconds, now) - queues.train_s
-    best, smallest, searching = now.copy(), np.abs(late), np.abs(late) >= tolerance
-    low, high, steps = np.zeros_like(now), np.full_like(now, queues.budget), np.zeros_like(now)
-    for _ in range(queues.budget):
-        steps += searching
-        low, high = np.where(late > 0, now, low), np.where(late > 0, high, now)
-        middle = np.maximum(1, low + (high - low) // 2)
-        searching &= middle != now
-        now = np.where(searching, middle, now)
-        late = ready_s(queues.seconds, now) - queues.train_s
-        better = searching & (np.abs(late) < smallest)
-        best, smallest = np.where(better, now, best), np.where(better, np.abs(late), smallest)
-        searching &= np.abs(late) >= tolerance
-    return best, steps
-
-
-def algorithm_1_as_printed(queues: Queues, tau: float = TAU) -> Allocation:
+def algorithm_1_as_printed(queues: Queues, tau: float = TAU) -> Allotment:
     """Lobster's Algorithm 1 as its lines say. It takes all threads away from late queues.
 
     Three readings fill gaps of the print. `IsConsistent` is true. Lines 13 and 15 use the number that line 16 made. A
-    queue within tau keeps its first allocation.
+    queue within tau keeps its first allotment.
     """
-    allocation = by_requests(queues)
-    for iteration, queue in np.ndindex(*allocation.shape):
+    allotment = by_requests(queues)
+    for iteration, queue in np.ndindex(*allotment.shape):
         seconds = np.append(np.inf, queues.seconds[iteration, queue])  # by the number of threads, from none on
-        low, high, now = 0, queues.budget, int(allocation[iteration, queue])
-        difference = kept = seconds[now] - queues.train_s
+        due = queues.due[iteration, queue]
+        low, high, now = 0, queues.budget, int(allotment[iteration, queue])
+        difference = kept = seconds[now] - due
         for _ in range(queues.budget):
-            if abs(difference) < tau * queues.train_s:
+            if abs(difference) < tau * due:
                 break
             if difference < 0:
                 low = now
             else:
                 high = now
             now = low + (high - low) // 2
-            difference = seconds[now] - queues.train_s
+            difference = seconds[now] - due
             if kept <= difference:
-                allocation[iteration, queue], kept = now, difference
-    return allocation
-
-
-ALLOCATIONS: Final[dict[str, Callable[[Queues], Allocation]]] = {
-    "equal": equal,
-    "by requests": by_requests,
-    "algorithm 1": algorithm_1,
-    "greedy": greedy,
-    "least": least,
-}
-"""The ways that give each queue a thread, by name."""
-
-
-def ready_s(seconds: NDArray[np.float64], threads: Allocation) -> NDArray[np.float64]:
-    """Seconds until each batch is ready, shape (iterations, queues); infinite where a queue has no thread.
-
-    `seconds` is by the number of threads, as in `Queues.seconds`.
-    """
-    taken = np.take_along_axis(seconds, np.maximum(threads - 1, 0)[..., None], axis=2)[..., 0]
-    return np.where(threads > 0, taken, np.inf)
+                allotment[iteration, queue], kept = now, difference
+    return allotment
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an allocation makes of the iterations."""
+    """What an allotment makes of the iterations."""
 
     time: float
     """Mean duration of an iteration over that of training: 1.0 where no batch is late."""
@@ -316,7 +184,7 @@ class Outcome:
     """Mean number of threads that all queues together use."""
 
 
-def outcome(seconds: NDArray[np.float64], threads: Allocation, train_s: float) -> Outcome:
+def outcome(seconds: NDArray[np.float64], threads: Allotment, train_s: float) -> Outcome:
     """What the iterations take that really need `seconds`, shape (iterations, queues, budget)."""
     ready = ready_s(seconds, threads)
     time = np.maximum(ready.max(axis=1), train_s).mean() / train_s

@@ -1,57 +1,29 @@
-"""Loading threads: the design's tables, what `least` promises in any scene, and Algorithm 1 against a slow model."""
+"""Loading threads on Lobster's node: the design's tables, Algorithm 1 as printed, and the models of the scene."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bench.papers_theory import THREADS, thread_figures
 from brand.errors import UsageError
+from brand.node.decide.allotment import Queues, algorithm_1, binary_search
 from brand.simulate.threads import (
-    ALLOCATIONS,
     Portfolio,
-    Queues,
     ThreadScene,
     Throughput,
-    algorithm_1,
     algorithm_1_as_printed,
-    binary_search,
-    by_requests,
-    equal,
-    greedy,
     imbalance,
-    least,
     outcome,
-    ready_s,
 )
-from tests.rounds import examples
 
 scenes = list(THREADS)
 """16 threads; 32; 32 with half of the samples local; 32 with wrong predictions."""
 
 NOT_REACHED = {(scenes[2], "algorithm 1"), (scenes[3], "least")}
 """Imbalances that are more than three points from the design's: 36.4 and 42 %, 24.2 and 28 %."""
-
-
-@st.composite
-def queues(draw: st.DrawFn, most_queues: int = 6, most_threads: int = 12) -> Queues:
-    """Any queues: seconds that never rise with the number of threads, any requests, some iterations."""
-    count = draw(st.integers(1, most_queues))
-    budget = draw(st.integers(count, most_threads))
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    seconds = random.choice([0.2, 1.0, 3.0]) * random.random((3, count, budget)).round(draw(st.integers(1, 3)))
-    requests = random.integers(0, draw(st.sampled_from([1, 2, 300])), (3, count)).astype(np.float64)
-    return Queues(np.sort(seconds, axis=2)[..., ::-1], requests, train_s=draw(st.sampled_from([0.05, 0.3, 0.8])))
-
-
-def one(seconds: list[list[float]], train_s: float = 1.0, requests: list[float] | None = None) -> Queues:
-    """Queues of one iteration."""
-    return Queues(np.array([seconds]), np.array([requests or [1.0] * len(seconds)]), train_s)
 
 
 @pytest.mark.slow
@@ -87,101 +59,9 @@ def test_algorithm_1_takes_few_steps() -> None:
     assert steps.max() <= 7
 
 
-@pytest.mark.parametrize("name", ALLOCATIONS)
-@examples(60)
-@given(known=queues())
-def test_every_queue_has_a_thread_and_the_budget_holds(name: str, known: Queues) -> None:
-    """In any scene, for every allocation."""
-    threads = ALLOCATIONS[name](known)
-    assert threads.shape == known.requests.shape
-    assert threads.min() >= 1
-    assert threads.sum(axis=1).max() <= known.budget
-
-
-@pytest.mark.parametrize("other", ALLOCATIONS)
-@examples(60)
-@given(known=queues(), slack=st.sampled_from([0.0, 0.05, 0.3]))
-def test_least_is_never_worse_than_another(other: str, known: Queues, slack: float) -> None:
-    """In no iteration of any scene does another allocation end earlier."""
-    ends = np.maximum(ready_s(known.seconds, least(known, slack)).max(axis=1), known.train_s)
-    others = np.maximum(ready_s(known.seconds, ALLOCATIONS[other](known)).max(axis=1), known.train_s)
-    assert (ends <= others).all()
-
-
-@examples(60)
-@given(queues(most_queues=3, most_threads=7))
-def test_least_and_greedy_are_the_best_of_all_allocations(known: Queues) -> None:
-    """Against all ways to share the budget: the same end; `least` has the fewest threads where all are in time."""
-    slack = 0.05
-    ways = [
-        way for way in itertools.product(range(1, known.budget + 1), repeat=known.queues) if sum(way) <= known.budget
-    ]
-    slow, few = ready_s(known.seconds, greedy(known)).max(axis=1), least(known, slack)
-    for iteration, seconds in enumerate(known.seconds):
-        ends = {way: max(seconds[queue, k - 1] for queue, k in enumerate(way)) for way in ways}
-        assert slow[iteration] == min(ends.values())
-        in_time = [sum(way) for way, end in ends.items() if end <= known.train_s * (1 - slack)]
-        if in_time:
-            assert few[iteration].sum() == min(in_time)
-
-
-@given(queues())
-def test_equal_shares_differ_by_at_most_one(known: Queues) -> None:
-    """All threads are shared out."""
-    threads = equal(known)
-    assert threads.sum(axis=1).tolist() == [known.budget] * len(threads)
-    assert threads.max() - threads.min() <= 1
-
-
-@given(queues())
-def test_threads_follow_requests(known: Queues) -> None:
-    """All threads are shared out; more requests never mean fewer threads; each share is right to within one thread,
-    except where the queues that would have none take theirs from others.
-    """
-    threads = by_requests(known)
-    assert threads.sum(axis=1).tolist() == [known.budget] * len(threads)
-    for given_, asked in zip(threads.tolist(), known.requests.tolist(), strict=True):
-        for (k, r), (other_k, other_r) in itertools.permutations(zip(given_, asked, strict=True), 2):
-            assert k >= other_k or r <= other_r
-        shares = [known.budget * r / sum(asked) if sum(asked) else known.budget / len(asked) for r in asked]
-        if min(shares) >= 1:
-            assert all(abs(k - share) < 1 for k, share in zip(given_, shares, strict=True))
-
-
-@given(queues(), st.sampled_from([0.0, 0.05, 0.5]))
-def test_the_search_of_algorithm_1_is_that_of_one_queue_after_the_other(known: Queues, tau: float) -> None:
-    """A plain binary search for each queue: late, more threads; early, fewer; the nearest to the training time."""
-    found, steps = binary_search(known, tau)
-    start = by_requests(known)
-    for place in np.ndindex(*found.shape):
-        low, high, k, taken = 0, known.budget, int(start[place]), 0
-
-        def off(threads: int, row: tuple[int, ...] = place) -> float:
-            return float(known.seconds[row][threads - 1]) - known.train_s
-
-        best = k
-        while abs(off(k)) >= tau * known.train_s and taken < known.budget:
-            taken += 1
-            low, high = (k, high) if off(k) > 0 else (low, k)
-            middle = max(1, (low + high) // 2)
-            if middle == k:
-                break
-            k = middle
-            best = k if abs(off(k)) < abs(off(best)) else best
-        assert (int(found[place]), int(steps[place])) == (best, taken)
-
-
-def test_algorithm_1_takes_threads_back_where_it_hurts_least() -> None:
-    """Two queues that each want three of four threads: the one that one thread less slows down less gives one."""
-    wants_three = one([[9, 5, 1, 1], [9, 2, 1, 1]])
-    assert binary_search(wants_three)[0].tolist() == [[3, 3]]
-    assert algorithm_1(wants_three).tolist() == [[2, 2]]
-    assert algorithm_1(one([[9, 5, 1, 1, 1], [9, 2, 1, 1, 1]])).tolist() == [[3, 2]]
-
-
 def test_as_printed_algorithm_1_takes_the_threads_of_a_late_queue() -> None:
     """A late queue ends with no thread at all; the repaired search gives it more."""
-    late = one([[8, 4, 2, 1], [1, 1, 1, 1]])
+    late = Queues(np.array([[[8.0, 4, 2, 1], [1, 1, 1, 1]]]), np.ones((1, 2)), 1.0)
     assert algorithm_1_as_printed(late)[0, 0] == 0
     assert outcome(late.seconds, algorithm_1_as_printed(late), 1.0).time == np.inf
     assert algorithm_1(late)[0, 0] == 3
@@ -245,4 +125,4 @@ def test_wrong_scenes_are_refused() -> None:
     with pytest.raises(UsageError, match="0 or more, and less than 1"):
         ThreadScene(prediction_error=1.0)
     with pytest.raises(UsageError, match="give each queue one thread"):
-        one([[1.0], [1.0]])
+        ThreadScene(budget=7)
