@@ -1,10 +1,11 @@
-"""How long does it take to prepare a sample of so many bytes? A line, fitted while preparers report (Lobster, 4.1).
+"""How long does it take to prepare a sample of so many bytes? Learned while preparers report (Lobster, section 4.1).
 
-    seconds = a + b * bytes
+A size class has the samples of 2**(k-1) to 2**k - 1 bytes. The model is piece-wise linear through the means of the
+classes. One line would not do: in a mixed set, a small picture takes seven times as long for each byte as a large one.
 
-Least squares of relative errors, because the seconds of large samples scatter more. The line forgets: a report counts
-half as much after `HALF_LIFE` samples more. A report that is far off the line, because the machine was busy with
-something else, counts as one that is `MOST_OFF` times off. The same reports always give the same line.
+A report counts half as much after `HALF_LIFE` more reports. A report that is far off its prediction, because the
+machine did something else, counts as one that is `MOST_OFF` times off. A class begins as `BEGIN` samples that took what
+was predicted before. The same reports always give the same model.
 """
 
 from __future__ import annotations
@@ -16,61 +17,59 @@ from numpy.typing import NDArray
 
 FIRST: Final = 5e-8
 """Seconds a byte before any report, as of JPEG. Only the ratio of two predictions counts then."""
-HALF_LIFE: Final = 500
-MOST_OFF: Final = 3.0
+HALF_LIFE: Final = 2000
+MOST_OFF: Final = 10.0
+BEGIN: Final = 2
+FORGOTTEN: Final = 1e-3
+"""A class of which less than so many samples count is not known any more."""
 LONGEST_S: Final = 3600.0
 """A report of more is wrong."""
 _SHORTEST_S: Final = 1e-6
-"""A prediction below this counts as this: errors are relative."""
-_REFERENCE: Final = np.array(1 << 17)
+_CLASSES: Final = 65
 
 
 class Costs:
     """Seconds of one way to prepare samples."""
 
     def __init__(self) -> None:
-        self._a, self._b = 0.0, FIRST
-        self._sums: NDArray[np.float64] | None = None
-        """Weighted sums over the reports of 1, bytes, bytes squared, seconds, bytes times seconds."""
+        self._sums = np.zeros((3, _CLASSES))
+        """Of each size class: samples, bytes, seconds; those of old reports are faded."""
 
     def __repr__(self) -> str:
-        return f"Costs({1e3 * self._a:.3f} ms + {1e9 * self._b:.2f} ns a byte)"
+        sizes, seconds = self._points()
+        points = ", ".join(f"{size:.0f} B {1e3 * s:.2f} ms" for size, s in zip(sizes, seconds, strict=True))
+        return f"Costs({points or 'no report'})"
 
     def predict(self, sizes: NDArray[Any]) -> NDArray[np.float64]:
         """Seconds for samples of so many bytes, each for itself."""
-        return np.maximum(self._a + self._b * sizes, _SHORTEST_S)
+        known, seconds = self._points()
+        if not len(known):
+            return np.maximum(FIRST * sizes, _SHORTEST_S)
+        beyond = np.maximum(sizes / known[-1], 1)  # past the largest class, in proportion
+        predicted: NDArray[np.float64] = np.maximum(np.interp(sizes, known, seconds) * beyond, _SHORTEST_S)
+        return predicted
 
     def observe(self, sizes: NDArray[Any], seconds: NDArray[np.float64]) -> None:
         """Samples of so many bytes took so long. Figures that cannot be seconds are left out."""
         right = (seconds >= 0) & (seconds <= LONGEST_S)
-        sizes, seconds = sizes[right].astype(np.float64), seconds[right]
-        if not len(sizes):
+        if not right.any():
             return
-        if self._sums is None:  # two samples on a line through the origin: so the sums always have one solution
-            self._b = max(float(np.median(seconds / np.maximum(sizes, 1))), 1e-12)
-            assumed = max(float(np.median(sizes)), 1.0) * np.array([0.5, 2.0])
-            self._sums = self._weighed(assumed, self.predict(assumed))
-        expected = self.predict(sizes)
+        sizes, seconds = np.maximum(sizes[right], 1), seconds[right]
+        middle = max(float(np.median(seconds)), _SHORTEST_S)
+        expected = self.predict(sizes) if self._sums.any() else np.clip(seconds, middle / MOST_OFF, middle * MOST_OFF)
+        classes = np.frexp(sizes)[1]
         seconds = np.clip(seconds, expected / MOST_OFF, expected * MOST_OFF)
-        self._sums = self._sums * 0.5 ** (len(sizes) / HALF_LIFE) + self._weighed(sizes, seconds)
-        self._a, self._b = _line(*self._sums.tolist())
 
-    def _weighed(self, sizes: NDArray[Any], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sums over samples that weigh as the inverse squares of their predictions.
+        def summed(values: NDArray[Any]) -> NDArray[np.float64]:
+            return np.bincount(classes, values, _CLASSES).astype(np.float64)
 
-        Weights are relative to a prediction of one size, so that slow times weigh as much as fast ones.
-        """
-        weights = (self.predict(_REFERENCE) / self.predict(sizes)) ** 2
-        return np.array([np.ones_like(sizes), sizes, sizes**2, seconds, sizes * seconds]) @ weights
+        count, size = summed(np.ones(len(sizes))), summed(sizes)
+        begin = np.stack([count, size, summed(expected)]) * (BEGIN / np.maximum(count, 1))
+        before = np.where(self._sums[0] > 0, self._sums * 0.5 ** (len(sizes) / HALF_LIFE), begin)
+        after = before + np.stack([count, size, summed(seconds)])
+        self._sums = np.where(after[0] >= FORGOTTEN, after, 0)
 
-
-def _line(ones: float, sizes: float, squares: float, seconds: float, products: float) -> tuple[float, float]:
-    """a and b, neither below 0."""
-    determinant = ones * squares - sizes**2
-    if determinant <= 1e-9 * ones * squares:  # all samples are as large
-        return 0.0, products / squares
-    a = (squares * seconds - sizes * products) / determinant
-    b = (ones * products - sizes * seconds) / determinant
-    if a < 0:
-        return 0.0, products / squares
-    return (seconds / ones, 0.0) if b < 0 else (a, b)
+    def _points(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean bytes, ascending, and mean seconds of the classes that are known."""
+        count, size, seconds = self._sums[:, self._sums[0] > 0]
+        return size / count, seconds / count
