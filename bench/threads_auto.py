@@ -5,10 +5,12 @@
 One process trains on pictures that are decoded to 224 x 224 pixels: a loop that sleeps for each batch as long as
 training it would take. Loops of several speeds (images a second; 0: it takes batches as fast as they come) meet loaders
 with 1, 2, 4, ... threads up to the processors, and with "auto". The loaders of a loop take turns within the run, so
-that a slow minute of the machine hits all alike, and "auto" keeps what it has learnt. `images/s` counts from the first
-batch of a turn; `CPU ms` are those of the training process for each image that was decoded, trained or not; `waits` is
-the share of the time after the first batch in which the loop waited. All are medians of the turns without the first,
-in which "auto" learns; the first is a column of its own. `/ best` compares with the best fixed number, turn by turn.
+that a slow minute of the machine hits all alike, and "auto" keeps what it has learnt. At most `AHEAD` batches are on
+their way, so that a loader is soon as fast as the loop. `images/s` counts from the first batch of a turn; `CPU ms` are
+those of the training process for each image that was decoded, trained or not; `waits` is the share of the time after
+the first batch in which the loop waited. All are medians of the turns without the first, in which "auto" learns; the
+first is a column of its own. `/ best` and `/ all` compare turn by turn: the speed with the best fixed number, the CPU ms
+with as many threads as processors.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from brand import BrandDataset, BrandLoader, Picture
 
 BATCH = 32
 SIDE = 224
+AHEAD = 8
 
 
 def turn(loader: BrandLoader, epoch: int, rate: float, images: int) -> dict[str, float]:
@@ -63,9 +66,12 @@ def take_turns(options: argparse.Namespace, rate: float) -> dict[str, list[dict[
     data = BrandDataset(
         options.data, memory=options.memory, fields=("image", "label"), prepare={"image": Picture(size=(SIDE, SIDE))}
     )
-    auto = BrandLoader(data, BATCH, threads="auto")
+    auto = BrandLoader(data, BATCH, threads="auto", ahead=AHEAD)
     numbers = [1 << power for power in range(auto.threads.bit_length()) if 1 << power < auto.threads] + [auto.threads]
-    loaders = {**{str(number): BrandLoader(data, BATCH, threads=number) for number in numbers}, "auto": auto}
+    loaders = {
+        **{str(number): BrandLoader(data, BATCH, threads=number, ahead=AHEAD) for number in numbers},
+        "auto": auto,
+    }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in loaders}
     random = np.random.default_rng(0)
     epoch = 0
@@ -83,20 +89,22 @@ def rows_of(rate: float, found: dict[str, list[dict[str, float]]]) -> list[list[
     def middle(runs: Sequence[dict[str, float]], key: str) -> float:
         return statistics.median(run[key] for run in runs[1:])
 
+    def ratio(runs: Sequence[dict[str, float]], others: Sequence[dict[str, float]], key: str) -> float:
+        return statistics.median(run[key] / other[key] for run, other in zip(runs[1:], others[1:], strict=True))
+
     fixed = {name: runs for name, runs in found.items() if name != "auto"}
     best = max(fixed, key=lambda name: middle(fixed[name], "images_per_s"))
-    rows = []
+    rows, most = [], list(fixed)[-1]
     for name, runs in found.items():
-        pairs = zip(runs[1:], found[best][1:], strict=True)
-        ratio = statistics.median(run["images_per_s"] / other["images_per_s"] for run, other in pairs)
         speeds = [run["images_per_s"] for run in runs[1:]]
         rows.append(
             [
                 f"{rate:.0f}/s" if rate else "none",
                 name,
                 f"{middle(runs, 'images_per_s'):.0f} ({min(speeds):.0f}-{max(speeds):.0f})",
-                f"{ratio:.3f}",
+                f"{ratio(runs, found[best], 'images_per_s'):.3f}",
                 f"{middle(runs, 'cpu_ms'):.2f}",
+                f"{ratio(runs, found[most], 'cpu_ms'):.3f}",
                 f"{100 * middle(runs, 'waits'):.1f} %",
                 f"{middle(runs, 'threads'):.0f}",
                 f"{runs[0]['images_per_s']:.0f}",
@@ -120,7 +128,7 @@ def main() -> None:
     for rate in options.loops:
         facts["loops"][rate] = take_turns(options, rate)
         rows += rows_of(rate, facts["loops"][rate])
-    show(table(["loop", "threads", "images/s", "/ best", "CPU ms", "waits", "at the end", "first turn"], rows))
+    show(table(["loop", "threads", "images/s", "/ best", "CPU ms", "/ all", "waits", "at the end", "first turn"], rows))
     if options.out is not None:
         options.out.write_text(json.dumps(facts, indent=1))
 

@@ -88,6 +88,7 @@ class Iteration:
                 self.positions.begin()
                 self._run = (self._loader.sampler.seed, self.positions.epoch)  # type: ignore[attr-defined]
             self._thread.start()
+            self._pace.begin()
             while True:
                 if self.positions is not None:
                     self._loader.sampler.go_on(self.positions)  # type: ignore[attr-defined]
@@ -98,8 +99,6 @@ class Iteration:
                     value = None if batch is None else batch.result()
                 if batch is None:
                     return
-                if not self.handed_out:  # the wait for the first batch says nothing about the number of threads
-                    self._pace.begin(time.perf_counter(), self._stages.totals())
                 self.handed_out += batch.samples
                 with self._stages.measure("training"):
                     yield value

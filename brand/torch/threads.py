@@ -28,6 +28,8 @@ FORGOTTEN: Final = 64
 """After so many windows, the rate of a rung is not known any more: data, transforms and other programs change."""
 WINDOW_S: Final = 0.3
 WINDOW_BATCHES: Final = 8
+RAMP: Final = 4
+"""The first batches of an iteration wait for requests that are small yet, and say nothing about threads."""
 
 
 class Ladder:
@@ -103,7 +105,7 @@ class Pace:
         self._ladder = ladder
         self._start_s = 0.0
         self._totals: Mapping[str, float] = {}
-        self._batches = self._samples = 0
+        self._batches = self._samples = self._ramp = 0
         self._shown: tuple[float, float] | None = None
 
     def __repr__(self) -> str:
@@ -114,12 +116,19 @@ class Pace:
         """The number of threads now."""
         return self._ladder.threads
 
-    def begin(self, now_s: float, totals: Mapping[str, float]) -> None:
-        """Begin a window. `totals` are the sums of a `Stages`."""
-        self._start_s, self._totals, self._batches, self._samples = now_s, totals, 0, 0
+    def begin(self) -> None:
+        """An iteration begins; windows begin after its first batches."""
+        self._ramp = RAMP
 
     def batch(self, now_s: float, samples: int, totals: Mapping[str, float]) -> int:
-        """The loop has trained a batch of so many samples. Returns the number of threads from now on."""
+        """The loop has trained a batch of so many samples. Returns the number of threads from now on.
+
+        `totals` are the sums of a `Stages`.
+        """
+        if self._ramp:
+            self._ramp -= 1
+            self._begin_window(now_s, totals)
+            return self.threads
         self._batches += 1
         self._samples += samples
         if now_s - self._start_s >= WINDOW_S and self._batches >= WINDOW_BATCHES:
@@ -130,8 +139,11 @@ class Pace:
                 need = self._samples / spent["training"]
                 self._shown = rate, need
                 self._ladder.window(rate, need, spent["loop_waits"] / loop_s)
-                self.begin(now_s, totals)
+                self._begin_window(now_s, totals)
         return self.threads
+
+    def _begin_window(self, now_s: float, totals: Mapping[str, float]) -> None:
+        self._start_s, self._totals, self._batches, self._samples = now_s, totals, 0, 0
 
     def to_json(self) -> dict[str, Any]:
         """`threads` now; of the last window, `decode_rate` of its threads, and what the loop needed, in samples/s."""

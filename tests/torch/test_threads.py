@@ -16,7 +16,7 @@ from brand.errors import UsageError
 from brand.torch.dataset import BrandDataset
 from brand.torch.loader import BrandLoader
 from brand.torch.sampler import BrandSampler
-from brand.torch.threads import FORGOTTEN, RUNGS, WINDOW_BATCHES, WINDOW_S, Ladder, Pace
+from brand.torch.threads import FORGOTTEN, RAMP, RUNGS, WINDOW_BATCHES, WINDOW_S, Ladder, Pace
 from tests.rounds import examples
 from tests.torch.support import equal, served
 from tests.torch.test_data_loader import pixels
@@ -106,7 +106,9 @@ def test_a_window_is_long_enough_and_has_rate_and_need() -> None:
     """Eight batches and 0.3 s; two threads that took 4 s for 100 samples decode 50 a second."""
     pace = Pace(Ladder(2))
     assert pace.to_json() == {"threads": 2, "decode_rate": None, "need": None}
-    pace.begin(10.0, totals(50, 1.0, 3.0, 1.0))
+    pace.begin()
+    for number in range(RAMP):  # waits that do not count
+        assert pace.batch(7.0 + number, 10, totals(50, 1.0, number, 1.0)) == 2
     for _ in range(WINDOW_BATCHES - 1):
         pace.batch(12.0, 10, totals(150, 5.0, 3.0, 2.0))
     assert pace.to_json()["decode_rate"] is None
@@ -119,7 +121,7 @@ def test_a_window_is_long_enough_and_has_rate_and_need() -> None:
 def test_a_window_without_samples_goes_on() -> None:
     """Where all batches were ready before, nothing is known of the rate."""
     pace = Pace(Ladder(2))
-    pace.begin(0.0, totals(0, 0, 0, 0))
+    pace.begin()
     for number in range(20):
         pace.batch(number, 10, totals(0, 0, 0, number))
     assert pace.to_json()["decode_rate"] is None
