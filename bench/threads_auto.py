@@ -9,8 +9,8 @@ that a slow minute of the machine hits all alike, and "auto" keeps what it has l
 their way, so that a loader is soon as fast as the loop. `images/s` counts from the first batch of a turn; `CPU ms` are
 those of the training process for each image that was decoded, trained or not; `waits` is the share of the time after
 the first batch in which the loop waited. All are medians of the turns without the first, in which "auto" learns; the
-first is a column of its own. `/ best` and `/ all` compare turn by turn: the speed with the best fixed number, the CPU ms
-with as many threads as processors.
+first is a column of its own. `/ best` and `/ all` compare turn by turn: the speed with the best fixed number, the CPU
+ms with as many threads as processors.
 """
 
 from __future__ import annotations
