@@ -22,6 +22,7 @@ from brand.node.serve.tuning import tune_server_process
 from brand.node.setup.caching import parse_cache
 from brand.node.setup.member import Member
 from brand.node.setup.memory import memory_bytes
+from brand.node.setup.preparing import Prepared
 from brand.node.setup.tls import Tls
 from brand.node.wire.connection import own_address
 from brand.storage.dataset import StoredDataSet
@@ -92,6 +93,8 @@ def tls_options(command: _F) -> _F:
 @click.argument("dst", type=DATA_SET)
 @memory_options
 @cache_option
+@click.option("--prepared", metavar="SIZE", help="Memory for samples that this server decodes for all clients: 2GB.")
+@click.option("--preparers", type=click.IntRange(1), metavar="N", help="Processes that decode. Default: one a core.")
 @click.option("--address", help="Where to listen, unix:@NAME. Default: a name made from the data set and the node.")
 @click.option("--node", type=click.IntRange(0), metavar="K", help="Which of several nodes this is, from 0.")
 @click.option("--peers", metavar="HOST:PORT,...", help="Where all nodes listen for each other, in order.")
@@ -113,6 +116,8 @@ def serve(
     *,
     memory: str | None,
     cache: str | None,
+    prepared: str | None,
+    preparers: int | None,
     address: str | None,
     until_eof: bool,
     record: Path | None,
@@ -125,13 +130,16 @@ def serve(
     With --node and --peers the server is one of several nodes, which serve each other; `brand launch` starts them all.
     """
     member, peers = _member(**cluster)
+    if preparers is not None and prepared is None:
+        raise UsageError("--preparers is for a server that prepares: give it memory for that, with --prepared")
+    ready = None if prepared is None else Prepared(prepared, preparers)
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
     where = address or own_address(facts.encode())
     tune_server_process()
     logging.basicConfig(format="%(levelname)s: %(message)s")  # before it listens: it may have to warn at once
     try:
         folder = None if cache is None else parse_cache(cache)
-        server = _server(member, dst, where, memory=as_memory(memory), record=record, cache=folder)
+        server = _server(member, dst, where, memory=as_memory(memory), record=record, cache=folder, prepared=ready)
     except OSError as error:
         if why := no_descriptor_left(error):
             raise UsageError(why) from None

@@ -104,6 +104,8 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
         rows["store"] = _store(facts["store"], None if before is None else before["store"], seconds)
     if facts["cache"] is not None:
         rows["cache"] = _cache(facts["cache"], None if before is None else before["cache"], seconds)
+    if facts["prepared"] is not None:
+        rows["prepared"] = _prepared(facts["prepared"], None if before is None else before["prepared"], seconds)
     if facts["cluster"] is not None:
         rows |= {
             "cluster": _nodes(facts["cluster"]),
@@ -146,6 +148,14 @@ def _cache(cache: dict[str, Any], before: dict[str, Any] | None, seconds: float)
     read, written = ((cache[name] - earlier[name]) / seconds for name in ("read_bytes", "written_bytes"))
     held = f"{size(cache['used'])} of {size(cache['limit'])}, {cache['state']}"
     return f"{size(read)}/s read, {size(written)}/s written, {held}, {cache['folder']}"
+
+
+def _prepared(prepared: dict[str, int], before: dict[str, int] | None, seconds: float) -> str:
+    """What preparers have made, and how much of what was drawn."""
+    earlier = before or {"made": 0, "drawn": 0}
+    made, drawn = ((prepared[name] - earlier[name]) / seconds for name in ("made", "drawn"))
+    held = f"{size(prepared['used'])} of {size(prepared['limit'])}, {counted(prepared['preparers'], 'preparer')}"
+    return f"{made:,.0f}/s, {drawn:,.0f}/s drawn, {prepared['raw']:,} drawn raw in all, {held}"
 
 
 def _nodes(cluster: dict[str, Any]) -> str:

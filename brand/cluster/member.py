@@ -10,6 +10,7 @@ from brand.node.serve.server import Among, NodeServer
 from brand.node.setup.caching import Cache
 from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
+from brand.node.setup.preparing import Prepared
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where
 from brand.version import __version__
@@ -26,6 +27,7 @@ def server_of(
     page_cache: bool | None = None,
     record: str | os.PathLike[str] | None = None,
     cache: Cache | None = None,
+    prepared: Prepared | None = None,
 ) -> NodeServer:
     """The node server of a member. The other arguments, and what it raises, are those of `NodeServer`."""
 
@@ -44,4 +46,5 @@ def server_of(
         among=Among(member.node, member.nodes, network, member.remote_memory),
         record=record,
         cache=cache,
+        prepared=prepared,
     )

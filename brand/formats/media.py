@@ -105,10 +105,10 @@ def decode_audio(data: Buffer) -> Waveform:
 
     Raises ValueError where libsndfile cannot decode it, `MissingExtraError` where soundfile is not installed.
     """
-    soundfile = _soundfile()
+    library = soundfile()
     try:
-        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
-    except (soundfile.SoundFileError, ValueError, TypeError, EOFError, MemoryError) as error:
+        samples, rate = library.read(io.BytesIO(data), dtype="float32", always_2d=True)
+    except (library.SoundFileError, ValueError, TypeError, EOFError, MemoryError) as error:
         raise ValueError(f"libsndfile cannot decode it: {error}") from error
     return Waveform(np.ascontiguousarray(samples.T), int(rate))
 
@@ -145,11 +145,12 @@ def pillow_errors() -> Iterator[None]:
         raise ValueError(f"Pillow cannot decode it: {error}") from error
 
 
-def _soundfile() -> Any:
+def soundfile() -> Any:
+    """The library that decodes clips. Raises `MissingExtraError`."""
     try:
-        import soundfile
+        import soundfile as library
     except ImportError as error:
         raise MissingExtraError(
             "decoding audio needs the package soundfile: pip install 'brand-data[audio]'"
         ) from error
-    return soundfile
+    return library

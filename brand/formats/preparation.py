@@ -8,14 +8,14 @@ becomes at most half as large is decoded at 1/2, 1/4 or 1/8 of its size, which s
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, SchemaError, UsageError
-from brand.formats.media import as_rgb, decode_audio, open_image, pillow_errors
+from brand.formats.media import as_rgb, decode_audio, open_image, pillow_errors, soundfile
 from brand.formats.schema import Schema
 from brand.formats.values import Buffer
 
@@ -166,6 +166,48 @@ def checked(
         if not decode:
             raise UsageError("prepare= needs decode=True: with decode=False the fields are the files' bytes")
     return dict(prepare)
+
+
+def to_json(how: Preparation) -> dict[str, Any]:
+    """A preparation as plain values."""
+    return {"codec": how.codec, **asdict(how)}
+
+
+def from_json(value: Mapping[str, Any]) -> Preparation:
+    """Inverse of `to_json`, distrusting. Raises `UsageError`."""
+    kinds: dict[str, type[Preparation]] = {kind.codec: kind for kind in (Picture, Sound)}
+    codec, rest = value.get("codec"), {name: of for name, of in value.items() if name != "codec"}
+    if isinstance(rest.get("size"), list):
+        rest["size"] = tuple(rest["size"])
+    if not isinstance(codec, str) or codec not in kinds or not isinstance(rest.get("mono", True), bool):
+        raise UsageError(f"no preparation is {dict(value)!r:.200}")
+    try:
+        return kinds[codec](**rest)
+    except TypeError:
+        raise UsageError(f"no preparation is {dict(value)!r:.200}") from None
+
+
+def decoders(codec: str) -> dict[str, str]:
+    """Libraries that decode files of a codec in this process, and their versions: others may make other values.
+
+    Raises `MissingExtraError`.
+    """
+    if codec == Sound.codec:
+        try:
+            rates = _soxr().__version__
+        except MissingExtraError:  # clips that keep their rate need none
+            rates = None
+        versions = {"libsndfile": soundfile().__libsndfile_version__, "soxr": rates, "numpy": np.__version__}
+        return {name: str(version) for name, version in versions.items()}
+    import PIL
+    from PIL import features
+
+    try:
+        from simplejpeg import __version__ as fast
+    except ImportError:
+        fast = None
+    parts = {name: features.version(name) for name in ("libjpeg_turbo", "jpg", "jpg_2000", "webp", "libtiff")}
+    return {name: str(version) for name, version in {"Pillow": PIL.__version__, "simplejpeg": fast, **parts}.items()}
 
 
 def _soxr() -> Any:

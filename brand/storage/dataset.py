@@ -114,6 +114,11 @@ class StoredDataSet(Catalogue):
                 return [None]
         return [found for place in places for found in self.stored_bytes(np.array([place]))]
 
+    @property
+    def dictionary(self) -> bytes:
+        """The compression dictionary; empty where there is none. Raises `FormatError`."""
+        return _dictionary_of(self)
+
     def decode_error(self, what: str, index: int, hint: str = "") -> DecodeError:
         """The error for a sample whose bytes are right and still do not decode."""
         return blame.not_decoded(self.location, self.chunk_of(index), index, what, hint)

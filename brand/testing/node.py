@@ -24,6 +24,7 @@ from brand.node.serve.server import NodeServer
 from brand.node.setup.caching import Cache
 from brand.node.setup.choose import DEFAULT_DEPTH
 from brand.node.setup.memory import Memory
+from brand.node.setup.preparing import Prepared
 from brand.storage.dataset import StoredDataSet
 from brand.testing.storage import Habit
 
@@ -76,6 +77,7 @@ def running_server(
     owners: tuple[int, ...] = (),
     address: str | None = None,
     cache: Cache | None = None,
+    prepared: Prepared | None = None,
 ) -> Iterator[RunningServer]:
     """Serve the data set at `path` for the length of the block.
 
@@ -88,12 +90,14 @@ def running_server(
         owners: Processes; the server ends by itself when the last of them has ended.
         address: Where the server listens; None: anywhere.
         cache: The server's cache folder.
+        prepared: With what the server prepares samples.
 
     At the end of the block, raises the error that ended the server, if there was one.
     """
     where = path if storage is None else storage.at(path)
     address = address or random_address()
-    server = NodeServer(where, address, memory=memory, owners=owners, depth=depth, page_cache=page_cache, cache=cache)
+    options: dict[str, Any] = {"owners": owners, "depth": depth, "page_cache": page_cache, "cache": cache}
+    server = NodeServer(where, address, memory=memory, prepared=prepared, **options)
     with running(os.fspath(path), server) as found:
         yield found
 

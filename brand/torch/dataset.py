@@ -137,10 +137,17 @@ class BrandDataset(Dataset[Any]):
         self.cache = as_cache(cache)
         if job is not None and (server is None or not 0 < len(job) <= MAX_NAME):
             raise UsageError(f"job= names a job of a server, in at most {MAX_NAME} characters: give server=, too")
-        self._way = Way(
-            self._stored, server=server, memory=memory, remote_memory=remote_memory, tls=tls, cache=self.cache, job=job
-        )
         self.prepare = checked(prepare or {}, self._stored.header.schema, self.fields, decode=decode)
+        self._way = Way(
+            self._stored,
+            server=server,
+            memory=memory,
+            remote_memory=remote_memory,
+            tls=tls,
+            cache=self.cache,
+            prepare=self.prepare,
+            job=job,
+        )
         self._fetcher = Fetcher(
             self._stored, self._way, self.fields, decode=decode, skip=on_error == "skip", prepare=self.prepare
         )

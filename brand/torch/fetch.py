@@ -25,6 +25,7 @@ from brand.formats.media import decode_audio, decode_image
 from brand.formats.preparation import Preparation
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
+from brand.node.client.wants import Values
 from brand.protocol.order import Order
 from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.storage.dataset import StoredDataSet
@@ -70,6 +71,8 @@ class Fetcher:
             for name, codec in media
             if codec in MEDIA and name in self.decoder.names
         ]
+        self.prepared = tuple(prepare)
+        """Fields that the server may have prepared."""
         self._orders: dict[int, Order] = {}
         self.replacements = Replacements()
         self._drawn: tuple[int, int] | None = None
@@ -95,7 +98,7 @@ class Fetcher:
         """
         if not len(asked) or int(asked.max()) < TICKET:
             exact = self.samples(asked)
-            return Fetched(self, asked, [], [], np.arange(len(asked)), exact, None)
+            return Fetched(self, asked, [], [], np.arange(len(asked)), exact, None, {})
         if int(asked.min()) < TICKET:
             raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
         if int(asked.min()) >> 32 != int(asked.max()) >> 32:
@@ -114,12 +117,15 @@ class Fetcher:
         places = np.concatenate([part.places for part in parts])
         indices = np.full(len(asked), -1)
         stored, present, first = [], [], 0
+        prepared: Values = {name: {} for name in self.prepared}
         for part in parts:
             found = part.stored.rows["index"].astype(np.int64)
             right = self.data.are_at(found, part.places[part.present])
             stored.append(part.stored if right.all() else part.stored.part(right))
             present.append(part.present[right] + first)
             indices[present[-1]] = found[right]
+            for name, values in part.prepared.items():
+                prepared[name] |= {first + at: values[at] for at in part.present[right].tolist() if at in values}
             first += len(part.places)
         late = np.flatnonzero(indices < 0)
         samples: list[dict[str, Any]] = []
@@ -129,7 +135,7 @@ class Fetcher:
             except ServerError as error:
                 raise type(error)(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
         waited_s = sum(part.waited_s for part in parts)
-        return Fetched(self, indices, stored, present, late, samples, order, waited_s)
+        return Fetched(self, indices, stored, present, late, samples, order, prepared, waited_s)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Exactly these samples. Those in the shares of other nodes, or in a store, come through the node server.
@@ -252,9 +258,10 @@ class Fetched:
         late: NDArray[np.intp],
         samples: list[dict[str, Any]],
         order: Order | None,
+        prepared: Values,
         waited_s: float = 0.0,
     ) -> None:
-        self._fetcher, self.indices, self._stored = fetcher, indices, stored
+        self._fetcher, self.indices, self._stored, self._prepared = fetcher, indices, stored, prepared
         self.waited_s = waited_s
         """How long the node server took to answer."""
         self._present, self._late, self._samples, self._order = present, late, samples, order
@@ -294,8 +301,10 @@ class Fetched:
         samples = [dict(zip(columns, values, strict=True)) for values in rows(columns.values())]
         for position, sample in enumerate(samples):
             for name, decode in self._fetcher.media:
+                prepared = self._prepared.get(name, {}).get(first + position)
                 try:
-                    sample[name] = decode(sample[name])
+                    # A copy: one array that is kept would keep the buffer of the whole draw.
+                    sample[name] = decode(sample[name]) if prepared is None else prepared.copy()
                 except ValueError as error:
                     hint = "decode=False gives the file's bytes"
                     wrong = self._fetcher.data.decode_error(str(error), sample["index"], hint)
@@ -320,6 +329,8 @@ class Fetched:
             except FormatError as error:
                 sample, other = self._fetcher.replace(int(stored.rows["index"][number]), self._order, error)
                 self.indices[position] = other
+                for values in self._prepared.values():
+                    values.pop(position, None)
                 made.append(tuple(sample[name] for name in decoder.names))
         return [list(column) for column in zip(*made, strict=True)]
 

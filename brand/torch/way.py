@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final
 
+from brand.formats.preparation import Preparation
 from brand.node.client.client import Client
+from brand.node.client.wants import Wants
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.setup.tls import Tls
@@ -38,9 +41,11 @@ class Way:
         tls: Tls | None,
         cache: Cache | None,
         job: str | None,
+        prepare: Mapping[str, Preparation],
     ) -> None:
         self._data, self._server, self._job = data, server, job
         self._memory, self._remote_memory, self._tls, self._cache = memory, remote_memory, tls, cache
+        self._prepare = prepare
         self._name = secrets.token_hex(8)
         """A name that tells the server and the run from others where this process belongs to no job."""
 
@@ -69,6 +74,7 @@ class Way:
             attach=self._server not in (None, COMMON),
             cluster=self.job,
             cache=self._cache,
+            wants=Wants(self._prepare),
         )
 
     @cached_property

@@ -28,7 +28,7 @@ KEYS = {
     *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
     *("exact", "waited", "wait_s", "reads", "read_bytes", "read_samples", "held_samples", "failed_reads", "hit_ratio"),
     *("fill_rate", "amplification", "memory", "reading", "waiting", "epochs", "jobs", "cache", "cluster", "sent"),
-    *("sent_bytes", "store"),
+    *("sent_bytes", "store", "prepared"),
     *("received", "received_bytes", "requests", "hurried", "late", "fetched"),
 }
 JOB = {
@@ -303,7 +303,7 @@ def facts_of(**more: Any) -> dict[str, Any]:
         **{"data_set": "/a[b]/set.brand", "address": "unix:@x", "uptime_s": 10.0, "draws": 5000, "reads": 100},
         **{"replaced": [], "hit_ratio": 0.5, "fill_rate": 1.0, "amplification": 1.25, "memory": memory},
         **{"jobs": [JOB], "wait_s": 5.0},
-        **{"cache": None, "store": None, "cluster": None},
+        **{"cache": None, "store": None, "cluster": None, "prepared": None},
         **more,
     }
 
@@ -356,6 +356,17 @@ def test_what_the_store_was_asked_for_is_shown() -> None:
     assert "store 150 requests/s, 600.0 MB/s, 1,500 requests and 6.0 GB in all" in view(None, **now)
     before = facts_of() | {"store": {"requests": 1300, "bytes": 5_000_000_000}}
     assert "store 100 requests/s, 500.0 MB/s, 1,500 requests" in view(before, uptime_s=12.0, **now)
+
+
+def test_what_was_prepared_is_shown() -> None:
+    """Per second since the last look; nothing where the server does not prepare."""
+    assert "prepared" not in view(None)
+    counts = {"limit": 1 << 30, "used": 500_000_000, "wants": 1, "made": 900, "drawn": 1500, "raw": 7, "ended": 0}
+    now = {"prepared": counts | {"preparers": 2}}
+    shown = "prepared 90/s, 150/s drawn, 7 drawn raw in all, 500.0 MB of 1.1 GB, 2 preparers"
+    assert shown in view(None, **now)
+    before = facts_of() | {"prepared": counts | {"made": 700, "drawn": 1100}}
+    assert "prepared 100/s, 200/s drawn" in view(before, uptime_s=12.0, **now)
 
 
 def test_one_of_several_nodes_shows_the_others() -> None:

@@ -167,7 +167,7 @@ def test_a_descriptor_goes_with_the_first_message(ends: Ends) -> None:
     channel, client = ends
     descriptor = os.memfd_create("test")
     os.write(descriptor, b"hello")
-    assert channel.send(frame(Kind.HELLO, b"{}"), descriptor)
+    assert channel.send(frame(Kind.HELLO, b"{}"), [descriptor])
     data, (received,), _, _ = socket.recv_fds(client, 100, 1)
     assert data == frame(Kind.HELLO, b"{}")
     assert os.pread(received, 10, 0) == b"hello"

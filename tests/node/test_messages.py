@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 
 from brand.errors import ProtocolError
-from brand.node.wire import messages
-from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, Kind
+from brand.node.wire import joining, messages
+from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, PREPARED, Chains, Kind
 from brand.protocol.following import Join
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
@@ -83,15 +83,18 @@ def test_a_draw_has_so_many_positions() -> None:
 
 @st.composite
 def leases(draw: Any) -> tuple[Any, ...]:
-    """Number, places, state, counts, pages that belong together."""
-    state = draw(st.lists(st.integers(0, 2), max_size=20))
+    """Number, places, state, counts, pages, chains of prepared samples that belong together."""
+    state = draw(st.lists(st.sampled_from([0, 0, 1, 1, 2, 2, 5, 6]), max_size=20))
     places = draw(st.lists(st.integers(0, 1 << 40), min_size=len(state), max_size=len(state)))
     here = sum(s > 0 for s in state)
     counts = draw(st.lists(st.integers(1, 5), min_size=here, max_size=here))
     pages = draw(st.lists(st.integers(0, 1 << 30), min_size=sum(counts), max_size=sum(counts)))
     kinds = (np.int64, np.uint8, np.uint32, np.int32)
     columns = (np.array(c, k) for c, k in zip((places, state, counts, pages), kinds, strict=True))
-    return draw(st.integers(0, (1 << 64) - 1)), *columns, draw(st.integers(0, 32))
+    wants = draw(st.integers(1, 3)) * sum(s >= PREPARED for s in state)
+    more = np.array(draw(st.lists(st.integers(1, 5), min_size=wants, max_size=wants)), np.uint32)
+    chains = Chains(more, np.arange(more.sum(), dtype=np.int32))
+    return draw(st.integers(0, (1 << 64) - 1)), *columns, chains, draw(st.integers(0, 32))
 
 
 @pytest.mark.slow
@@ -101,8 +104,10 @@ def test_lease(lease: tuple[Any, ...]) -> None:
     found = messages.unpack_lease(body_of(messages.pack_lease(*lease), Kind.LEASE))
     assert found.number == lease[0]
     assert found.joins == lease[-1]
-    for name, column in zip(("places", "state", "counts", "pages"), lease[1:-1], strict=True):
+    for name, column in zip(("places", "state", "counts", "pages"), lease[1:5], strict=True):
         assert getattr(found, name).tolist() == column.tolist()
+    assert found.prepared.counts.tolist() == lease[5].counts.tolist()
+    assert found.prepared.pages.tolist() == lease[5].pages.tolist()
 
 
 @pytest.mark.slow
@@ -123,9 +128,10 @@ def test_a_lease_that_was_changed(lease: tuple[Any, ...], data: Any) -> None:
 
 @given(st.binary(max_size=120))
 @example(b"")
-@example(bytes(20))
-@example(struct.pack("<QIII", 1, (1 << 32) - 1, (1 << 32) - 1, 0))
-@example(struct.pack("<QIII", 1, 0, 1 << 31, 0))
+@example(bytes(28))
+@example(struct.pack("<QIIIII", 1, (1 << 32) - 1, (1 << 32) - 1, (1 << 32) - 1, (1 << 32) - 1, 0))
+@example(struct.pack("<QIIIII", 1, 0, 1 << 31, 0, 0, 0))
+@example(struct.pack("<QIIIII", 1, 0, 0, 1, 0, 0) + bytes(4))
 def test_any_bytes_as_a_lease(body: bytes) -> None:
     """Refused, or its parts add up."""
     check_lease(body)
@@ -141,8 +147,12 @@ def check_lease(body: bytes) -> None:
     assert len(lease.counts) == np.count_nonzero(lease.state)
     assert len(lease.pages) == lease.counts.sum(dtype=np.int64)
     assert (lease.counts > 0).all()
-    arrays = (lease.places, lease.state, lease.counts, lease.pages)
-    assert 20 + sum(array.nbytes for array in arrays) == len(body)
+    prepared = lease.prepared
+    assert len(prepared.pages) == prepared.counts.sum(dtype=np.int64)
+    ready = np.count_nonzero(lease.state & PREPARED)
+    assert len(prepared) % ready == 0 < len(prepared) if ready else not len(prepared)
+    arrays = (lease.places, lease.state, lease.counts, lease.pages, prepared.counts, prepared.pages)
+    assert 28 + sum(array.nbytes for array in arrays) == len(body)
 
 
 @given(st.integers(0, (1 << 64) - 1), st.booleans(), st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=5))
@@ -156,11 +166,11 @@ def test_release(number: int, checked: bool, wrong: list[int]) -> None:
 def test_joins() -> None:
     """`JOINS` there and back, in both directions."""
     joins = Joins((Join(0, 3, 5120, 1024), Join(800, 4, 17, 0)), 4)
-    assert messages.unpack_joins(body_of(messages.pack_joins(joins), Kind.JOINS)) == joins
-    found = messages.unpack_known_joins(body_of(messages.pack_known_joins(7, 2, joins), Kind.JOINS))
+    assert joining.unpack_joins(body_of(joining.pack_joins(joins), Kind.JOINS)) == joins
+    found = joining.unpack_known_joins(body_of(joining.pack_known_joins(7, 2, joins), Kind.JOINS))
     assert found == (7, 2, joins)
     with pytest.raises(ProtocolError, match="ascending"):
-        messages.unpack_joins(body_of(messages.pack_joins(joins), Kind.JOINS) + bytes(32))
+        joining.unpack_joins(body_of(joining.pack_joins(joins), Kind.JOINS) + bytes(32))
 
 
 @pytest.mark.parametrize(
@@ -169,8 +179,8 @@ def test_joins() -> None:
         messages.unpack_begin,
         messages.unpack_draw,
         messages.unpack_release,
-        messages.unpack_joins,
-        messages.unpack_known_joins,
+        joining.unpack_joins,
+        joining.unpack_known_joins,
     ],
 )
 @given(body=st.binary(max_size=60))

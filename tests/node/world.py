@@ -21,7 +21,7 @@ from brand.formats.constants import ROW
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice, Placement
-from brand.node.decide.core import LARGEST_SHARE
+from brand.node.decide.core import LARGEST_SHARE, PreparedStart
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import ALONE, Members
 from brand.node.decide.states import COMING, DUE, EARLY, HELD, UNWANTED
@@ -62,6 +62,7 @@ from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.serve.exchange import Exchange
 from brand.node.serve.recording import Recorder
+from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
@@ -186,6 +187,8 @@ class World:
     """Samples that the storage reads faster at once than one by one."""
     stored: set[int] = field(default_factory=set)
     """Places whose bytes are in the cache folder, which may outlive a server."""
+    prepared: PreparedStart | None = None
+    """What it prepares with (`tests.node.preparing`)."""
 
     def __post_init__(self) -> None:
         self.index = Index(self.sizes, self.chunk_size)
@@ -194,7 +197,9 @@ class World:
         self.arena = Arena(self.allocator.count, PAGE)
         residents = Residents(Pool(self.allocator, self.arena, self.pages_of), self.members.nodes)
         self.turn = Turn(
-            *(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages), self._cache_start()
+            *(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages),
+            self._cache_start(),
+            prepared=self.prepared,
         )
         self.core = self.turn.core
         self.exchange: Exchange | None = None
@@ -472,6 +477,10 @@ class World:
                 return False
         return True
 
+    def being_prepared(self) -> list[NDArray[Any]]:
+        """Places of the samples that preparers look at."""
+        return []
+
     def quiet(self) -> None:
         """Let the threads go on until there is nothing to do for them; nobody draws or releases."""
         for _ in range(200 * (len(self.sizes) + 10)):
@@ -547,7 +556,9 @@ class World:
             live = epochs.get(draw.key)
             if live is not None and self.core.epochs.runs[draw.key[0]].agreed_on(draw.key[1], self.members.node):
                 places = live.epoch.plan.sample_of[draw.positions]
-                if not live.epoch.states.waited_for(places).any():
+                preparing = self.core.preparing
+                prepares = preparing is not None and preparing.waits(draw.client, draw.key[0], places)
+                if not live.epoch.states.waited_for(places).any() and not prepares:
                     return True
         return False
 
@@ -565,7 +576,8 @@ class World:
         assert len(set(here.tolist())) == len(here), "a sample is present twice"
         assert (answer.counts == self.pages_of[here]).all()
         assert len(answer.pages) == answer.counts.sum()
-        assert answer.state[answer.state > 0].tolist() == [1 + (place in self.right) for place in here.tolist()]
+        state = answer.state[answer.state > 0] & ~np.uint8(PREPARED)
+        assert state.tolist() == [1 + (place in self.right) for place in here.tolist()]
         got = self.contents(answer)
         for position, data in got.items():
             place = int(answer.places[position])
@@ -596,7 +608,7 @@ class World:
         for epoch in epochs.values():
             reasons[epoch.states.all(HELD)] += 1
         queued = [*core.caching.writing._queue, *(write.places for write in self.writes)]
-        for places in (*core.draws.leases.places(), *queued):
+        for places in (*core.draws.leases.places(), *queued, *self.being_prepared()):
             np.add.at(reasons, places, 1)
         assert (reasons == residents._references).all(), "a reference without a reason, or the other way round"
         assert ((reasons > 0) == (residents._head >= 0)).all()

@@ -17,6 +17,7 @@ import torch
 
 from brand import pack
 from brand.node.setup.memory import Memory
+from brand.node.setup.preparing import Prepared
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import running_server
@@ -118,9 +119,11 @@ def loader_threads(prefix: str = "brand-") -> list[str]:
 
 
 @contextlib.contextmanager
-def served(path: Path, *, memory: Memory = 0.3, storage: Habit | None = None, **more: Any) -> Iterator[BrandDataset]:
+def served(
+    path: Path, *, memory: Memory = 0.3, storage: Habit | None = None, prepared: Prepared | None = None, **more: Any
+) -> Iterator[BrandDataset]:
     """A data set of (index, key), unless said otherwise, whose server runs in this process."""
-    with running_server(path, memory=memory, storage=storage) as server:
+    with running_server(path, memory=memory, storage=storage, prepared=prepared) as server:
         yield BrandDataset(path, server=server.address, **({"fields": ("index", "key")} | more))
 
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from brand import BrandLoader, BrandSampler, Picture, Sound
 from brand.chunker import convert_audio, convert_images
 from brand.errors import SchemaError, UsageError
+from brand.node.setup.preparing import Prepared
 from brand.torch import BrandDataset
 from tests.support import options
 from tests.torch.support import MANY_WORKERS, served
@@ -36,11 +37,16 @@ def pixels_of(path: Path) -> dict[int, np.ndarray[Any, np.dtype[np.uint8]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [0, 2, -1])
+@pytest.mark.parametrize("prepared", [None, Prepared("1MB", 2)])
 @MANY_WORKERS
-def test_batches_are_of_prepared_samples(pictures: Path, kind: int) -> None:
-    """Drawn by a `DataLoader` and a `BrandLoader`, and read exactly: the same values, as batches of one shape."""
+def test_batches_are_of_prepared_samples(pictures: Path, kind: int, prepared: Prepared | None) -> None:
+    """Drawn by a `DataLoader` and a `BrandLoader`, and read exactly: the same values, as batches of one shape.
+
+    The server prepares each sample once, or the client prepares it.
+    """
     expected = pixels_of(pictures)
-    with served(pictures, fields=("index", "image"), prepare={"image": SMALL}) as data_set:
+    more: dict[str, Any] = {"fields": ("index", "image"), "prepare": {"image": SMALL}}
+    with served(pictures, memory=1.0, prepared=prepared, **more) as data_set:
         if kind < 0:
             loader: Any = BrandLoader(data_set, 6)
         else:
@@ -54,6 +60,8 @@ def test_batches_are_of_prepared_samples(pictures: Path, kind: int) -> None:
             assert found.keys() == expected.keys()
             assert all(np.array_equal(found[index], expected[index]) for index in expected)
         assert np.array_equal(data_set[3][1], expected[3])
+        facts = data_set.stats()["prepared"]
+        assert (None if facts is None else (facts["made"], facts["raw"])) == (prepared and (len(expected), 0))
 
 
 def test_transforms_come_after(pictures: Path) -> None:

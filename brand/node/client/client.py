@@ -20,18 +20,16 @@ from numpy.typing import NDArray
 from brand.errors import ServerError, counted
 from brand.node.client.connector import Cluster, Connector
 from brand.node.client.session import Drawn, ServerFacts, Session
+from brand.node.client.wants import Wants
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages
-from brand.node.wire.messages import MAX_DRAW, Kind
+from brand.node.wire.messages import Kind
 from brand.node.wire.samples import unpack_samples
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 
 ATTEMPTS: Final = 3
-PART_SHARE: Final = 32
-"""Samples of one draw fill at most `1 / PART_SHARE` of the arena."""
-LEAST_PART: Final = 8
 FETCH_BYTES: Final = 8 << 20
 """About how many bytes a client fetches from other nodes at a time."""
 
@@ -53,6 +51,7 @@ class Client:
         attach: Never start a server.
         cluster: How a server that this client starts becomes one of several; None: it is alone.
         cache: The cache folder of a server that this client starts; None: it has none.
+        wants: What the server may prepare for this client; None: nothing.
     """
 
     def __init__(
@@ -67,12 +66,15 @@ class Client:
         attach: bool,
         cluster: Cluster | None = None,
         cache: Cache | None = None,
+        wants: Wants | None = None,
     ) -> None:
         self.path, self.address, self.run = path, address, run
         self._mean_bytes = mean_bytes
         self._joins: dict[tuple[Order, int], Joins] = {}
         """Where this run joined others, by order and epoch, as far as this process knows."""
-        self._connector = Connector(path, data_set, address, memory, attach=attach, cluster=cluster, cache=cache)
+        self._connector = Connector(
+            path, data_set, address, memory, attach=attach, cluster=cluster, cache=cache, wants=wants
+        )
         self._begin_anew()
         _clients.add(self)
 
@@ -180,7 +182,7 @@ class Client:
         while done < len(positions):
             try:
                 connection = self._idle_connection() or self._connector.connect(owner, worker)
-                step = min(MAX_DRAW, max(LEAST_PART, int(connection.arena_bytes / PART_SHARE / self._mean_bytes)))
+                step = connection.most_at_once(self._mean_bytes)
                 known = self._known(order, epoch)
                 parts.append(connection.draw(self.run, order, epoch, positions[done : done + step], known))
                 if parts[-1].joins != known:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from brand.errors import EndedError, ServerError
 from brand.node.client.launch import Spec, start_server
 from brand.node.client.session import ServerFacts, Session
+from brand.node.client.wants import Wants
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages
@@ -42,9 +43,11 @@ class Connector:
         attach: bool,
         cluster: Cluster | None,
         cache: Cache | None,
+        wants: Wants | None = None,
     ) -> None:
         self._path, self._data_set, self._address = path, data_set, address
         self._memory, self._attach, self._cluster, self._cache = memory, attach, cluster, cache
+        self._wants = wants
         self._served: ServerFacts | None = None
         """The server to which this process, or the one that it was forked from, was last connected."""
         self._said = ""
@@ -61,14 +64,14 @@ class Connector:
         if not hasattr(os, "memfd_create"):
             raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
         try:
-            return self._joined(Session(self._address, self._data_set, owner, worker))
+            return self._joined(Session(self._address, self._data_set, owner, worker, self._wants))
         except ConnectionError:
             if self._attach:
                 raise ServerError(self._why_none()) from None
         member = None if self._cluster is None else self._cluster.member()
         cache = None if self._cache is None else self._cache.to_json()
         start_server(Spec(self._path, self._address, self._memory, (owner,), member, cache))
-        return self._joined(Session(self._address, self._data_set, owner, worker))
+        return self._joined(Session(self._address, self._data_set, owner, worker, self._wants))
 
     def note_end(self, error: Exception) -> None:
         """A connection has ended."""

@@ -23,16 +23,22 @@ from brand.formats.constants import ROW
 from brand.formats.stored import Stored
 from brand.node.client.buffers import Buffers
 from brand.node.client.launch import START_LIMIT_S
+from brand.node.client.wants import NOTHING, Pages, Values, Wants
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.wire import messages
 from brand.node.wire.connection import same_user, socket_name
-from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, Kind
+from brand.node.wire.joining import pack_known_joins, unpack_joins
+from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, PREPARED, Chains, Kind
+from brand.node.wire.preparer import PAGE
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.storage.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
 """How long a server may take to answer. It answers within 30 s even where storage hangs."""
+PART_SHARE: Final = 32
+"""Samples of one draw fill at most `1 / PART_SHARE` of the arena."""
+LEAST_PART: Final = 8
 
 
 _open: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -48,6 +54,8 @@ class Drawn:
     """Which samples came from memory with a right checksum, as indices of `places`. The others are read exactly."""
     stored: Stored
     """Stored bytes of the present samples. The buffer is reused once no view of it is alive."""
+    prepared: Values
+    """Prepared values of some of the present samples: views, as of `stored`."""
     waited_s: float
     """How long the server took to answer."""
     joins: Joins
@@ -78,13 +86,21 @@ class Session:
     """One connection of this process to a server, used by one thread at a time."""
 
     def __init__(
-        self, address: str, data_set: str | None, owner: int | None, worker: tuple[int, int] | None = None
+        self,
+        address: str,
+        data_set: str | None,
+        owner: int | None,
+        worker: tuple[int, int] | None = None,
+        wants: Wants | None = None,
     ) -> None:
         self._address = address
         self._numbers: dict[Order, int] = {}
         self._joined: dict[tuple[Order, int], Joins] = {}
         """What the server of this connection said last of the joins of an epoch."""
-        self._buffers = Buffers()
+        self._wants = Wants({}) if wants is None else wants
+        self._prepares: dict[int, tuple[int, ...]] = {}
+        """Numbers of what the server prepares, by number of the run."""
+        buffers = Buffers()
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as error:
@@ -99,8 +115,11 @@ class Session:
             if not same_user(self._socket):
                 raise ServerError(f"the server at {address} belongs to another user")
             hello = {"data_set": data_set, "owner": owner, "worker": worker}
-            self._pages, self.server = self._greet(messages.pack_json(Kind.HELLO, hello))
-            self.arena_bytes = self._pages.size
+            (pages, *second), self.server = self._greet(messages.pack_json(Kind.HELLO, hello))
+            self._first = Pages(pages, buffers)
+            self._second = Pages(second[0], buffers) if second else None
+            self._each = 0.0
+            """Bytes that the last prepared samples took, each."""
         except BaseException:
             self.close()
             raise
@@ -113,8 +132,18 @@ class Session:
         """The server's number of a run with an order; see `Client.begin`."""
         if order not in self._numbers:
             body = self.request(messages.pack_order(order, run=run, tag=tag, turn=turn), Kind.ORDER)
-            self._numbers[order] = int(messages.unpack_json(body)["number"])
+            number = int(messages.unpack_json(body)["number"])
+            if self._second is not None:
+                self._prepares[number] = self._wants.numbers(number, lambda asks: self.request(asks, Kind.PREPARE))
+            self._numbers[order] = number
         return self._numbers[order]
+
+    def most_at_once(self, mean_bytes: float) -> int:
+        """How many samples of this mean size to draw at once: all of them must be in memory at the same time."""
+        least = self._first.pages.size / mean_bytes
+        if self._second is not None and self._each:
+            least = min(least, self._second.pages.size / self._each)
+        return min(MAX_DRAW, max(LEAST_PART, int(least / PART_SHARE)))
 
     def send(self, message: bytes) -> None:
         """Send a message that gets no reply."""
@@ -132,7 +161,7 @@ class Session:
     def joins(self, run: str, order: Order, epoch: int, known: Joins) -> Joins:
         """Tell the server where the run joined others in an epoch, as far as this process knows, and ask it back."""
         number = self.number_of(run, order)
-        found = messages.unpack_joins(self.request(messages.pack_known_joins(number, epoch, known), Kind.JOINS))
+        found = unpack_joins(self.request(pack_known_joins(number, epoch, known), Kind.JOINS))
         try:
             found.check_fits(order.samples, order.draws)
         except ValueError as error:
@@ -153,7 +182,8 @@ class Session:
         if len(lease.places) != len(positions) or not 0 <= lease.places.min() <= lease.places.max() < order.samples:
             raise ProtocolError("the server's answer is to another question")
         stored, present = self._gather(lease), np.flatnonzero(lease.state)
-        right = lease.state[present] == CHECKED
+        prepared = self._prepared(lease, stored, present, self._prepares.get(number, ()))
+        right = lease.state[present] & CHECKED > 0
         if not right.all():
             right[~right] = stored.part(~right).right()
         # Release at once, not with the next request: until then the server cannot use the pages again.
@@ -163,30 +193,38 @@ class Session:
             stored, present = stored.part(right), present[right]
         if lease.joins > len(known.rows):
             known = self.joins(run, order, epoch, known)
-        return Drawn(lease.places, present, stored, waited_s, known)
+        return Drawn(lease.places, present, stored, prepared, waited_s, known)
 
     def close(self) -> None:
         """Close the connection."""
         self._hang_up()
 
     def _gather(self, lease: messages.Lease) -> Stored:
-        """Copy all samples of a lease out of the shared pages in one array operation."""
-        page = self._pages.shape[1]
-        if len(lease.pages) and not 0 <= lease.pages.min() <= lease.pages.max() < len(self._pages):
-            raise ProtocolError("the server names pages that are not there")
-        memory = self._buffers.take(len(lease.pages) * page)
-        np.take(self._pages, lease.pages, axis=0, out=memory.reshape(-1, page), mode="clip")
+        """Copy all samples of a lease out of the shared pages."""
+        page, memory = self._first.pages.shape[1], self._first.copy(Chains(lease.counts, lease.pages))
         starts = (np.cumsum(lease.counts, dtype=np.int64) - lease.counts) * page
         rows = memory[starts[:, None] + np.arange(ROW_BYTES)].view(ROW)[:, 0] if len(starts) else np.empty(0, ROW)
         if (rows["size"].astype(np.int64) + ROW_BYTES > lease.counts.astype(np.int64) * page).any():
             raise ProtocolError("a sample is larger than its pages")
         return Stored(memory, starts + ROW_BYTES, rows)
 
-    def _greet(self, hello: bytes) -> tuple[NDArray[np.uint8], ServerFacts]:
-        """Send HELLO. Returns the server's pages, read-only, shape (pages, page size), and its facts."""
+    def _prepared(
+        self, lease: messages.Lease, stored: Stored, present: NDArray[np.intp], numbers: tuple[int, ...]
+    ) -> Values:
+        """Copy what is prepared out of the second memory."""
+        if not len(lease.prepared):
+            return NOTHING
+        if self._second is None:
+            raise ProtocolError("the server has prepared what was not asked for")
+        which = lease.state[present] & PREPARED > 0
+        self._each = len(lease.prepared.pages) * PAGE / np.count_nonzero(which)
+        return self._wants.values(self._second, numbers, lease.prepared, stored.rows["index"][which], present[which])
+
+    def _greet(self, hello: bytes) -> tuple[list[NDArray[np.uint8]], ServerFacts]:
+        """Send HELLO. Returns the server's memories, read-only, shape (pages, page size), and its facts."""
         with suppress(BrokenPipeError):  # the server has hung up, and may have said why
             self._socket.sendall(hello)
-        head, descriptors, flags, _ = socket.recv_fds(self._socket, HEAD.size, 1)
+        head, descriptors, flags, _ = socket.recv_fds(self._socket, HEAD.size, 2)
         try:
             while 0 < len(head) < HEAD.size:
                 more = self._socket.recv(HEAD.size - len(head))
@@ -196,22 +234,24 @@ class Session:
             welcome = messages.unpack_json(self._body(head, Kind.HELLO))
             if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not hand over the descriptor
                 raise ServerError(no_descriptor_left(OSError(errno.EMFILE, "")))
-            if len(descriptors) != 1:
+            second = welcome.get("prepared_pages")
+            if not isinstance(second, list) or not all(isinstance(each, int) for each in second):
+                raise ProtocolError("the server does not say whether it prepares")
+            if len(descriptors) != 1 + len(second):
                 raise ProtocolError("the server sent no memory")
             page, count, every = welcome.get("page"), welcome.get("pages"), welcome.get("all_pages")
-            size = os.fstat(descriptors[0]).st_size
             nodes, remote = welcome.get("nodes"), welcome.get("remote_pages")
             if not (isinstance(page, int) and isinstance(count, int) and isinstance(every, int)):
                 raise ProtocolError("the server does not say how large its memory is")
             if not (isinstance(nodes, int) and isinstance(remote, int)):
                 raise ProtocolError("the server does not say which nodes there are")
-            if page < ROW_BYTES or every < 1 or page * count != size:
+            if page < ROW_BYTES or every < 1:
                 raise ProtocolError("the server's memory is not as it says")
-            mapping = mmap.mmap(descriptors[0], size, prot=mmap.PROT_READ)
+            memories = [_mapped(descriptors[0], count, page), *(_mapped(descriptors[1], each, PAGE) for each in second)]
             listens_at, joined = welcome.get("listens_at"), bool(welcome.get("joined"))
             node, process = int(welcome.get("node") or 0), int(welcome.get("process") or 0)
             facts = ServerFacts(count / every, nodes, remote / count, listens_at, joined, node, process)
-            return np.frombuffer(mapping, np.uint8).reshape(count, page), facts
+            return memories, facts
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -243,6 +283,14 @@ class Session:
                 raise ConnectionResetError("it hung up")
             done += count
         return data
+
+
+def _mapped(descriptor: int, count: int, page: int) -> NDArray[np.uint8]:
+    """A memory of a server, read-only, shape (count, page). Raises `ProtocolError`."""
+    size = os.fstat(descriptor).st_size
+    if count < 1 or count * page != size:
+        raise ProtocolError("the server's memory is not as it says")
+    return np.frombuffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ), np.uint8).reshape(count, page)
 
 
 def _connect(connection: socket.socket, address: str) -> None:

@@ -8,6 +8,7 @@ samples exactly from storage. Memory is only a cache: slower is allowed, wrong i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,13 +23,18 @@ from brand.node.decide.keeping import AHEAD_SHARE, Keeping, Reserved
 from brand.node.decide.limits import Limits
 from brand.node.decide.members import Members
 from brand.node.decide.peers import Peers
+from brand.node.decide.preparers import Preparers
+from brand.node.decide.preparing import Preparing
 from brand.node.decide.reads import Reads
 from brand.node.decide.receiving import Receiving
 from brand.node.decide.sending import Sending, largest_sent
 from brand.node.decide.stimuli import KeptChosen, PlanMade
 from brand.node.decide.tasks import Read, Rows
+from brand.node.memory.allocator import Allocator
+from brand.node.memory.prepared import PreparedMemory
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import ClientNumber
+from brand.node.wire.preparer import BATCH_S
 
 LARGEST_SHARE: Final = 4
 """A node never holds a sample that is larger than `1 / LARGEST_SHARE` of its memory."""
@@ -41,9 +47,18 @@ Where memory is small, half of the samples that it holds count instead.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedStart:
+    """What a server prepares with."""
+
+    allocator: Allocator
+    """Of the second memory."""
+    preparers: int
+
+
 class Core:
     """The state of a node server. Other nodes may fill `remote_pages` of its memory. `busy_bytes` in flight keep its
-    storage busy.
+    storage busy. `prepared`: what it prepares with; None: clients prepare for themselves.
     """
 
     def __init__(
@@ -55,6 +70,7 @@ class Core:
         remote_pages: int = 0,
         cache: CacheStart | None = None,
         busy_bytes: int = 0,
+        prepared: PreparedStart | None = None,
     ) -> None:
         allocator = residents.pool.allocator
         largest = max(1, (allocator.count - 1) // LARGEST_SHARE)
@@ -77,11 +93,21 @@ class Core:
             remote_pages,
             self.counters,
         )
-        self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, self.counters.draws)
+        preparing: Preparing | None = None
+        if prepared is not None:
+            memory = PreparedMemory(prepared.allocator, len(residents.pages_of))
+            preparing = Preparing(memory, Preparers(prepared.preparers, BATCH_S), residents, self.epochs)
+        counters = self.counters.draws
+        self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, counters, preparing)
         self.keeping = Keeping(residents, self.epochs, members, self.caching, Reserved(remote_pages, busy_bytes))
 
     def __repr__(self) -> str:
         return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r}, {self.peers!r})"
+
+    @property
+    def preparing(self) -> Preparing | None:
+        """What prepares samples; None: clients do."""
+        return self.draws.preparing
 
     @property
     def idle(self) -> bool:
@@ -91,6 +117,8 @@ class Core:
     def left(self, client: ClientNumber) -> None:
         """A client is gone: it has closed its connection, or has ended."""
         self.draws.left(client)
+        if self.preparing is not None:
+            self.preparing.wants.left(client)
         self.epochs.left(client)
 
     @property
@@ -165,6 +193,7 @@ class Core:
                 "free": allocator.free * page,
             },
             "cache": self.caching.facts(),
+            "prepared": None if self.preparing is None else self.preparing.facts(),
             "reading": self.reads.on_the_way,
             "waiting": len(self.draws.waiting),
             "jobs": jobs(self.epochs, now_s),

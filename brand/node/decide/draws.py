@@ -1,7 +1,7 @@
 """When is a draw answered, and with what?
 
-A draw waits as long as a read or another node will bring its samples. After a while the server answers it as it stands,
-and the client reads the missing samples exactly from storage.
+A draw waits as long as a read or another node will bring its samples, or a preparer will prepare them. After a while
+the server answers it as it stands, and the client reads the missing samples exactly from storage.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import Members
 from brand.node.decide.peers import Peers
+from brand.node.decide.preparing import NOTHING, Preparing
 from brand.node.decide.receiving import SILENCE_S, Receiving
 from brand.node.decide.states import HELD
 from brand.node.decide.tasks import Answer, Draw
 from brand.node.memory.leases import Leases
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Drawer
+from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber
 
 LONGEST_WAIT_S: Final = 30.0
@@ -42,10 +44,12 @@ class Draws:
         members: Members,
         peers: Peers,
         counters: DrawCounters,
+        preparing: Preparing | None = None,
     ) -> None:
         self._residents, self._epochs, self._receiving = residents, epochs, receiving
         self._members, self._peers, self._counters = members, peers, counters
-        self.leases = Leases(residents)
+        self.preparing = preparing
+        self.leases = Leases(residents, None if preparing is None else preparing.memory)
         self._answers: deque[Answer] = deque()
         self._last = 0
 
@@ -142,7 +146,10 @@ class Draws:
         epoch = live.epoch
         if draw.asks(epoch, now_s):
             self._receiving.ask(epoch, draw.positions)
-        if epoch.states.waited_for(epoch.plan.sample_of[draw.positions]).any() or not self._agreed(draw, live, now_s):
+        places = epoch.plan.sample_of[draw.positions]
+        if epoch.states.waited_for(places).any() or not self._agreed(draw, live, now_s):
+            return False
+        if self.preparing is not None and self.preparing.waits(draw.client, draw.key[0], places):
             return False
         self._answer(draw, live, now_s)
         return True
@@ -181,7 +188,10 @@ class Draws:
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
         state[present] += self._residents.checked(here)
-        lease = self.leases.give(draw.client, here, now_s)
+        taken = NOTHING if self.preparing is None else self.preparing.take(draw, epoch, here)
+        if len(taken.chains):
+            state[present] |= np.where(taken.prepared, PREPARED, 0).astype(np.uint8)
+        lease = self.leases.give(draw.client, here, now_s, taken.shelved)
         joins = len(self._epochs.sharing.joins(draw.key))
-        self._answers.append(Answer(draw.client, lease, places, state, counts, pages, joins))
+        self._answers.append(Answer(draw.client, lease, places, state, counts, pages, taken.chains, joins))
         self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s)

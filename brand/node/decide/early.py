@@ -63,11 +63,7 @@ class Early:
         """
         if live.epoch.plan.shares and self._epochs.sharing.pacing.idle(key[0], now_s):
             return math.inf
-        progress, behind = live.epoch.progress, self._epochs.get((key[0], key[1] - 1))
-        before = 0
-        if behind is not None and not live.begun:  # read ahead: first come those left of the previous epoch
-            last = behind.epoch.progress
-            before = len(behind.epoch.plan.sample_of) - last.start - last.done
+        progress, before = live.epoch.progress, draws_before(self._epochs, key, live)
         return (before + deadline - progress.start - progress.done) * self._epochs.sharing.pacing.slowness(key[0])
 
     def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
@@ -101,3 +97,12 @@ class Early:
             epoch.reads.put_back(theirs)
             self._residents.let_go(theirs)
         return bool(len(last))
+
+
+def draws_before(epochs: Epochs, key: Key, live: Live) -> int:
+    """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
+    behind = epochs.get((key[0], key[1] - 1))
+    if behind is None or live.begun:
+        return 0
+    progress = behind.epoch.progress
+    return len(behind.epoch.plan.sample_of) - progress.start - progress.done

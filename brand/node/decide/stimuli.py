@@ -13,8 +13,9 @@ from brand.node.decide.answering import ReadFor
 from brand.node.decide.lives import Key
 from brand.node.decide.tasks import Read, Write
 from brand.node.wire.drawing import Drawer
-from brand.node.wire.numbers import ClientNumber, NodeNumber
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
+from brand.node.wire.prepared import Want
 from brand.protocol.following import Join
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
@@ -94,6 +95,15 @@ class ClientJoins:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientPrepares:
+    """A client wants fields prepared, of all that it draws of a run."""
+
+    client: ClientNumber
+    run: RunNumber
+    wants: tuple[Want, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClientLeaves:
     """A client is gone: it has closed its connection, or has ended."""
 
@@ -159,6 +169,36 @@ class ReadForEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparerReady:
+    """The process of a preparer has started."""
+
+    preparer: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparerSized:
+    """A preparer has prepared a batch, to samples of these sizes in bytes (`brand.node.wire.preparer`)."""
+
+    preparer: int
+    number: int
+    sizes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFilled:
+    """The samples of a batch are in the second memory."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparerEnded:
+    """The process of a preparer has ended."""
+
+    preparer: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOpens:
     """A stream is open. `asks`: this node asks on it; else the other node does."""
 
@@ -197,12 +237,17 @@ Stimulus = (
     | ClientDivides
     | ClientFetches
     | ClientJoins
+    | ClientPrepares
     | ClientLeaves
     | PlanMade
     | KeptChosen
     | ReadEnded
     | WriteEnded
     | ReadForEnded
+    | PreparerReady
+    | PreparerSized
+    | PreparedFilled
+    | PreparerEnded
     | StreamOpens
     | StreamEnds
     | NodeRefuses

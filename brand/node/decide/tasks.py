@@ -16,8 +16,10 @@ from brand.node.decide.choosing import Choice
 from brand.node.decide.epoch import Epoch
 from brand.node.memory.pages import pages_needed
 from brand.node.wire.drawing import Drawer
+from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
+from brand.node.wire.prepared import Want
 from brand.protocol.following import Join
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
@@ -203,10 +205,12 @@ class Answer:
     lease: int
     places: NDArray[np.int64]
     state: NDArray[np.uint8]
-    """State of each sample as in `messages`: 0 absent, 1 present, 2 present and checked."""
+    """State of each sample as in `messages`: 0 absent, 1 present, 2 present and checked; 4 more where prepared."""
     counts: NDArray[np.uint32]
     """Number of pages of each present sample."""
     pages: NDArray[np.int32]
+    prepared: Chains = NO_CHAINS
+    """Chains of the prepared samples in the second memory, want by want."""
     joins: int = 0
     """How often the run has joined others in the epoch."""
 
@@ -237,6 +241,53 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """Tell a client the numbers of what it wants prepared; None: there are too many wants."""
+
+    client: ClientNumber
+    wants: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartPreparer:
+    """Start the process of a preparer, then say `PreparerReady`."""
+
+    preparer: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndPreparer:
+    """End the process of a preparer. Nothing is said of it any more."""
+
+    preparer: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepare:
+    """Have a preparer prepare samples, then say `PreparerSized`."""
+
+    preparer: int
+    number: int
+    """Number of the batch."""
+    wanted: int
+    """Number of the want."""
+    want: Want
+    chains: Chains
+    """Pages of the stored samples, which stay in memory meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fill:
+    """Have pages of a preparer's staging memory copied to the second memory, then say `PreparedFilled`."""
+
+    preparer: int
+    number: int
+    """Number of the batch."""
+    source: NDArray[np.intp]
+    pages: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
 class Divided:
     """Tell a client which positions are a rank's own."""
 
@@ -261,5 +312,22 @@ class Refuse:
 
 
 Instruction = (
-    MakePlan | Choice | Read | ReadFor | Write | Forget | Answer | Say | Number | Joined | Divided | Deliver | Refuse
+    MakePlan
+    | Choice
+    | Read
+    | ReadFor
+    | Write
+    | Forget
+    | Answer
+    | Say
+    | Number
+    | Numbers
+    | Joined
+    | Divided
+    | Deliver
+    | Refuse
+    | StartPreparer
+    | EndPreparer
+    | Prepare
+    | Fill
 )

@@ -19,7 +19,7 @@ from brand.errors import ProtocolError
 from brand.node.decide.answering import Answering, ReadFor
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice
-from brand.node.decide.core import Core
+from brand.node.decide.core import Core, PreparedStart
 from brand.node.decide.divisions import Divisions
 from brand.node.decide.fetches import Fetches
 from brand.node.decide.members import Members
@@ -31,12 +31,17 @@ from brand.node.decide.stimuli import (
     ClientFetches,
     ClientJoins,
     ClientLeaves,
+    ClientPrepares,
     ClientRegisters,
     ClientReleases,
     KeptChosen,
     NodeRefuses,
     NodeSays,
     PlanMade,
+    PreparedFilled,
+    PreparerEnded,
+    PreparerReady,
+    PreparerSized,
     ReadEnded,
     ReadForEnded,
     Stimulus,
@@ -44,12 +49,14 @@ from brand.node.decide.stimuli import (
     StreamOpens,
     WriteEnded,
 )
-from brand.node.decide.tasks import Instruction, Joined, MakePlan, Number, Read, Refuse, Rows, Say
+from brand.node.decide.tasks import Instruction, Joined, MakePlan, Number, Numbers, Read, Refuse, Rows, Say
 from brand.node.decide.telling import Telling
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched, Forgotten, Push, Question, Refused, Reply, Request, Room, Told
 from brand.protocol.mapping import Mapping as Places
+
+Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
 
 MAX_UNSENT: Final = 16 << 20
 """A node sends no more samples on a stream that holds so many bytes that the other side has not taken."""
@@ -61,7 +68,8 @@ class Turn:
     """The state of one node, and its decisions.
 
     At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache` says what
-    the cache folder holds; None: there is none. `busy_bytes` in flight keep the storage busy (`Keeping`).
+    the cache folder holds; None: there is none. `busy_bytes` in flight keep the storage busy (`Keeping`). `prepared` is
+    what it prepares with; None: clients prepare for themselves.
     """
 
     def __init__(
@@ -74,9 +82,10 @@ class Turn:
         remote_pages: int = 0,
         cache: CacheStart | None = None,
         busy_bytes: int = 0,
+        prepared: PreparedStart | None = None,
     ) -> None:
         self.members, self.depth = members, depth
-        self.core = Core(index, residents, chunk_size, members, remote_pages, cache, busy_bytes)
+        self.core = Core(index, residents, chunk_size, members, remote_pages, cache, busy_bytes, prepared)
         self.telling = Telling(self.core, members.node)
         self.divisions = Divisions(self.core.epochs)
         samples = len(residents.pages_of)
@@ -91,7 +100,9 @@ class Turn:
     @property
     def idle(self) -> bool:
         """Whether no client and no other node waits for anything."""
-        return self.core.idle and self.divisions.idle and self.fetches.idle
+        preparing = self.core.preparing
+        waits = preparing is not None and preparing.preparers.waited_for
+        return self.core.idle and self.divisions.idle and self.fetches.idle and not waits
 
     def wants_plan(self, instruction: MakePlan) -> bool:
         """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
@@ -129,6 +140,8 @@ class Turn:
             case ClientJoins(client, key, joins):
                 core.epochs.sharing.learns(key, joins)
                 instructions.append(Joined(client, core.epochs.sharing.known(key)))
+            case ClientPrepares() | PreparerReady() | PreparerSized() | PreparedFilled() | PreparerEnded():
+                instructions += self._prepares(stimulus, now_s)
             case ClientLeaves(client):
                 core.left(client)
                 self.divisions.left(client)
@@ -154,7 +167,25 @@ class Turn:
                 self.telling.disagreements.refuse_all(reason)
             case NodeSays(node, message):
                 instructions += self._heard(node, message, now_s)
+        if core.preparing is not None and not isinstance(stimulus, ClientDraws | ClientReleases):
+            core.preparing.news()
         return instructions + list(core.draws.answers())
+
+    def _prepares(self, stimulus: Preparation, now_s: float) -> Iterator[Instruction]:
+        """Something happens that is about preparation."""
+        preparing = self.core.preparing
+        assert preparing is not None
+        match stimulus:
+            case ClientPrepares(client, run, wants):
+                yield Numbers(client, preparing.register(client, run, wants))
+            case PreparerReady(preparer):
+                preparing.preparers.is_ready(preparer, now_s)
+            case PreparerSized(preparer, number, sizes):
+                yield from preparing.sized(preparer, number, sizes, now_s)
+            case PreparedFilled(number):
+                preparing.filled(number, now_s)
+            case PreparerEnded(preparer):
+                preparing.ended(preparer, now_s)
 
     def _opened(self, node: NodeNumber, now_s: float, *, asks: bool) -> Iterator[Say]:
         if asks:
@@ -216,6 +247,8 @@ class Turn:
             instructions.append(choice)
         instructions += self._reads(now_s)
         instructions += core.caching.instructions()
+        if core.preparing is not None:
+            instructions += core.preparing.step(now_s)
         core.tend(now_s)
         instructions += core.draws.answers()
         instructions += self._say(now_s, unsent)

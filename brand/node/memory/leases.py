@@ -9,6 +9,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.memory.prepared import PreparedMemory
 from brand.node.memory.residents import Residents
 
 MAX_LEASES: Final = 64
@@ -16,19 +17,23 @@ MAX_LEASES: Final = 64
 STALE_S: Final = 1.0
 """A server does not wait for a client that copies for longer than this."""
 
+Shelved = tuple[tuple[int, NDArray[Any]], ...]
+"""Prepared samples: numbers of wants, and the places of each."""
+
 
 @dataclass(slots=True)
 class _Lease:
     client: int
     places: NDArray[Any]
     since_s: float
+    prepared: Shelved = ()
 
 
 class Leases:
-    """Leases by number. Each lease holds a reference to its samples."""
+    """Leases by number. Each lease holds a reference to its samples. `memory`: that of prepared samples."""
 
-    def __init__(self, residents: Residents) -> None:
-        self._residents = residents
+    def __init__(self, residents: Residents, memory: PreparedMemory | None = None) -> None:
+        self._residents, self._memory = residents, memory
         self._leases: dict[int, _Lease] = {}
         self._last = 0
 
@@ -40,10 +45,16 @@ class Leases:
         if sum(lease.client == client for lease in self._leases.values()) >= MAX_LEASES:
             raise UsageError(f"more than {MAX_LEASES} leases that were not released")
 
-    def give(self, client: int, places: NDArray[Any], now_s: float) -> int:
-        """Give a lease, and return its number. The caller has added the references."""
+    def give(
+        self,
+        client: int,
+        places: NDArray[Any],
+        now_s: float,
+        prepared: Shelved = (),
+    ) -> int:
+        """Give a lease, and return its number. The caller has added the references, and leased what is prepared."""
         self._last += 1
-        self._leases[self._last] = _Lease(client, places, now_s)
+        self._leases[self._last] = _Lease(client, places, now_s, prepared)
         return self._last
 
     def release(self, client: int, number: int, *, checked: bool) -> NDArray[Any]:
@@ -57,13 +68,13 @@ class Leases:
         del self._leases[number]
         if checked:
             self._residents.mark_checked(held.places)
-        self._residents.let_go(held.places)
+        self._let_go(held)
         return held.places
 
     def left(self, client: int) -> None:
         """A client is gone."""
         for number in [number for number, held in self._leases.items() if held.client == client]:
-            self._residents.let_go(self._leases.pop(number).places)
+            self._let_go(self._leases.pop(number))
 
     def fresh(self, now_s: float) -> bool:
         """Whether a client is copying that will soon be done."""
@@ -72,3 +83,9 @@ class Leases:
     def places(self) -> list[NDArray[Any]]:
         """The leased places, lease by lease."""
         return [lease.places for lease in self._leases.values()]
+
+    def _let_go(self, held: _Lease) -> None:
+        self._residents.let_go(held.places)
+        for want, places in held.prepared:
+            assert self._memory is not None
+            self._memory.release(want, places)

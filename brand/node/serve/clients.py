@@ -10,7 +10,7 @@ import logging
 import os
 import selectors
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -84,9 +84,9 @@ class Clients:
         """Whether a client has begun a message and not ended it (see `Channel.half`)."""
         return any(channel.half for channel in self._channels.values())
 
-    def send(self, channel: Channel, message: bytes, descriptor: int | None = None) -> None:
-        """Send a message. The first message of a connection may carry an open file, `descriptor`."""
-        if channel.send(message, descriptor):
+    def send(self, channel: Channel, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send a message. The first message of a connection may carry open files, `descriptors`."""
+        if channel.send(message, descriptors):
             self._adjust(channel)
         else:
             self._drop(channel)

@@ -26,10 +26,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
+from brand.formats.preparation import Picture, Sound
 from brand.node.decide import stimuli
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice
+from brand.node.decide.core import PreparedStart
 from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
 from brand.node.decide.stimuli import (
@@ -51,6 +53,8 @@ from brand.node.memory.residents import Residents
 from brand.node.wire import messages, peer_messages
 from brand.node.wire.drawing import Begin, Drawer, Drawing
 from brand.node.wire.numbers import NodeNumber, RunNumber
+from brand.node.wire.prepared import Want
+from brand.node.wire.preparer import PAGE
 from brand.protocol.following import Join
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
@@ -69,7 +73,7 @@ _VALUES: Final = {
     for value in (
         *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
         *(value for value in vars(peer_messages).values() if isinstance(value, type) and is_dataclass(value)),
-        *(Drawer, Begin, Drawing, Join, Joins),
+        *(Drawer, Begin, Drawing, Join, Joins, Want, Picture, Sound),
     )
 }
 """Classes that a log may name."""
@@ -163,7 +167,11 @@ class _Player:
         residents = Residents(Pool(allocator, NoMemory(self._page), pages_of), members.nodes)
         cache = _unpack_cache(head["cache"], index, pages_of, self._page)
         numbers = head["depth"], head["remote_pages"]
-        self._turn = Turn(index, residents, head["chunk_size"], members, *numbers, cache, head["busy_bytes"])
+        prepared = None
+        if head["prepared"] is not None:
+            pages, preparers = head["prepared"]
+            prepared = PreparedStart(Allocator(pages * PAGE, PAGE), preparers)
+        self._turn = Turn(index, residents, head["chunk_size"], members, *numbers, cache, head["busy_bytes"], prepared)
         self._pages_of = pages_of
         self._orders: dict[Key, Order] = {}
         self._choices: dict[int, Choice] = {}
@@ -225,7 +233,7 @@ _OF_ENTRIES: Final = ("at", "then", "raises")
 
 
 def _describe(turn: Turn) -> dict[str, Any]:
-    residents, members = turn.core.residents, turn.members
+    residents, members, preparing = turn.core.residents, turn.members, turn.core.preparing
     return {
         "version": VERSION,
         "samples": len(residents.pages_of),
@@ -239,6 +247,7 @@ def _describe(turn: Turn) -> dict[str, Any]:
         "nodes": members.nodes,
         "share_chunks": members.share_chunks,
         "cache": _pack_cache(turn.core.caching.start),
+        "prepared": preparing and [preparing.memory.allocator.count, preparing.preparers.count],
     }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from brand.errors import ProtocolError, UsageError
+from brand.errors import MissingExtraError, ProtocolError, UsageError
+from brand.formats.preparation import decoders
 from brand.node.decide.lives import Key
 from brand.node.decide.stimuli import (
     ClientBegins,
@@ -15,6 +16,7 @@ from brand.node.decide.stimuli import (
     ClientDraws,
     ClientFetches,
     ClientJoins,
+    ClientPrepares,
     ClientRegisters,
     ClientReleases,
     Stimulus,
@@ -28,8 +30,10 @@ from brand.node.setup.measure import Layout
 from brand.node.wire import messages
 from brand.node.wire.connection import Channel
 from brand.node.wire.drawing import Drawer
+from brand.node.wire.joining import unpack_known_joins
 from brand.node.wire.messages import Kind
 from brand.node.wire.numbers import ClientNumber, RunNumber
+from brand.node.wire.prepared import Want, pack_numbers, unpack_wants
 from brand.protocol.order import MAX_EPOCH
 from brand.protocol.part import ONE_NODE
 from brand.protocol.shared_policy import SHARED_BY_ONE_NODE
@@ -46,13 +50,13 @@ class Requests:
         data: StoredDataSet,
         address: str,
         layout: Layout,
-        arena: Arena,
+        arenas: Sequence[Arena],
         turn: Turn,
         exchange: Exchange | None,
         lifetime: Lifetime,
         tell: Callable[[Stimulus], object],
     ) -> None:
-        self._data, self._address, self._layout, self._arena = data, address, layout, arena
+        self._data, self._address, self._layout, self._arenas = data, address, layout, arenas
         self._turn, self._exchange, self._lifetime, self._tell = turn, exchange, lifetime, tell
         self._started_s = time.monotonic()
         self._greeted = False
@@ -77,6 +81,13 @@ class Requests:
                 self._greet(clients, channel, messages.unpack_json(body))
             case Kind.ORDER:
                 self._register(clients, channel, messages.unpack_json(body))
+            case Kind.PREPARE:
+                run, wants, theirs = unpack_wants(body, self._data.header.schema)
+                number, why = self._key(client, run, 0)[0], self._why_not(wants, theirs)
+                if why:
+                    clients.send(channel, pack_numbers((), why))
+                else:
+                    self._tell(ClientPrepares(client, number, wants))
             case Kind.BEGIN:
                 run, epoch, position, rank, replicas, batch, processes = messages.unpack_begin(body)
                 key = self._key(client, run, epoch)
@@ -91,7 +102,7 @@ class Requests:
             case Kind.RELEASE:
                 self._tell(ClientReleases(client, *messages.unpack_release(body)))
             case Kind.JOINS:
-                run, epoch, known = messages.unpack_known_joins(body)
+                run, epoch, known = unpack_known_joins(body)
                 self._tell(ClientJoins(client, self._key(client, run, epoch), known))
             case Kind.FETCH:
                 self._tell(ClientFetches(client, messages.unpack_fetch(body)))
@@ -129,8 +140,10 @@ class Requests:
             "remote_pages": layout.remote_pages,
             "listens_at": None if exchange is None else exchange.address,
             "joined": exchange is not None and exchange.connected,
+            "prepared_pages": [len(arena.pages) for arena in self._arenas[1:]],
         }
-        clients.send(channel, messages.pack_json(Kind.HELLO, welcome), self._arena.descriptor)
+        descriptors = [arena.descriptor for arena in self._arenas]
+        clients.send(channel, messages.pack_json(Kind.HELLO, welcome), descriptors)
 
     def _register(self, clients: Clients, channel: Channel, value: dict[str, Any]) -> None:
         name, tag, turn = str(value.get("run")), value.get("tag"), value.get("turn")
@@ -154,6 +167,19 @@ class Requests:
             if order.joins:
                 raise UsageError(SHARED_BY_ONE_NODE)
         self._tell(ClientRegisters(channel.number, order, name, tag, turn))
+
+    def _why_not(self, wants: Sequence[Want], theirs: dict[str, Any]) -> str:
+        """Why this server does not prepare for a client with these decoders; empty where it does."""
+        if len(self._arenas) == 1:
+            return "it prepares nothing: start it with --prepared"
+        for codec in sorted({want.how.codec for want in wants}):
+            try:
+                mine, other = decoders(codec), theirs.get(codec)
+            except MissingExtraError as error:
+                return str(error)
+            if mine != other:
+                return f"it decodes {codec} with {mine}, this process with {other}"
+        return ""
 
     def _key(self, client: ClientNumber, run: int, epoch: int) -> Key:
         """The key of an epoch that a client may ask for. Raises `UsageError`."""

@@ -20,19 +20,25 @@ from typing import Final
 from brand.errors import BrandError
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
+from brand.node.decide.core import PreparedStart
 from brand.node.decide.stimuli import ClientLeaves, Stimulus
 from brand.node.decide.tasks import (
     Answer,
     Deliver,
     Divided,
+    EndPreparer,
+    Fill,
     Forget,
     Instruction,
     Joined,
     MakePlan,
     Number,
+    Numbers,
+    Prepare,
     Read,
     Refuse,
     Say,
+    StartPreparer,
     Write,
 )
 from brand.node.decide.turn import Turn
@@ -43,6 +49,7 @@ from brand.node.serve.clients import Clients
 from brand.node.serve.exchange import Exchange, Watch
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.lifetime import Lifetime
+from brand.node.serve.preparers import PreparerProcesses
 from brand.node.serve.recording import Recorder
 from brand.node.serve.requests import Requests
 from brand.node.serve.storing import Storing
@@ -52,14 +59,19 @@ from brand.node.setup.caching import Cache, cache_reader, open_cache
 from brand.node.setup.choose import choose_depth, use_page_cache
 from brand.node.setup.measure import lay_out, members_of, stored_sizes
 from brand.node.setup.memory import Memory
+from brand.node.setup.preparing import Prepared
 from brand.node.wire import messages
+from brand.node.wire.joining import pack_joins
 from brand.node.wire.messages import Kind
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber
+from brand.node.wire.prepared import pack_numbers
+from brand.node.wire.preparer import PAGE, Setup
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where, vector_reader
 
 _POLL_S: Final = 0.05
+TOO_MANY: Final = "it prepares as many different things as it can"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,7 @@ class NodeServer:
 
     `page_cache`: whether large reads go through the page cache; None: where the cache can hold all the data. `record`
     names the file for a log of all decisions (`brand.node.serve.recording`). `cache` is the server's cache folder.
+    `prepared` says with what it prepares samples for its clients; None: they prepare for themselves.
 
     Raises `UsageError` (memory too small, a log that cannot be written), OSError (EADDRINUSE: the address is taken),
     `FormatError` (no data set), `CacheError` (no cache folder).
@@ -96,6 +109,7 @@ class NodeServer:
         among: Among | None = None,
         record: str | os.PathLike[str] | None = None,
         cache: Cache | None = None,
+        prepared: Prepared | None = None,
     ) -> None:
         data = StoredDataSet(where)
         self.address = address
@@ -113,7 +127,11 @@ class NodeServer:
             layout = lay_out(sizes, memory, remote_memory, members_of(data, node, nodes))
             folder, cached = (None, None) if cache is None else open_cache(cache, data, sizes)
             page = layout.allocator.page
-            self._arena = Arena(layout.allocator.count, page)
+            arena = Arena(layout.allocator.count, page)
+            with_what = None if prepared is None else PreparedStart(prepared.allocator, prepared.count)
+            second = None if with_what is None else Arena(with_what.allocator.count, PAGE)
+            self._arenas = [arena] if second is None else [arena, second]
+            setup = Setup(data.header.schema, b"" if second is None else data.dictionary, page)
             joined = None if among is None else among.network(data, page)
         except BaseException:
             self._clients.close()
@@ -127,17 +145,22 @@ class NodeServer:
             return Readers(vector_reader(data.location, page_cache=through), near)
 
         executor = Executor(depth, readers)
-        storing = None if folder is None else Storing(folder, data, self._arena, executor.post)
-        residents = Residents(Pool(layout.allocator, self._arena, layout.pages_of), nodes)
-        self._turn = Turn(data, residents, chunk_size, layout.members, depth, layout.remote_pages, cached, busy_bytes)
+        storing = None if folder is None else Storing(folder, data, arena, executor.post)
+        residents = Residents(Pool(layout.allocator, arena, layout.pages_of), nodes)
+        self._turn = Turn(
+            *(data, residents, chunk_size, layout.members, depth, layout.remote_pages, cached, busy_bytes, with_what)
+        )
         self._recorder = None if record is None else Recorder(record, self._turn)
         self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
         wanted, node = Wanted(self._turn.wants_plan, self._turn.wants_choice), layout.members.node
-        self._work = Work(data, layout.pages_of, executor, wanted, self._tell, self._troubles, node, storing)
+        preparers: PreparerProcesses | None = None
+        if second is not None:
+            preparers = PreparerProcesses(self._selector, setup, arena, second, executor.post, self._tell)
+        self._work = Work(data, layout.pages_of, executor, wanted, self._tell, self._troubles, node, storing, preparers)
         self._lifetime = Lifetime(self._selector, owners)
         self._requests = Requests(
-            data, address, layout, self._arena, self._turn, self._exchange, self._lifetime, self._tell
+            data, address, layout, self._arenas, self._turn, self._exchange, self._lifetime, self._tell
         )
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable once the server is told to end."""
@@ -244,12 +267,16 @@ class NodeServer:
             case Say():
                 assert self._exchange is not None
                 self._exchange.say(instruction)
-            case Answer(client, lease, places, state, counts, pages, joins):
-                self._reply(client, messages.pack_lease(lease, places, state, counts, pages, joins))
+            case Answer(client, lease, places, state, counts, pages, prepared, joins):
+                self._reply(client, messages.pack_lease(lease, places, state, counts, pages, prepared, joins))
             case Number(client, run):
                 self._reply(client, messages.pack_json(Kind.ORDER, {"number": run}))
             case Joined(client, known):
-                self._reply(client, messages.pack_joins(known))
+                self._reply(client, pack_joins(known))
+            case Numbers(client, numbers):
+                self._reply(client, pack_numbers(numbers or (), "" if numbers else TOO_MANY))
+            case StartPreparer() | EndPreparer() | Prepare() | Fill():
+                self._work.prepare(instruction)
             case Divided(client, positions):
                 self._reply(client, messages.pack_positions(positions))
             case Deliver(client, samples):
@@ -278,4 +305,5 @@ class NodeServer:
         self._lifetime.close()
         self._selector.close()
         os.close(self._stop)
-        self._arena.close()
+        for arena in self._arenas:
+            arena.close()

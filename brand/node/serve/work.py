@@ -1,4 +1,4 @@
-"""How are plans made and samples read, while the server's loop goes on? In the threads of `Executor`.
+"""How are plans made and samples read, while the server's loop goes on? In the threads of `Executor`, and in preparers.
 
 The loop passes their results on as stimuli (`tell`).
 """
@@ -17,8 +17,9 @@ from brand.errors import BrandError, FormatError, ServerError, UnreadableError
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
-from brand.node.decide.tasks import Forget, MakePlan, Read, Write
+from brand.node.decide.tasks import EndPreparer, Fill, Forget, MakePlan, Prepare, Read, StartPreparer, Write
 from brand.node.serve.executor import Executor, Readers
+from brand.node.serve.preparers import PreparerProcesses
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
 from brand.node.wire.numbers import NodeNumber
@@ -39,7 +40,7 @@ class Work:
     """Instructions that take time.
 
     `wanted` says whether a plan or a choice is still of use, `node` which node this is. `storing` writes the cache
-    folder; None: there is none.
+    folder; None: there is none. `preparers` prepare samples; None: clients do.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class Work:
         troubles: Troubles,
         node: NodeNumber,
         storing: Storing | None = None,
+        preparers: PreparerProcesses | None = None,
     ) -> None:
         self._data, self._pages_of, self._executor = data, pages_of, executor
         self._wanted, self._tell, self._troubles, self._storing = wanted, tell, troubles, storing
-        self._node = node
+        self._node, self._preparers = node, preparers
 
     def __repr__(self) -> str:
         return f"Work({self._executor!r})"
@@ -70,7 +72,9 @@ class Work:
         self._executor.finish()
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads and the processes."""
+        if self._preparers is not None:
+            self._preparers.close()
         self._executor.close()
         if self._storing is not None:
             self._storing.close()
@@ -141,6 +145,11 @@ class Work:
         """Have the cache folder forget samples."""
         assert self._storing is not None
         self._storing.forget(forget)
+
+    def prepare(self, instruction: StartPreparer | EndPreparer | Prepare | Fill) -> None:
+        """Have preparers do something."""
+        assert self._preparers is not None
+        self._preparers.do(instruction)
 
     def read_for(self, read: ReadFor) -> None:
         """Read samples exactly: for another node, to which those that cannot be read are left out, or for a client."""

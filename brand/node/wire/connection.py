@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -145,11 +145,11 @@ class Channel:
         if len(self._inbox) > HEAD.size + max(MAX_REQUEST, self._longest_order):
             raise ProtocolError("more than a message")
 
-    def send(self, message: bytes, descriptor: int | None = None) -> bool:
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> bool:
         """Send, or keep for `flush`; False where the client has hung up."""
-        if descriptor is not None:  # the first message of the connection, so nothing is waiting
+        if descriptors:  # the first message of the connection, so nothing is waiting
             try:
-                sent = socket.send_fds(self.socket, [message], [descriptor])
+                sent = socket.send_fds(self.socket, [message], descriptors)
             except OSError:
                 return False
             self._outbox += message[sent:]

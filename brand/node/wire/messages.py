@@ -2,9 +2,9 @@
 
     u32 length of the body | u16 kind | u16 version | body
 
-Rare messages have JSON bodies (`HELLO`, `ORDER`, `PEERS`, `STATS`, `REPORT`, `FAILED`). Frequent messages have packed
-numbers (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`, `JOINS`). Both sides distrust: a body has a largest
-size, and a field with a wrong value raises `ProtocolError`.
+Rare messages have JSON bodies (`HELLO`, `ORDER`, `PREPARE`, `PEERS`, `STATS`, `REPORT`, `FAILED`). Frequent messages
+have packed numbers (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`, `JOINS`). Both sides distrust: a body
+has a largest size, and a field with a wrong value raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError, UnreachableError, UsageError
 from brand.errors import ProtocolError as ProtocolError
-from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.part import Part
 
@@ -50,10 +49,8 @@ MAX_NAME: Final = 100
 _BEGIN: Final = struct.Struct("<IIQIIII")
 _POSITIONS: Final = struct.Struct("<III")
 _DRAW: Final = struct.Struct("<II")
-_LEASE: Final = struct.Struct("<QIII")
+_LEASE: Final = struct.Struct("<QIIIII")
 _RELEASE: Final = struct.Struct("<Q?")
-_KNOWN: Final = struct.Struct("<IIi")
-_JOINED: Final = struct.Struct("<i")
 _NO_PLACES: Final = np.empty(0, np.int64)
 
 
@@ -63,6 +60,8 @@ PRESENT: Final = 1
 """State of a sample in a lease: it is in memory."""
 CHECKED: Final = 2
 """State of a sample in a lease: it is in memory, and its checksum was right."""
+PREPARED: Final = 4
+"""Added to the state of a sample in a lease: all that the client has prepared of it is in memory, too."""
 
 
 class Kind(IntEnum):
@@ -93,7 +92,24 @@ class Kind(IntEnum):
     FETCH = 11
     """Client: places of samples that only other nodes have. Server: their stored bytes."""
     JOINS = 13
-    """Client: where its run joined others in an epoch, as far as it knows. Server: where it did."""
+    """Client: where its run joined others in an epoch (`brand.node.wire.joining`), as far as it knows. Server: where it
+    did."""
+    PREPARE = 14
+    """Client: what it wants prepared (`brand.node.wire.prepared`). Server: numbers of these, or why it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """Chains of pages: the number of pages of each, and all pages, chain by chain."""
+
+    counts: NDArray[np.uint32]
+    pages: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+NO_CHAINS: Final = Chains(np.empty(0, np.uint32), np.empty(0, np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +121,9 @@ class Lease:
     state: NDArray[np.uint8]
     counts: NDArray[np.uint32]
     pages: NDArray[np.int32]
-    joins: int
+    prepared: Chains = NO_CHAINS
+    """Chains in the second memory: for each want of the client, those of all prepared samples."""
+    joins: int = 0
     """How often the run has joined others in the epoch. A client that knows fewer joins asks for them."""
 
 
@@ -216,38 +234,6 @@ def unpack_positions(body: bytes | memoryview) -> NDArray[np.int64]:
     return np.frombuffer(body, np.uint32).astype(np.int64)
 
 
-def pack_known_joins(run: int, epoch: int, known: Joins) -> bytes:
-    """`JOINS` of a client."""
-    return frame(Kind.JOINS, _KNOWN.pack(run, epoch, known.lap), known.to_bytes())
-
-
-def unpack_known_joins(body: bytes | memoryview) -> tuple[int, int, Joins]:
-    """Run, epoch, and what the client knows. Raises `ProtocolError`."""
-    if len(body) < _KNOWN.size:
-        raise ProtocolError("half a message of joins")
-    run, epoch, lap = _KNOWN.unpack_from(body)
-    return run, epoch, _joins(body[_KNOWN.size :], lap)
-
-
-def pack_joins(joins: Joins) -> bytes:
-    """`JOINS` of a server."""
-    return frame(Kind.JOINS, _JOINED.pack(joins.lap), joins.to_bytes())
-
-
-def unpack_joins(body: bytes | memoryview) -> Joins:
-    """Inverse of `pack_joins`. Raises `ProtocolError`."""
-    if len(body) < _JOINED.size:
-        raise ProtocolError("half a message of joins")
-    return _joins(body[_JOINED.size :], *_JOINED.unpack_from(body))
-
-
-def _joins(body: bytes | memoryview, lap: int) -> Joins:
-    try:
-        return Joins.from_bytes(body, lap)
-    except ValueError as error:
-        raise ProtocolError(str(error)) from None
-
-
 def pack_fetch(places: NDArray[np.int64]) -> bytes:
     """`FETCH` of a client."""
     return frame(Kind.FETCH, places.tobytes())
@@ -280,23 +266,26 @@ def pack_lease(
     state: NDArray[np.uint8],
     counts: NDArray[np.uint32],
     pages: NDArray[np.int32],
+    prepared: Chains = NO_CHAINS,
     joins: int = 0,
 ) -> bytes:
     """`LEASE`."""
-    head = _LEASE.pack(number, len(places), len(pages), joins)
-    return frame(Kind.LEASE, head, places.tobytes(), counts.tobytes(), pages.tobytes(), state.tobytes())
+    head = _LEASE.pack(number, len(places), len(pages), len(prepared), len(prepared.pages), joins)
+    parts = (places, counts, pages, prepared.counts, prepared.pages, state)
+    return frame(Kind.LEASE, head, *(part.tobytes() for part in parts))
 
 
 def unpack_lease(body: bytes | memoryview) -> Lease:
     """Inverse of `pack_lease`. Raises `ProtocolError`."""
     if len(body) < _LEASE.size:
         raise ProtocolError("half a lease")
-    number, samples, pages, joins = _LEASE.unpack_from(body)
+    number, samples, pages, chains, more, joins = _LEASE.unpack_from(body)
     state_at = len(body) - samples
+    prepared_at = state_at - 4 * (chains + more)
     counts_at = _LEASE.size + 8 * samples
-    if state_at < counts_at or (state_at - counts_at - 4 * pages) % 4:
+    if prepared_at < counts_at or (prepared_at - counts_at - 4 * pages) % 4:
         raise ProtocolError("a lease whose parts do not add up")
-    here = (state_at - counts_at - 4 * pages) // 4
+    here = (prepared_at - counts_at - 4 * pages) // 4
     if not 0 <= here <= samples:
         raise ProtocolError("a lease whose parts do not add up")
     lease = Lease(
@@ -305,9 +294,19 @@ def unpack_lease(body: bytes | memoryview) -> Lease:
         np.frombuffer(body, np.uint8, samples, state_at),
         np.frombuffer(body, np.uint32, here, counts_at),
         np.frombuffer(body, np.int32, pages, counts_at + 4 * here),
+        Chains(
+            np.frombuffer(body, np.uint32, chains, prepared_at),
+            np.frombuffer(body, np.int32, more, prepared_at + 4 * chains),
+        ),
         joins,
     )
-    if int(lease.counts.sum(dtype=np.int64)) != pages or np.count_nonzero(lease.state) != here or 0 in lease.counts:
+    if np.count_nonzero(lease.state) != here or np.count_nonzero(lease.state & (PRESENT | CHECKED)) != here:
+        raise ProtocolError("a lease whose parts do not add up")
+    for part in (Chains(lease.counts, lease.pages), lease.prepared):
+        if int(part.counts.sum(dtype=np.int64)) != len(part.pages) or 0 in part.counts:
+            raise ProtocolError("a lease whose parts do not add up")
+    ready = int(np.count_nonzero(lease.state & PREPARED))
+    if (chains % ready if ready else chains) or (ready and not chains):
         raise ProtocolError("a lease whose parts do not add up")
     return lease
 

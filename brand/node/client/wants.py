@@ -1,0 +1,89 @@
+"""What does a client want prepared, does its server do so, and what does a draw bring of it?
+
+Where the server does not prepare, or what it has prepared is not right, the client prepares for itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import MissingExtraError, ProtocolError
+from brand.formats.preparation import Preparation, decoders
+from brand.node.client.buffers import Buffers
+from brand.node.wire.messages import Chains
+from brand.node.wire.prepared import Want, pack_wants, unpack_chains, unpack_numbers
+from brand.node.wire.preparer import PAGE
+
+log = logging.getLogger("brand.node")
+
+Values = dict[str, dict[int, NDArray[Any]]]
+"""Prepared values of a draw: by field, and by position in the draw."""
+NOTHING: Final[Values] = {}
+
+
+class Wants:
+    """The fields that a client wants prepared. Picklable."""
+
+    def __init__(self, prepare: Mapping[str, Preparation]) -> None:
+        self._wants = tuple(Want(field, how) for field, how in prepare.items())
+        self._said = False
+
+    def __repr__(self) -> str:
+        return f"Wants({', '.join(f'{want.field}: {want.how}' for want in self._wants)})"
+
+    def numbers(self, run: int, ask: Callable[[bytes], memoryview]) -> tuple[int, ...]:
+        """Numbers by which the server calls the wants, for draws of a run; none where it does not prepare them.
+
+        `ask` sends PREPARE to a server that prepares, and returns the body of its answer.
+        """
+        if not self._wants:
+            return ()
+        try:
+            mine = {codec: decoders(codec) for codec in {want.how.codec for want in self._wants}}
+        except MissingExtraError:  # the first sample will say so
+            return ()
+        numbers, why = unpack_numbers(ask(pack_wants(run, self._wants, mine)), len(self._wants))
+        if not numbers and not self._said:
+            self._said = True
+            log.warning("the node server does not prepare %s: %s", self, why)
+        return numbers
+
+    def values(
+        self, pages: Pages, numbers: Sequence[int], chains: Chains, indices: NDArray[np.uint64], at: NDArray[np.intp]
+    ) -> Values:
+        """The values that a lease brings, of samples with these indices, `at` these positions of the draw.
+
+        Values that are not right are left out. Raises `ProtocolError`.
+        """
+        if len(chains) != len(numbers) * len(at):
+            raise ProtocolError("the server has prepared what was not asked for")
+        memory, counts = pages.copy(chains), chains.counts.astype(np.int64).reshape(len(numbers), -1)
+        found, first = NOTHING.copy(), 0
+        for want, number, mine in zip(self._wants, numbers, counts, strict=True):
+            values = unpack_chains(memory[first:], mine, PAGE, number, indices)
+            found[want.field] = {p: v for p, v in zip(at.tolist(), values, strict=True) if v is not None}
+            first += int(mine.sum()) * PAGE
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Memory that a server shares, shape (pages, page size), and buffers for copies."""
+
+    pages: NDArray[np.uint8]
+    buffers: Buffers
+
+    def copy(self, chains: Chains) -> NDArray[np.uint8]:
+        """The pages of these chains, one after the other, in one array operation. Raises `ProtocolError`."""
+        count, page = self.pages.shape
+        if len(chains.pages) and not 0 <= chains.pages.min() <= chains.pages.max() < count:
+            raise ProtocolError("the server names pages that are not there")
+        memory = self.buffers.take(len(chains.pages) * page)
+        np.take(self.pages, chains.pages, axis=0, out=memory.reshape(-1, page), mode="clip")
+        return memory

@@ -1,0 +1,130 @@
+"""Which prepared samples are in memory, in which pages, and which of them are clients copying?
+
+Prepared samples have pages of their own, in a second memory. A *shelf* has those of one want, by place. A sample stays
+on its shelf until its room is needed (`free`), because the same bytes always make the same values. Methods take arrays
+of distinct places. One thread owns a `PreparedMemory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.memory.allocator import Allocator
+
+Places = NDArray[np.integer[Any]]
+Mask = NDArray[np.bool_]
+
+RAW, MAKING, MADE, NEVER = range(4)
+"""States of a sample on a shelf: not prepared, being prepared, in memory, never prepared."""
+LARGEST_SHARE: Final = 4
+"""A prepared sample takes at most `1 / LARGEST_SHARE` of the memory."""
+
+
+class Shelf:
+    """The prepared samples of one want, of a data set of so many samples, in the pages of `allocator`."""
+
+    def __init__(self, allocator: Allocator, samples: int) -> None:
+        self._allocator = allocator
+        self._state = np.full(samples, RAW, np.uint8)
+        self._head = np.zeros(samples, np.int32)
+        self._count = np.zeros(samples, np.uint32)
+        self._leases = np.zeros(samples, np.int32)
+
+    def __repr__(self) -> str:
+        raw, making, made, never = np.bincount(self._state, minlength=4).tolist()
+        return f"Shelf({raw} raw, {making} being made, {made} made, {never} never)"
+
+    @property
+    def used(self) -> bool:
+        """Whether a sample is being prepared or copied."""
+        return bool((self._state == MAKING).any() or self._leases.any())
+
+    def states(self, places: Places) -> NDArray[np.uint8]:
+        """The state of each sample."""
+        states: NDArray[np.uint8] = self._state[places]
+        return states
+
+    def all(self, state: int) -> NDArray[np.intp]:
+        """All places in a state, ascending."""
+        return np.flatnonzero(self._state == state)
+
+    def starts(self, places: Places) -> None:
+        """These samples are being prepared."""
+        self._state[places] = MAKING
+
+    def stops(self, places: Places, *, never: bool = False) -> None:
+        """These samples are not being prepared any more. `never`: and never again."""
+        self._state[places] = NEVER if never else RAW
+
+    def put(self, places: Places, heads: NDArray[np.int32], counts: NDArray[Any]) -> None:
+        """These samples are prepared: in chains of `counts` pages that begin at `heads`."""
+        self._state[places] = MADE
+        self._head[places], self._count[places] = heads, counts
+
+    def lease(self, places: Places) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+        """A client copies these samples. Returns the number of pages of each, and all pages, sample by sample."""
+        self._leases[places] += 1
+        return self._count[places], self._allocator.chains(self._head[places], self._count[places])
+
+    def release(self, places: Places) -> int:
+        """A client has copied these samples. Returns how many pages they take."""
+        self._leases[places] -= 1
+        return int(self._count[places].sum())
+
+    def copied(self, places: Places) -> Mask:
+        """Which samples a client is copying."""
+        return self._leases[places] > 0
+
+    def pages(self, places: Places) -> NDArray[np.int64]:
+        """Pages that each prepared sample takes."""
+        return self._count[places].astype(np.int64)
+
+    def free(self, places: Places) -> None:
+        """Free the pages of prepared samples that no client copies."""
+        self._allocator.give_back(self._allocator.chains(self._head[places], self._count[places]))
+        self._state[places] = RAW
+
+
+class PreparedMemory:
+    """The second memory of a server: shelves by the numbers of wants."""
+
+    def __init__(self, allocator: Allocator, samples: int) -> None:
+        self.allocator, self._samples = allocator, samples
+        self._shelves: dict[int, Shelf] = {}
+        self.released = 0
+        """Pages of prepared samples that clients have copied since all that could go went (`looked`)."""
+
+    def __repr__(self) -> str:
+        return f"PreparedMemory({self.allocator!r}, {self._shelves})"
+
+    def __getitem__(self, want: int) -> Shelf:
+        return self._shelves[want]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(self._shelves))
+
+    @property
+    def largest(self) -> int:
+        """Pages of the largest sample that is prepared."""
+        return max(1, (self.allocator.count - 1) // LARGEST_SHARE)
+
+    def add(self, want: int) -> None:
+        """A shelf for a want that has none."""
+        self._shelves[want] = Shelf(self.allocator, self._samples)
+
+    def remove(self, want: int) -> None:
+        """Forget all prepared samples of a want; none is being prepared or copied."""
+        self._shelves[want].free(self._shelves[want].all(MADE))
+        del self._shelves[want]
+
+    def release(self, want: int, places: Places) -> None:
+        """A client has copied prepared samples."""
+        self.released += self._shelves[want].release(places)
+
+    def looked(self) -> None:
+        """All samples that can go have gone."""
+        self.released = 0

@@ -1,0 +1,130 @@
+"""The process of a preparer: which values does each sample of a batch become? It decodes what may be hostile.
+
+It maps the server's memory read-only, compares checksums, decodes as a client does (`brand.formats.preparation`), and
+puts the results into its staging memory, from where the server copies them. It touches no storage and no other process.
+
+A file may make a decoder crash, or never end: the process then ends alone. An alarm ends it also where the server has
+gone and can end it no more.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+import warnings
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import BrandError
+from brand.formats.compression import Decompressor
+from brand.formats.constants import ROW
+from brand.formats.record import RecordDecoder
+from brand.formats.stored import Stored
+from brand.node.memory.page_memory import ROW_BYTES
+from brand.node.wire.messages import Chains
+from brand.node.wire.prepared import Want, pack_values
+from brand.node.wire.preparer import (
+    BATCH_S,
+    CANNOT,
+    ENOUGH,
+    MOST,
+    PAGE,
+    READY,
+    UNTRIED,
+    Setup,
+    pack_sizes,
+    unpack_order,
+)
+
+MOST_MEMORY: Final = 4 << 30
+"""Address space that a preparer takes beside what it has at its start: a file may ask for any amount."""
+_GOES_FIRST: Final = 900
+"""Where the system runs out of memory, it ends a preparer before others (oom_score_adj)."""
+
+
+def main() -> None:
+    """Prepare what comes over the socket that the command names, until the server closes it."""
+    *_, line, arena, staging, size = map(int, sys.argv[3:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    warnings.simplefilter("ignore")
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(_GOES_FIRST))
+    place = mmap.mmap(staging, 0)
+    setup = Setup.unpack(place[:size])
+    memory = mmap.mmap(arena, os.fstat(arena).st_size, prot=mmap.PROT_READ)
+    with open("/proc/self/statm") as file:
+        most = int(file.read().split()[0]) * mmap.PAGESIZE + MOST_MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    pages = np.frombuffer(memory, np.uint8).reshape(-1, setup.page)
+    preparer = Preparer(setup, pages, np.frombuffer(place, np.uint8))
+    with socket.socket(fileno=line) as server:
+        server.send(READY)
+        while packet := server.recv(MOST):
+            signal.alarm(round(2 * BATCH_S))
+            number, order = unpack_order(packet)
+            if isinstance(order, Want):
+                preparer.learn(number, order)
+            else:
+                server.send(pack_sizes(preparer.prepare(number, order)))
+            signal.alarm(0)
+
+
+class Preparer:
+    """Prepares samples in `pages`, shape (pages, page size), to the memory `staging`."""
+
+    def __init__(self, setup: Setup, pages: NDArray[np.uint8], staging: NDArray[np.uint8]) -> None:
+        self._schema, self._pages, self._staging = setup.schema, pages, staging
+        self._decompressor = Decompressor(setup.dictionary)
+        self._wants: dict[int, tuple[Want, RecordDecoder]] = {}
+
+    def learn(self, number: int, want: Want) -> None:
+        """The server calls a want by this number from now on."""
+        self._wants[number] = want, RecordDecoder(self._schema, [want.field])
+
+    def prepare(self, number: int, chains: Chains) -> list[int]:
+        """Prepare samples, each to the next page of the staging memory on.
+
+        Returns the size of each: `CANNOT` where that is impossible, `UNTRIED` where others have filled the memory.
+        """
+        page, counts = self._pages.shape[1], chains.counts.astype(np.int64)
+        memory = self._pages[chains.pages].reshape(-1)
+        starts = (np.cumsum(counts) - counts) * page
+        rows = memory[starts[:, None] + np.arange(ROW_BYTES)].view(ROW)[:, 0]
+        whole = rows["size"].astype(np.int64) + ROW_BYTES <= counts * page
+        stored = Stored(memory, starts + ROW_BYTES, rows)
+        sizes, used = list[int](), 0
+        for sample in range(len(chains)):
+            if used >= ENOUGH:
+                sizes.append(UNTRIED)
+                continue
+            made = self._made(number, stored.part(np.array([sample]))) if whole[sample] else None
+            room = len(self._staging) - used
+            if made is None or sum(map(len, made)) > room:
+                sizes.append(UNTRIED if made is not None and used else CANNOT)
+                continue
+            header, values = made
+            at = used + len(header)
+            self._staging[used:at] = np.frombuffer(header, np.uint8)
+            self._staging[at : at + len(values)] = values
+            sizes.append(len(header) + len(values))
+            used += -(-sizes[-1] // PAGE) * PAGE
+        return sizes
+
+    def _made(self, number: int, stored: Stored) -> tuple[bytes, NDArray[np.uint8]] | None:
+        """Header and values of one sample; None where it cannot be prepared: its client will meet the reason."""
+        want, decode = self._wants[number]
+        if not stored.right().all():
+            return None
+        try:
+            record: Any = self._decompressor.unpack(stored.view(0), int(stored.rows["raw_size"][0]))
+            return pack_values(number, int(stored.rows["index"][0]), want.how(decode(record)[want.field]))
+        except (ValueError, RecursionError, MemoryError, BrandError):
+            return None

@@ -1,0 +1,203 @@
+"""How do batches get to preparers, and what they made into the second memory? By processes, sockets and one thread.
+
+The server speaks to each preparer over a pair of sockets, which its loop watches. What a preparer has made lies in
+memory that only these two have mapped; one thread copies it, so that the server alone writes what clients read. The
+processes end with their sockets, so with the server, however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError
+from brand.node.decide.stimuli import PreparedFilled, PreparerEnded, PreparerReady, PreparerSized, Stimulus
+from brand.node.decide.tasks import EndPreparer, Fill, Prepare, StartPreparer
+from brand.node.memory.arena import Arena
+from brand.node.wire.preparer import MOST, PAGE, READY, STAGING, Setup, pack_batch, pack_want, unpack_sizes
+from brand.pythonchild import child_command
+
+END_S: Final = 5.0
+"""How long a server that ends waits for a process that it has killed."""
+
+
+@dataclass(slots=True)
+class _Process:
+    """A preparer that runs."""
+
+    process: subprocess.Popen[bytes]
+    line: socket.socket
+    staging: NDArray[np.uint8]
+    """Its pages, shape (pages, page size), read-only."""
+    told: set[int] = field(default_factory=set)
+    """Numbers of the wants that it knows."""
+    batch: tuple[int, int] | None = None
+    """Number of the batch that it prepares, and how many samples that has."""
+
+    def takes(self, number: int, samples: int) -> None:
+        """It gets a batch."""
+        self.batch = number, samples
+
+    def answers(self) -> None:
+        """It has prepared its batch."""
+        self.batch = None
+
+
+class PreparerProcesses:
+    """The processes of the preparers of one server.
+
+    They read samples in `arena`; what they make is copied to `prepared`. `post` has the loop call a function, `tell`
+    takes the stimuli.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        setup: Setup,
+        arena: Arena,
+        prepared: Arena,
+        post: Callable[[Callable[[], None]], None],
+        tell: Callable[[Stimulus], object],
+    ) -> None:
+        self._selector, self._setup, self._arena, self._prepared = selector, setup.pack(), arena, prepared
+        self._post, self._tell = post, tell
+        self._processes: dict[int, _Process] = {}
+        self._dying: list[subprocess.Popen[bytes]] = []
+        self._fills: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._copy, name="prepared", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"PreparerProcesses({sorted(self._processes)} run, {len(self._dying)} end)"
+
+    def do(self, instruction: StartPreparer | EndPreparer | Prepare | Fill) -> None:
+        """Execute an instruction."""
+        match instruction:
+            case StartPreparer(number):
+                self._start(number)
+            case EndPreparer(number):
+                self._end(number)
+            case Prepare():
+                self._prepare(instruction)
+            case Fill():
+                staging = self._processes[instruction.preparer].staging
+                self._fills.put(partial(self._fill, staging, instruction))
+
+    def close(self) -> None:
+        """End all processes, and the thread."""
+        for number in list(self._processes):
+            self._end(number)
+        self._fills.put(None)
+        self._thread.join(END_S)
+        for process in self._dying:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
+
+    def _start(self, number: int) -> None:
+        self._dying = [process for process in self._dying if process.poll() is None]
+        try:
+            found = self._started()
+        except OSError:  # no descriptor or no process is left
+            self._post(partial(self._tell, PreparerEnded(number)))  # type: ignore[arg-type]
+            return
+        self._processes[number] = found
+        self._selector.register(found.line.fileno(), selectors.EVENT_READ, lambda _: self._hear(number))
+
+    def _started(self) -> _Process:
+        """Start a process. Raises OSError."""
+        with ExitStack() as undo:
+            line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undo.callback(theirs.close)
+            undo.callback(line.close)
+            staging = os.memfd_create("brand-staging", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            undo.callback(os.close, staging)
+            os.ftruncate(staging, STAGING)
+            fcntl.fcntl(staging, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            os.pwrite(staging, self._setup, 0)
+            pages = np.frombuffer(mmap.mmap(staging, STAGING, prot=mmap.PROT_READ), np.uint8).reshape(-1, PAGE)
+            numbers = theirs.fileno(), self._arena.descriptor, staging
+            command = [*child_command("brand.node.serve.preparer"), *map(str, (*numbers, len(self._setup)))]
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits the mask
+            try:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=numbers
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            line.settimeout(0)
+            undo.pop_all()
+            theirs.close()
+            os.close(staging)
+        return _Process(process, line, pages)
+
+    def _end(self, number: int) -> None:
+        """End a process. What it has made before is still copied."""
+        found = self._processes.pop(number)
+        self._selector.unregister(found.line.fileno())
+        found.line.close()
+        found.process.kill()
+        self._dying.append(found.process)
+
+    def _lose(self, number: int) -> None:
+        """A process has ended, or says what it should not."""
+        self._end(number)
+        self._tell(PreparerEnded(number))
+
+    def _prepare(self, batch: Prepare) -> None:
+        found = self._processes[batch.preparer]
+        packets = [] if batch.wanted in found.told else [pack_want(batch.wanted, batch.want)]
+        found.told.add(batch.wanted)
+        found.takes(batch.number, len(batch.chains))
+        try:
+            for packet in (*packets, pack_batch(batch.wanted, batch.chains)):
+                found.line.send(packet)
+        except OSError:  # it has ended, which the loop will see
+            pass
+
+    def _hear(self, number: int) -> None:
+        found = self._processes.get(number)
+        if found is None:
+            return
+        try:
+            packet = found.line.recv(MOST)
+            if packet == READY and found.batch is None:
+                self._tell(PreparerReady(number))
+                return
+            if not packet or found.batch is None:
+                raise ProtocolError("nothing was asked")
+            sizes = unpack_sizes(packet, found.batch[1])
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            self._lose(number)
+            return
+        batch = found.batch[0]
+        found.answers()
+        self._tell(PreparerSized(number, batch, sizes))
+
+    # -- the thread that copies --------------------------------------------------------------------------------------
+
+    def _copy(self) -> None:
+        while (job := self._fills.get()) is not None:
+            job()
+
+    def _fill(self, staging: NDArray[np.uint8], fill: Fill) -> None:
+        count, source = len(fill.source), fill.source
+        plain = int(source[-1]) == count - 1
+        self._prepared.put_in(fill.pages, staging[:count] if plain else staging[source])
+        self._post(partial(self._tell, PreparedFilled(fill.number)))  # type: ignore[arg-type]

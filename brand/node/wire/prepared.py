@@ -1,0 +1,125 @@
+"""Which preparations does a client want, and what does a prepared sample look like in memory?
+
+    PREPARE of a client    {"run": number, "wants": [{"field", "codec", parameters ...}], "decoders": {codec: versions}}
+    PREPARE of a server    {"numbers": [number, ...], "why": ""}, or no number and the reason
+
+A prepared sample is a chain of pages: a header (`HEADER`), then the values, little-endian, in C order. Who reads a
+chain distrusts it: the header names what was prepared, and has a checksum of the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError, SchemaError, UsageError
+from brand.formats.preparation import Preparation, checked, from_json, to_json
+from brand.formats.schema import Schema
+from brand.node.wire import messages
+from brand.node.wire.messages import Kind
+
+MOST_WANTS: Final = 16
+"""The most fields that one client has prepared."""
+HEADER: Final = np.dtype(
+    [("spec", "<u4"), ("dtype", "<u4"), ("shape", "<u4", (4,)), ("index", "<i8"), ("checksum", "<u8")]
+)
+"""Of a chain. `shape` ends with `NO_AXIS` where there are fewer than four axes."""
+NO_AXIS: Final = (1 << 32) - 1
+DTYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("u1"), 2: np.dtype("<f4")}
+"""dtypes of values, by their numbers."""
+_NUMBERS: Final = {dtype: number for number, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A field, and how it is prepared. Equal wants have equal values."""
+
+    field: str
+    how: Preparation
+
+
+def pack_wants(run: int, wants: Sequence[Want], decoders: Mapping[str, Mapping[str, str]]) -> bytes:
+    """`PREPARE` of a client."""
+    listed = [{"field": want.field, **to_json(want.how)} for want in wants]
+    return messages.pack_json(Kind.PREPARE, {"run": run, "wants": listed, "decoders": decoders})
+
+
+def unpack_wants(body: bytes | memoryview, schema: Schema) -> tuple[int, tuple[Want, ...], dict[str, Any]]:
+    """Run, wants, and the versions of the client's decoders by codec. Raises `ProtocolError`, `UsageError`."""
+    value = messages.unpack_json(body)
+    run, listed, decoders = value.get("run"), value.get("wants"), value.get("decoders")
+    if not isinstance(run, int) or not isinstance(listed, list) or not isinstance(decoders, dict):
+        raise ProtocolError("a PREPARE has a run, wants and decoders")
+    if not 0 < len(listed) <= MOST_WANTS or not all(isinstance(each, dict) for each in listed):
+        raise ProtocolError(f"a PREPARE has 1 to {MOST_WANTS} wants")
+    wants = tuple(Want(str(each.pop("field", "")), from_json(each)) for each in listed)
+    try:
+        checked({want.field: want.how for want in wants}, schema, None, decode=True)
+    except SchemaError as error:
+        raise UsageError(str(error)) from None
+    if len({want.field for want in wants}) < len(wants):
+        raise ProtocolError("a PREPARE names a field twice")
+    return run, wants, decoders
+
+
+def pack_numbers(numbers: Sequence[int], why: str = "") -> bytes:
+    """`PREPARE` of a server."""
+    return messages.pack_json(Kind.PREPARE, {"numbers": list(numbers), "why": why})
+
+
+def unpack_numbers(body: bytes | memoryview, wants: int) -> tuple[tuple[int, ...], str]:
+    """Inverse of `pack_numbers`, for a client that has sent so many wants. Raises `ProtocolError`."""
+    value = messages.unpack_json(body)
+    numbers, why = value.get("numbers"), value.get("why")
+    if not isinstance(numbers, list) or not all(isinstance(number, int) for number in numbers):
+        raise ProtocolError("a PREPARE has numbers")
+    if len(numbers) not in (0, wants):
+        raise ProtocolError(f"{len(numbers)} numbers for {wants} wants")
+    return tuple(numbers), str(why)
+
+
+def pack_values(spec: int, index: int, values: NDArray[Any]) -> tuple[bytes, NDArray[np.uint8]]:
+    """Header and values of a prepared sample. Raises ValueError for values of a kind that no preparation makes."""
+    flat = np.ascontiguousarray(values)
+    number = _NUMBERS.get(flat.dtype)
+    if number is None or flat.ndim > 4:
+        raise ValueError(f"values of dtype {flat.dtype} with {flat.ndim} axes")
+    data = flat.reshape(-1).view(np.uint8)
+    header = np.zeros(1, HEADER)
+    header["spec"], header["dtype"], header["index"] = spec, number, index
+    header["shape"] = [*flat.shape, *[NO_AXIS] * (4 - flat.ndim)]
+    header["checksum"] = xxhash.xxh3_64_intdigest(data.data)
+    return header.tobytes(), data
+
+
+def unpack_chains(
+    memory: NDArray[np.uint8], counts: NDArray[np.int64], page: int, spec: int, indices: NDArray[np.uint64]
+) -> list[NDArray[Any] | None]:
+    """The values of prepared samples whose chains of `counts` pages lie in `memory` one after the other, as views.
+
+    None for a chain that is not of `spec`, of the sample of this index, or not whole.
+    """
+    ends = np.cumsum(counts) * page
+    starts = ends - counts * page
+    rows = memory[starts[:, None] + np.arange(HEADER.itemsize)].view(HEADER)[:, 0]
+    lengths = np.where(rows["shape"] == NO_AXIS, 1, rows["shape"]).astype(np.float64).prod(axis=1)
+    itemsize = np.array([DTYPES[number].itemsize if number in DTYPES else 0 for number in rows["dtype"].tolist()])
+    known = (rows["spec"] == spec) & (rows["index"] == indices.astype(np.int64)) & (itemsize > 0)
+    known &= lengths * itemsize + HEADER.itemsize <= ends - starts
+    found: list[NDArray[Any] | None] = []
+    for start, row, fits in zip((starts + HEADER.itemsize).tolist(), rows, known.tolist(), strict=True):
+        found.append(_values(memory[start:], row) if fits else None)
+    return found
+
+
+def _values(memory: NDArray[np.uint8], row: np.void) -> NDArray[Any] | None:
+    """The values behind a header that fits; None where their checksum is another one."""
+    shape = [axis for axis in row["shape"].tolist() if axis != NO_AXIS]
+    values = np.frombuffer(memory, DTYPES[int(row["dtype"])], int(np.prod(shape))).reshape(shape)
+    right = xxhash.xxh3_64_intdigest(values.reshape(-1).view(np.uint8).data) == row["checksum"]
+    return values if right else None
