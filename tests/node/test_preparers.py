@@ -347,6 +347,7 @@ def test_a_server_that_does_not_prepare_says_so(pictures: Path) -> None:
         assert server.facts()["prepared"] is None
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_start_preparers(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No process or descriptor is left: clients prepare for themselves."""
 
@@ -501,6 +502,7 @@ def test_preparers_are_at_least_one() -> None:
     assert Prepared(1 << 20).count >= 1
 
 
+@pytest.mark.slow
 def test_a_server_that_prepares_is_replayed(pictures: Path, tmp_path: Path) -> None:
     """Its record holds what preparers said."""
     record = tmp_path / "record"

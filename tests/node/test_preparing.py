@@ -124,6 +124,7 @@ def test_samples_are_prepared_in_draw_order_and_once() -> None:
     assert (facts["made"], facts["drawn"], facts["raw"]) == (120, 120, 0)
 
 
+@pytest.mark.slow
 def test_a_memory_for_all_is_prepared_once_for_all_epochs_and_runs() -> None:
     """Of another run and a later epoch nothing is prepared anew: a sample stays until its room is needed."""
     world = small(second=2000)
@@ -278,6 +279,21 @@ def test_clients_without_wants_do_not_wait() -> None:
     read_all(world)
     assert len(world.answered) == 1
     assert not len(world.answered[-1].prepared)
+
+
+@pytest.mark.parametrize("later_s", [0.0, 5.0])
+def test_a_next_epoch_does_not_keep_this_one_from_being_prepared(later_s: float) -> None:
+    """All raw samples are kept, so the next epoch wants all that is prepared: what it draws last makes room."""
+    world = small(second=90)
+    for number in range(3):
+        world.begin(1, 1, number)
+        for first in range(0, 120, 6):
+            assert world.draw(1, 1, number, range(first, first + 6))
+            world.settle()
+            world.quiet()
+            world.now_s += later_s
+    facts = world.preparing.facts()
+    assert facts["raw"] < facts["drawn"] / 20
 
 
 def test_a_run_that_pauses_makes_room_for_another() -> None:

@@ -25,6 +25,8 @@ STEP: Final = 1024
 """Positions that are looked at together."""
 STEPS: Final = 16
 """The most steps from the cursor on."""
+IDLE_S: Final = 2.0
+"""A run that has not drawn for so long makes room for others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +36,8 @@ class Next:
     run: RunNumber
     want: int
     places: NDArray[Any]
+    lead: float
+    """How many draws come before that of the first one."""
 
 
 class Ahead:
@@ -41,8 +45,8 @@ class Ahead:
 
     def __init__(self, epoch: Epoch) -> None:
         self.epoch = epoch
-        self._undrawn = np.zeros(epoch.plan.mapping.samples, np.bool_)
-        """By place."""
+        self._position = np.full(epoch.plan.mapping.samples, -1, np.int32)
+        """Where a rank of this node will draw each place; -1: none will."""
         self._ranks: set[int] = set()
         self._start = 0
         """Positions before this one are given up."""
@@ -51,32 +55,34 @@ class Ahead:
         self.look()
 
     def __repr__(self) -> str:
-        return f"Ahead(epoch {self.epoch.number}, {np.count_nonzero(self._undrawn)} undrawn, cursors {self._cursors})"
+        left = np.count_nonzero(self._position >= 0)
+        return f"Ahead(epoch {self.epoch.number}, {left} to draw, cursors {self._cursors})"
 
     def look(self) -> None:
         """Ranks may have come, and positions may have been given up."""
         sample_of, progress = self.epoch.plan.sample_of, self.epoch.progress
         for rank in set(self.epoch.here) - self._ranks:
             positions = self.epoch.division.positions(rank)
-            self._undrawn[sample_of[positions[positions >= progress.front([rank])]]] = True
+            positions = positions[positions >= progress.front([rank])]
+            self._position[sample_of[positions]] = positions
             self._ranks.add(rank)
             self._cursors.clear()
         if progress.start > self._start:
-            self._undrawn[sample_of[self._start : progress.start]] = False
+            self._position[sample_of[self._start : progress.start]] = -1
             self._start = progress.start
 
     def drawn(self, places: NDArray[Any]) -> None:
         """Ranks have drawn samples."""
-        self._undrawn[places] = False
+        self._position[places] = -1
 
     def rewind(self) -> None:
         """Samples before the cursors may need to be prepared again."""
         self._cursors.clear()
 
-    def undrawn(self, places: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which samples a rank of this node will still draw."""
-        undrawn: NDArray[np.bool_] = self._undrawn[places]
-        return undrawn
+    def positions(self, places: NDArray[Any]) -> NDArray[np.float64]:
+        """Where a rank of this node will draw each sample; infinity: none will."""
+        positions = self._position[places]
+        return np.where(positions < 0, np.inf, positions)
 
     def next(self, want: int, shelf: Shelf, kept: NDArray[np.bool_], most: int) -> tuple[int, NDArray[Any]] | None:
         """The first position whose sample can be prepared, and the places of up to `most` samples from it on.
@@ -92,7 +98,7 @@ class Ahead:
             if looked > STEPS:
                 break
             places = sample_of[begin : begin + STEP]
-            raw = self._undrawn[places] & (shelf.states(places) == RAW)
+            raw = (self._position[places] >= 0) & (shelf.states(places) == RAW)
             if done:
                 done = not raw.any()
                 at = begin + (len(places) if done else int(raw.argmax()))
@@ -140,33 +146,42 @@ class Aheads:
         for _, ahead in self._aheads.values():
             ahead.rewind()
 
-    def next(self, memory: PreparedMemory, kept: NDArray[np.bool_], most: int) -> Next | None:
-        """Up to `most` samples to prepare: of the epoch whose next one is drawn after the fewest draws."""
-        best, least = None, None
+    def next(self, memory: PreparedMemory, kept: NDArray[np.bool_], most: int, now_s: float) -> Next | None:
+        """Up to `most` samples to prepare: of the epoch whose next one is drawn after the fewest draws.
+
+        While a run is busy, nothing is prepared for those that are not.
+        """
+        best, busy = None, self.busy(now_s)
         for key, ahead in self._aheads.values():
-            live, progress = self._epochs.get(key), ahead.epoch.progress
-            for want in sorted(self._wants.of_run(key[0])) if live is not None else ():
+            if busy and key[0] not in busy:
+                continue
+            for want in sorted(self._wants.of_run(key[0])):
                 found = ahead.next(want, memory[want], kept, most)
-                if live is None or found is None:
-                    continue
-                lead = draws_before(self._epochs, key, live) + found[0] - progress.start - progress.done
-                if least is None or lead < least:
-                    best, least = Next(key[0], want, found[1]), lead
+                if found is not None and (best is None or found[0] + self._behind(key, ahead) < best.lead):
+                    best = Next(key[0], want, found[1], found[0] + self._behind(key, ahead))
         return best
 
-    def undrawn(self, want: int, places: NDArray[Any], runs: set[RunNumber] | None = None) -> NDArray[np.bool_]:
-        """Which samples ranks of this node will still draw in live epochs that want them, of `runs` (None: all)."""
-        found = np.zeros(len(places), np.bool_)
+    def leads(self, want: int, places: NDArray[Any], runs: set[RunNumber] | None = None) -> NDArray[np.float64]:
+        """How many draws come before that of each sample, in live epochs of `runs` (None: all) that want it.
+
+        Infinity: no rank of this node will draw it there.
+        """
+        found = np.full(len(places), np.inf)
         for key, ahead in self._aheads.values():
             if want in self._wants.of_run(key[0]) and (runs is None or key[0] in runs):
-                found |= ahead.undrawn(places)
+                np.minimum(found, ahead.positions(places) + self._behind(key, ahead), out=found)
         return found
 
-    def busy(self, since_s: float) -> set[RunNumber]:
-        """Runs that wait for a draw, have drawn since then, or have not begun to draw."""
+    def _behind(self, key: Key, ahead: Ahead) -> int:
+        """What to add to a position of an epoch for the number of draws that come before it."""
+        live, progress = self._epochs.get(key), ahead.epoch.progress
+        return (0 if live is None else draws_before(self._epochs, key, live)) - progress.start - progress.done
+
+    def busy(self, now_s: float) -> set[RunNumber]:
+        """Runs that wait for a draw, have drawn in the last `IDLE_S`, or have not begun to draw."""
         runs = {draw.key[0] for draw in self._epochs.lives.draws()}
         for run in {key[0] for key, _ in self._aheads.values()}:
             asked = [ahead.epoch.progress.asked_s for key, ahead in self._aheads.values() if key[0] == run]
             latest = max((at for at in asked if at < np.inf), default=np.inf)
-            runs |= {run} if latest > since_s else set()
+            runs |= {run} if latest > now_s - IDLE_S else set()
         return runs

@@ -1,7 +1,8 @@
-"""Which prepared samples make room for others? Those that no rank of this node will draw in an epoch under way.
+"""Which prepared samples make room for others? Those whose next draw is farthest, and farther than that of the others.
 
-Where that is not enough, samples of runs that have not drawn for a while make room for the other runs. A look goes over
-all places, so looks are rare: after enough was copied, or once in a while.
+Samples that no rank of this node will draw in an epoch under way go first. Where room for a run is still lacking,
+samples of other runs go that have not drawn for a while. A look goes over all places, so a look that finds too little
+is not repeated until enough was copied, or some time has passed.
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ from typing import Final
 
 import numpy as np
 
-from brand.node.decide.ahead import Aheads
+from brand.node.decide.ahead import Aheads, Next
 from brand.node.memory.prepared import MADE, PreparedMemory
 from brand.node.wire.numbers import RunNumber
 
-IDLE_S: Final = 2.0
-"""A run that has not drawn for so long makes room for others."""
 LOOK_S: Final = 1.0
-"""How long after a look the next one comes, where little was copied."""
+"""How long after a look that found too little the next one comes, where little was copied."""
 COPIED_SHARE: Final = 64
 """A look is worth it once `1 / COPIED_SHARE` of the memory was copied."""
 CLEARED_SHARE: Final = 16
-"""A look makes at most `1 / CLEARED_SHARE` of the memory free, unless more is needed: the rest may be drawn again."""
+"""A look makes `1 / CLEARED_SHARE` of the memory free, or what is needed: more may be drawn again."""
 
 
 class Clearing:
@@ -30,33 +29,39 @@ class Clearing:
     def __init__(self, memory: PreparedMemory, aheads: Aheads) -> None:
         self._memory, self._aheads = memory, aheads
         self._looked_s = -np.inf
+        self._lead = np.inf
+        """The last look found too little for samples of this lead; infinity: it found enough."""
 
     def __repr__(self) -> str:
         return f"Clearing({self._memory!r})"
 
-    def make_room(self, pages: int, run: RunNumber, now_s: float) -> None:
-        """Make `pages` free for a run, as far as that is possible."""
+    def make_room(self, pages: int, found: Next, now_s: float) -> None:
+        """Make `pages` free for samples to prepare, as far as that is possible."""
         memory, count = self._memory, self._memory.allocator.count
-        early = now_s - self._looked_s < LOOK_S and memory.released < max(pages, count // COPIED_SHARE)
-        if memory.allocator.free >= pages or early:
+        recent = now_s - self._looked_s < LOOK_S and memory.released < max(pages, count // COPIED_SHARE)
+        if memory.allocator.free >= pages or (recent and found.lead >= self._lead):
             return
         self._looked_s = now_s
         enough = max(pages, count // CLEARED_SHARE)
-        self._clear(enough, None)
-        if memory.allocator.free < enough:
-            memory.looked()
-        busy = self._aheads.busy(now_s - IDLE_S)
-        if memory.allocator.free < pages and run in busy:
-            self._clear(pages, busy)
-            self._aheads.rewind()
+        self._clear(enough, found.lead, None)
+        busy = self._aheads.busy(now_s)
+        if memory.allocator.free < pages and found.run in busy:
+            self._clear(pages, found.lead, busy)
+        memory.looked()
+        self._lead = found.lead if memory.allocator.free < enough else np.inf
+        self._aheads.rewind()
 
-    def _clear(self, pages: int, runs: set[RunNumber] | None) -> None:
-        """Free samples that none of these runs will draw (None: no run), until `pages` are free."""
+    def _clear(self, pages: int, lead: float, runs: set[RunNumber] | None) -> None:
+        """Free samples that none of these runs (None: no run) draws before `lead`, until `pages` are free."""
         memory = self._memory
         for want in memory:
             shelf = memory[want]
             places = shelf.all(MADE)
-            idle = places[~shelf.copied(places) & ~self._aheads.undrawn(want, places, runs)]
-            enough = int(np.searchsorted(np.cumsum(shelf.pages(idle)), pages - memory.allocator.free)) + 1
-            if pages > memory.allocator.free:
-                shelf.free(idle[:enough])
+            places = places[~shelf.copied(places)]
+            leads = self._aheads.leads(want, places, runs)
+            order = np.argsort(-leads, kind="stable")
+            order = order[: int(np.count_nonzero(leads > lead))]
+            missing = pages - memory.allocator.free
+            enough = int(np.searchsorted(np.cumsum(shelf.pages(places[order])), missing)) + 1
+            if missing > 0:
+                shelf.free(places[order[:enough]])

@@ -11,7 +11,7 @@ full, the sample cannot be prepared, or a preparer has ended over it. Its client
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -197,7 +197,7 @@ class Preparing:
         never = (pages > self.memory.largest) | ((pages == 0) & (sizes != UNTRIED))
         fits = (pages > 0) & ~never
         if int(pages[fits].sum()) > self.memory.allocator.free:
-            fits &= self._aheads.undrawn(batch.want, places)
+            fits &= self._aheads.leads(batch.want, places) < np.inf
             fits &= np.cumsum(np.where(fits, pages, 0)) <= self.memory.allocator.free
         shelf.stops(places[never], never=True)
         shelf.stops(places[~never & ~fits])
@@ -254,7 +254,7 @@ class Preparing:
         """What to prepare next, no more than there is room for."""
         found = self._lacking(self._epochs.lives.draws())
         if found is None and now_s - self._empty_s > AGAIN_S:
-            found = self._aheads.next(self.memory, self._residents.kept(), BATCH)
+            found = self._aheads.next(self.memory, self._residents.kept(), BATCH, now_s)
             self._empty_s = now_s if found is None else -np.inf
         if found is None:
             return None
@@ -263,10 +263,10 @@ class Preparing:
         most = min(ENOUGH // allocator.page, allocator.count // BATCH_SHARE)
         wanted = min(len(found.places), max(1, most // mean))
         under_way = sum(batch.pages for batch in self._batches.values())
-        self._clearing.make_room(under_way + mean * wanted, found.run, now_s)
+        self._clearing.make_room(under_way + mean * wanted, found, now_s)
         count = min(wanted, (allocator.free - under_way) // mean)
         self._full = count < 1
-        return None if self._full else Next(found.run, found.want, self._alike(found.want, found.places[:count]))
+        return None if self._full else replace(found, places=self._alike(found.want, found.places[:count]))
 
     def _lacking(self, draws: Iterable[Draw]) -> Next | None:
         """Samples that a waiting draw lacks, of the oldest such draw."""
@@ -274,12 +274,12 @@ class Preparing:
             live = self._epochs.get(draw.key)
             for want in self.wants.of(draw.client, draw.key[0]) if live is not None else ():
                 assert live is not None
-                places = np.unique(live.epoch.plan.sample_of[draw.positions])
+                places = live.epoch.plan.sample_of[np.unique(draw.positions)]
                 places = places[self._residents.present(places)]
                 places = places[self.memory[want].states(places) == RAW]
                 places = places[~self._strikes.over(want, places)]
                 if len(places):
-                    return Next(draw.key[0], want, places[:BATCH])
+                    return Next(draw.key[0], want, places[:BATCH], float(self._aheads.leads(want, places[:1])[0]))
         return None
 
     def _alike(self, want: int, places: NDArray[Any]) -> NDArray[Any]:
