@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from brand.node.decide.ahead import Aheads, Next
+from brand.node.decide.ahead import Aheads
 from brand.node.memory.prepared import MADE, PreparedMemory
 from brand.node.wire.numbers import RunNumber
 
@@ -20,7 +20,7 @@ LOOK_S: Final = 1.0
 COPIED_SHARE: Final = 64
 """A look is worth it once `1 / COPIED_SHARE` of the memory was copied."""
 CLEARED_SHARE: Final = 16
-"""A look makes `1 / CLEARED_SHARE` of the memory free, or what is needed: more may be drawn again."""
+"""A look makes `1 / CLEARED_SHARE` of the memory free of samples that no rank will draw: others may be soon."""
 
 
 class Clearing:
@@ -35,24 +35,24 @@ class Clearing:
     def __repr__(self) -> str:
         return f"Clearing({self._memory!r})"
 
-    def make_room(self, pages: int, found: Next, now_s: float) -> None:
-        """Make `pages` free for samples to prepare, as far as that is possible."""
+    def make_room(self, pages: int, lead: float, run: RunNumber, now_s: float) -> None:
+        """Make `pages` free for samples that a run draws after at most `lead` draws, as far as that is possible."""
         memory, count = self._memory, self._memory.allocator.count
         recent = now_s - self._looked_s < LOOK_S and memory.released < max(pages, count // COPIED_SHARE)
-        if memory.allocator.free >= pages or (recent and found.lead >= self._lead):
+        if memory.allocator.free >= pages or (recent and lead >= self._lead):
             return
         self._looked_s = now_s
-        enough = max(pages, count // CLEARED_SHARE)
-        self._clear(enough, found.lead, None)
+        self._clear(max(pages, count // CLEARED_SHARE), np.inf, None)
+        self._clear(pages, lead, None)
         busy = self._aheads.busy(now_s)
-        if memory.allocator.free < pages and found.run in busy:
-            self._clear(pages, found.lead, busy)
+        if memory.allocator.free < pages and run in busy:
+            self._clear(pages, lead, busy)
         memory.looked()
-        self._lead = found.lead if memory.allocator.free < enough else np.inf
+        self._lead = lead if memory.allocator.free < pages else np.inf
         self._aheads.rewind()
 
     def _clear(self, pages: int, lead: float, runs: set[RunNumber] | None) -> None:
-        """Free samples that none of these runs (None: no run) draws before `lead`, until `pages` are free."""
+        """Free samples until `pages` are free: those whose lead in these runs (None: in all) is longer, or infinite."""
         memory = self._memory
         for want in memory:
             shelf = memory[want]
@@ -60,7 +60,7 @@ class Clearing:
             places = places[~shelf.copied(places)]
             leads = self._aheads.leads(want, places, runs)
             order = np.argsort(-leads, kind="stable")
-            order = order[: int(np.count_nonzero(leads > lead))]
+            order = order[: int(np.count_nonzero((leads > lead) | (leads == np.inf)))]
             missing = pages - memory.allocator.free
             enough = int(np.searchsorted(np.cumsum(shelf.pages(places[order])), missing)) + 1
             if missing > 0:

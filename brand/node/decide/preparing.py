@@ -263,7 +263,8 @@ class Preparing:
         most = min(ENOUGH // allocator.page, allocator.count // BATCH_SHARE)
         wanted = min(len(found.places), max(1, most // mean))
         under_way = sum(batch.pages for batch in self._batches.values())
-        self._clearing.make_room(under_way + mean * wanted, found, now_s)
+        lead = float(self._aheads.leads(found.want, found.places[:wanted]).max())
+        self._clearing.make_room(under_way + mean * wanted, lead, found.run, now_s)
         count = min(wanted, (allocator.free - under_way) // mean)
         self._full = count < 1
         return None if self._full else replace(found, places=self._alike(found.want, found.places[:count]))
@@ -279,7 +280,7 @@ class Preparing:
                 places = places[self.memory[want].states(places) == RAW]
                 places = places[~self._strikes.over(want, places)]
                 if len(places):
-                    return Next(draw.key[0], want, places[:BATCH], float(self._aheads.leads(want, places[:1])[0]))
+                    return Next(draw.key[0], want, places[:BATCH], 0.0)
         return None
 
     def _alike(self, want: int, places: NDArray[Any]) -> NDArray[Any]:
