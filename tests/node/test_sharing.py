@@ -237,6 +237,22 @@ def test_no_job_meets_a_lap_twice() -> None:
     assert world.core.epochs.sharing.joins((run, 2)) == alone(7)
 
 
+def test_a_job_does_not_follow_through_a_lap_that_it_knows() -> None:
+    """It goes on from a state of a later lap. The others come to its laps with their next one."""
+    world = world_of()
+    first = Job(world, 1)
+    for _ in range(10):
+        first.draw()
+    run = RunNumber(world.register(2, "again", **SHARED))
+    tell(world, 2, (run, 3), Joins((), 5))
+    world.begin(2, run, 3)
+    world.settle()
+    assert world.core.epochs.sharing.joins((run, 3)) == alone(6)
+    while first.draw():
+        pass
+    assert world.core.epochs.sharing.joins((first.run, 1))[0].lap == 6
+
+
 @pytest.mark.slow
 @given(st.data())
 @examples(8)

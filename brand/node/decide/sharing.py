@@ -129,7 +129,7 @@ class Sharing:
                 continue
             mine, front = self.pacing.front(key), self.pacing.front(self.pacing.now(pacemaker))
             joins, epoch = self.joins(key), self._epoch(key)
-            if mine is None or front is None or not 0 < len(joins) < MOST:
+            if mine is None or front is None or self._knows(number, front) or not 0 < len(joins) < MOST:
                 continue
             limit = max(1, min(max(LEAST_LOST, self._samples // LOST_SHARE), bridge))
             if abs(mine - front) <= limit or epoch.front() - joins[-1].position < order.draws // APART_SHARE:
@@ -173,7 +173,7 @@ class Sharing:
             near = self._samples // LAP_END_SHARE
             return Join(0, lap, front, 0) if near <= front <= self._samples - near else begins
         front_now = self.pacing.front(self.pacing.now(pacemaker))
-        if front_now is None:
+        if front_now is None or self._knows(number, front_now):
             return begins
         pace = self._pace(number, pacemaker)
         left = 0 if before is None else self._runs[number].order.draws - before.front()
@@ -184,6 +184,14 @@ class Sharing:
         """1,024 times the coordinates that pass during a draw of a run."""
         thinned = self._samples / self._runs[pacemaker].order.draws
         return max(LEAST_PACE, min(MOST_PACE, round(UNIT * self.pacing.times(number, pacemaker) * thinned)))
+
+    def _knows(self, number: RunNumber, front: int) -> bool:
+        """Whether a run has drawn from a lap beyond this front: it would meet an order twice.
+
+        Not where it is only a little ahead of those that it shares with.
+        """
+        ahead = self._highest.get(number, -1) * self._samples - front
+        return ahead > min(self._samples // 4, max(LEAST_LOST, self._samples // LOST_SHARE))
 
     def _unasked(self, key: Key, epoch: Epoch, margin: int) -> int:
         """The first position of a round, `margin` positions behind all that were asked for."""
