@@ -145,7 +145,7 @@ class PreparingWorld(World):
                 assert number in self.running
                 assert number not in self.tasks, "a preparer has two batches"
                 for place in self.places(instruction):
-                    assert (instruction.wanted, place) not in self.there, "a sample is prepared that is, or was, there"
+                    self.there.discard((instruction.wanted, place))  # it has gone in this step
                     others = [each for each in self.tasks.values() if each.wanted == instruction.wanted]
                     assert all(place not in self.places(each) for each in others), "a sample is prepared twice"
                 self.tasks[number] = instruction

@@ -147,13 +147,10 @@ class Aheads:
             ahead.rewind()
 
     def next(self, memory: PreparedMemory, kept: NDArray[np.bool_], most: int, now_s: float) -> Next | None:
-        """Up to `most` samples to prepare: of the epoch whose next one is drawn after the fewest draws.
-
-        While a run is busy, nothing is prepared for those that are not.
-        """
-        best, busy = None, self.busy(now_s)
+        """Up to `most` samples to prepare: of the epoch whose next one is drawn after the fewest draws."""
+        best, runs = None, self.counted(now_s)
         for key, ahead in self._aheads.values():
-            if busy and key[0] not in busy:
+            if key[0] not in runs:
                 continue
             for want in sorted(self._wants.of_run(key[0])):
                 found = ahead.next(want, memory[want], kept, most)
@@ -161,27 +158,31 @@ class Aheads:
                     best = Next(key[0], want, found[1], found[0] + self._behind(key, ahead))
         return best
 
-    def leads(self, want: int, places: NDArray[Any], runs: set[RunNumber] | None = None) -> NDArray[np.float64]:
-        """How many draws come before that of each sample, in live epochs of `runs` (None: all) that want it.
+    def leads(self, want: int, places: NDArray[Any], runs: set[RunNumber]) -> NDArray[np.float64]:
+        """How many draws come before that of each sample, in live epochs of these runs that want it.
 
         Infinity: no rank of this node will draw it there.
         """
         found = np.full(len(places), np.inf)
         for key, ahead in self._aheads.values():
-            if want in self._wants.of_run(key[0]) and (runs is None or key[0] in runs):
+            if key[0] in runs and want in self._wants.of_run(key[0]):
                 np.minimum(found, ahead.positions(places) + self._behind(key, ahead), out=found)
         return found
+
+    def counted(self, now_s: float) -> set[RunNumber]:
+        """Runs that wait for a draw, have drawn in the last `IDLE_S`, or have not begun to draw; all where none has.
+
+        One rule says what is prepared and what goes, or runs would take each other's room without end.
+        """
+        every = {key[0] for key, _ in self._aheads.values()}
+        runs = {draw.key[0] for draw in self._epochs.lives.draws()}
+        for run in every:
+            asked = [ahead.epoch.progress.asked_s for key, ahead in self._aheads.values() if key[0] == run]
+            latest = max((at for at in asked if at < np.inf), default=np.inf)
+            runs |= {run} if latest > now_s - IDLE_S else set()
+        return runs or every
 
     def _behind(self, key: Key, ahead: Ahead) -> int:
         """What to add to a position of an epoch for the number of draws that come before it."""
         live, progress = self._epochs.get(key), ahead.epoch.progress
         return (0 if live is None else draws_before(self._epochs, key, live)) - progress.start - progress.done
-
-    def busy(self, now_s: float) -> set[RunNumber]:
-        """Runs that wait for a draw, have drawn in the last `IDLE_S`, or have not begun to draw."""
-        runs = {draw.key[0] for draw in self._epochs.lives.draws()}
-        for run in {key[0] for key, _ in self._aheads.values()}:
-            asked = [ahead.epoch.progress.asked_s for key, ahead in self._aheads.values() if key[0] == run]
-            latest = max((at for at in asked if at < np.inf), default=np.inf)
-            runs |= {run} if latest > now_s - IDLE_S else set()
-        return runs

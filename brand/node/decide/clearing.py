@@ -1,8 +1,8 @@
 """Which prepared samples make room for others? Those whose next draw is farthest, and farther than that of the others.
 
-Samples that no rank of this node will draw in an epoch under way go first. Where room for a run is still lacking,
-samples of other runs go that have not drawn for a while. A look goes over all places, so a look that finds too little
-is not repeated until enough was copied, or some time has passed.
+Samples that no rank of this node will draw in an epoch under way go first. Draws of a run that has not drawn for a
+while do not count. A look goes over all places, so a look that finds too little is not repeated until enough was
+copied, or some time has passed.
 """
 
 from __future__ import annotations
@@ -35,24 +35,21 @@ class Clearing:
     def __repr__(self) -> str:
         return f"Clearing({self._memory!r})"
 
-    def make_room(self, pages: int, lead: float, run: RunNumber, now_s: float) -> None:
-        """Make `pages` free for samples that a run draws after at most `lead` draws, as far as that is possible."""
+    def make_room(self, pages: int, lead: float, runs: set[RunNumber], now_s: float) -> None:
+        """Make `pages` free for samples of these runs with at most this lead, as far as that is possible."""
         memory, count = self._memory, self._memory.allocator.count
         recent = now_s - self._looked_s < LOOK_S and memory.released < max(pages, count // COPIED_SHARE)
         if memory.allocator.free >= pages or (recent and lead >= self._lead):
             return
         self._looked_s = now_s
-        self._clear(max(pages, count // CLEARED_SHARE), np.inf, None)
-        self._clear(pages, lead, None)
-        busy = self._aheads.busy(now_s)
-        if memory.allocator.free < pages and run in busy:
-            self._clear(pages, lead, busy)
+        self._clear(max(pages, count // CLEARED_SHARE), np.inf, runs)
+        self._clear(pages, lead, runs)
         memory.looked()
         self._lead = lead if memory.allocator.free < pages else np.inf
         self._aheads.rewind()
 
-    def _clear(self, pages: int, lead: float, runs: set[RunNumber] | None) -> None:
-        """Free samples until `pages` are free: those whose lead in these runs (None: in all) is longer, or infinite."""
+    def _clear(self, pages: int, lead: float, runs: set[RunNumber]) -> None:
+        """Free samples until `pages` are free: those whose lead in these runs is longer, or infinite."""
         memory = self._memory
         for want in memory:
             shelf = memory[want]

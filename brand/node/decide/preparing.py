@@ -197,7 +197,7 @@ class Preparing:
         never = (pages > self.memory.largest) | ((pages == 0) & (sizes != UNTRIED))
         fits = (pages > 0) & ~never
         if int(pages[fits].sum()) > self.memory.allocator.free:
-            fits &= self._aheads.leads(batch.want, places) < np.inf
+            fits &= self._aheads.leads(batch.want, places, self._aheads.counted(now_s)) < np.inf
             fits &= np.cumsum(np.where(fits, pages, 0)) <= self.memory.allocator.free
         shelf.stops(places[never], never=True)
         shelf.stops(places[~never & ~fits])
@@ -263,8 +263,9 @@ class Preparing:
         most = min(ENOUGH // allocator.page, allocator.count // BATCH_SHARE)
         wanted = min(len(found.places), max(1, most // mean))
         under_way = sum(batch.pages for batch in self._batches.values())
-        lead = float(self._aheads.leads(found.want, found.places[:wanted]).max())
-        self._clearing.make_room(under_way + mean * wanted, lead, found.run, now_s)
+        runs = self._aheads.counted(now_s)
+        lead = float(self._aheads.leads(found.want, found.places[:wanted], runs).max())
+        self._clearing.make_room(under_way + mean * wanted, lead, runs, now_s)
         count = min(wanted, (allocator.free - under_way) // mean)
         self._full = count < 1
         return None if self._full else replace(found, places=self._alike(found.want, found.places[:count]))
