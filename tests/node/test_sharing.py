@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from brand.errors import UsageError
+from brand.node.decide.ahead import Ahead
 from brand.node.decide.early import Early
 from brand.node.decide.lives import Key
 from brand.node.decide.pacing import IDLE_S, LEAST_RATE_S, Pulse
@@ -18,6 +19,7 @@ from brand.node.decide.stimuli import ClientJoins
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.protocol.following import UNIT, Join, alone
 from brand.protocol.joins import Joins
+from brand.protocol.plan import read_of_sample
 from tests.node.world import World
 from tests.rounds import examples
 
@@ -283,6 +285,26 @@ def test_what_is_drawn_last_makes_room(data: st.DataObject) -> None:
         pass
     assert jobs[0].given() == list(range(SAMPLES))
     assert len(jobs[1].given()) == jobs[1].draws
+
+
+def test_what_is_prepared_next_follows_a_new_join() -> None:
+    """A job that joins anew draws in another order from there on, and its samples are prepared in that."""
+    world = world_of()
+    job = Job(world, 1)
+    epoch = world.epochs()[job.key].epoch if job.draw() else None
+    assert epoch is not None
+    ahead, order = Ahead(epoch), world.runs[job.run].order
+    for _ in range(3):
+        before = job.position
+        job.draw()
+        ahead.drawn(epoch.plan.sample_of[before : job.position])
+    plan = order.plan(0, (*alone(0), Join(64, 0, 200, 2 * UNIT)))
+    assert plan.sample_of[:64].tolist() == epoch.plan.sample_of[:64].tolist()
+    assert plan.sample_of.tolist() != epoch.plan.sample_of.tolist()
+    epoch.goes_on(plan, read_of_sample(plan))
+    ahead.look()
+    assert ahead.positions(plan.sample_of[job.position :]).tolist() == list(range(job.position, SAMPLES))
+    assert np.isinf(ahead.positions(plan.sample_of[: job.position])).all()
 
 
 def test_a_job_that_is_killed_leaves_nothing_behind() -> None:

@@ -52,6 +52,7 @@ class Ahead:
         """Positions before this one are given up."""
         self._cursors: dict[int, int] = {}
         """By want; where there is none, that is the front of the draws."""
+        self._plan = epoch.plan
         self.look()
 
     def __repr__(self) -> str:
@@ -59,8 +60,13 @@ class Ahead:
         return f"Ahead(epoch {self.epoch.number}, {left} to draw, cursors {self._cursors})"
 
     def look(self) -> None:
-        """Ranks may have come, and positions may have been given up."""
+        """Ranks may have come, positions may have been given up, and the run may have joined others anew."""
         sample_of, progress = self.epoch.plan.sample_of, self.epoch.progress
+        if self.epoch.plan is not self._plan:
+            self._plan = self.epoch.plan
+            left = np.flatnonzero(self._position[sample_of] >= 0)
+            self._position[sample_of[left]] = left
+            self._cursors.clear()
         for rank in set(self.epoch.here) - self._ranks:
             positions = self.epoch.division.positions(rank)
             positions = positions[positions >= progress.front([rank])]
