@@ -128,14 +128,15 @@ class Sharing:
             if pacemaker == number or key is None or key in self._wanted:
                 continue
             mine, front = self.pacing.front(key), self.pacing.front(self.pacing.now(pacemaker))
-            joins, epoch = self.joins(key), self._epoch(key)
+            joins, live = self.joins(key), self._lives[key].live
+            assert live is not None
             if mine is None or front is None or self._knows(number, front) or not 0 < len(joins) < MOST:
                 continue
             limit = max(1, min(max(LEAST_LOST, self._samples // LOST_SHARE), bridge))
-            if abs(mine - front) <= limit or epoch.front() - joins[-1].position < order.draws // APART_SHARE:
+            if abs(mine - front) <= limit or live.epoch.front() - joins[-1].position < order.draws // APART_SHARE:
                 continue
             margin = self._margin.setdefault(key, round((self.pacing.pulse(number).rate or 0) * PLANNING_S))
-            at = self._unasked(key, epoch, margin)
+            at = self._unasked(key, live.epoch, margin)
             if at < order.draws - order.draws // APART_SHARE:
                 pace = self._pace(number, pacemaker)
                 lap, passed = divmod(front + margin * pace // UNIT, self._samples)
@@ -201,8 +202,3 @@ class Sharing:
 
     def _reaches(self, number: RunNumber, lap: int) -> None:
         self._highest[number] = max(self._highest.get(number, -1), lap)
-
-    def _epoch(self, key: Key) -> Epoch:
-        live = self._lives[key].live
-        assert live is not None
-        return live.epoch
