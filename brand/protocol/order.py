@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from brand.protocol.following import Join, alone
 from brand.protocol.mapping import Mapping
-from brand.protocol.part import ONE_NODE, Part, named, narrowed
+from brand.protocol.part import ONE_NODE, Part, named
 from brand.protocol.plan import Plan
 from brand.protocol.policies import policy_named
 from brand.protocol.policy import Policy, check_number, check_type
@@ -68,11 +68,8 @@ class Order:
         """The plan of one epoch. `joins`: where the job joined others in it, with `shared`; none: it is alone."""
         if not 0 <= epoch <= MAX_EPOCH:
             raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
-        if self.joins:
-            mask = None if self.part is None else self.part.mask
-            return self.policy.plan_joined(self.mapping, self.seed, mask, joins or alone(epoch))
-        plan = self.policy.plan(self.mapping, self.seed, epoch)
-        return plan if self.part is None else narrowed(plan, self.part.mask)
+        mask = None if self.part is None else self.part.mask
+        return self.policy.plan_joined(self.mapping, self.seed, mask, joins or alone(epoch))
 
     def to_json(self) -> dict[str, Any]:
         """The order as plain values: its own fields, and beside them those of the policy. A part has its digest."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from brand.protocol.following import Join
 from brand.protocol.mapping import Mapping
+from brand.protocol.part import narrowed
 from brand.protocol.plan import Plan
 from brand.protocol.tickets import MAX_POSITIONS
 
@@ -84,11 +85,12 @@ class Policy(ABC):
         return False
 
     def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
-        """The plan of an epoch of a job that has joined others like this, where jobs share.
+        """The plan of an epoch of a job that has joined others like this; one that shares with none has one join.
 
         `mask`: the places that the job draws, shape (samples,); None: all.
         """
-        raise NotImplementedError(f"a plan of {self.name} has no joins")
+        plan = self.plan(mapping, seed, joins[0].lap)
+        return plan if mask is None else narrowed(plan, mask)
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain values. A field that has its default value is left out."""

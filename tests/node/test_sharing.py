@@ -194,6 +194,10 @@ def test_a_plan_that_comes_too_late_is_left_out() -> None:
     assert sharing._margin[job.key] == 8
     later = (*before, Join(64, 0, 9, UNIT))
     sharing._wanted[job.key] = later
+    assert not sharing.planned(job.key, later, live=False)  # the epoch has made room meanwhile
+    assert not sharing.wants(job.key, later)
+    assert job.joins == before
+    sharing._wanted[job.key] = later
     assert sharing.planned(job.key, later)
     assert job.joins == [*later]
 

@@ -16,6 +16,7 @@ from brand.node.decide.early import draws_before
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key
+from brand.node.decide.pacing import IDLE_S
 from brand.node.decide.states import HELD
 from brand.node.decide.wants import Wants
 from brand.node.memory.prepared import RAW, PreparedMemory, Shelf
@@ -25,8 +26,6 @@ STEP: Final = 1024
 """Positions that are looked at together."""
 STEPS: Final = 16
 """The most steps from the cursor on."""
-IDLE_S: Final = 2.0
-"""A run that has not drawn for so long makes room for others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

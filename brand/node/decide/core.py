@@ -22,6 +22,7 @@ from brand.node.decide.jobs import jobs
 from brand.node.decide.keeping import AHEAD_SHARE, Keeping, Reserved
 from brand.node.decide.limits import Limits
 from brand.node.decide.members import Members
+from brand.node.decide.pacing import IDLE_S
 from brand.node.decide.peers import Peers
 from brand.node.decide.preparers import Preparers
 from brand.node.decide.preparing import Preparing
@@ -38,8 +39,6 @@ from brand.node.wire.preparer import BATCH_S
 
 LARGEST_SHARE: Final = 4
 """A node never holds a sample that is larger than `1 / LARGEST_SHARE` of its memory."""
-IDLE_S: Final = 2.0
-"""A run that no client has drawn from for so long makes room for others."""
 SKIP_SLACK: Final = 8192
 """Positions so far behind the draws were skipped; nearer ones may be with a slow worker.
 

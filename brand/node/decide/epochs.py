@@ -172,9 +172,9 @@ class Epochs:
         """A plan is made, with these joins. Nothing happens where no life wants it any more."""
         life = self.lives.get(key)
         if self.sharing.wants(key, joins):
-            replaces = life is not None and life.live is not None and self.sharing.planned(key, joins)
-            if replaces and life is not None and life.live is not None and read_of is not None:
-                life.live.epoch.goes_on(plan, read_of)
+            live = None if life is None else life.live
+            if self.sharing.planned(key, joins, live=live is not None) and live is not None and read_of is not None:
+                live.epoch.goes_on(plan, read_of)
             return
         if life is None or not life.planned or isinstance(life.stage, Ready) or joins != self.sharing.joins(key):
             return

@@ -20,7 +20,7 @@ RATE_S: Final = 10.0
 LEAST_RATE_S: Final = 2.0
 """A rate is known after so long."""
 IDLE_S: Final = 2.0
-"""A run that draws nothing for so long makes no pace."""
+"""A run that draws nothing for so long makes no pace, and room for others."""
 FASTER: Final = 1.1
 """The pacemaker changes where another run is so many times as fast. Rates that differ by less count as equal."""
 _KEPT_EVERY_S: Final = 0.1

@@ -50,7 +50,7 @@ class Run:
         """A read of an epoch of the run has brought samples into memory."""
         self.brought += samples
 
-    def joins(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
+    def registers(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
         """A client registers the run, and may say its tag and its turn."""
         self.clients.add(client)
         self.tag = self.tag if tag is None else tag
@@ -175,7 +175,7 @@ class Runs(UserDict[RunNumber, Run]):
             number = RunNumber(self._last)
             self[number] = Run(order, name, None, None, Conduct(self._notices))
         run = self[number]
-        run.joins(client, tag, turn)
+        run.registers(client, tag, turn)
         return number
 
     def _check_agreed(self, order: Order, name: str, turn: int) -> None:

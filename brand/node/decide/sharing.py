@@ -143,12 +143,14 @@ class Sharing:
                 self._wanted[key] = (*joins, Join(at, lap, passed, pace))
                 yield key, self._wanted[key]
 
-    def planned(self, key: Key, joins: tuple[Join, ...]) -> bool:
-        """The plan of an epoch under way is made anew. Returns whether it takes the place of the old one.
+    def planned(self, key: Key, joins: tuple[Join, ...], *, live: bool = True) -> bool:
+        """The plan of an epoch is made anew. Returns whether it takes the place of the old one.
 
-        It does not where draws were faster: they have passed the join.
+        It does not where the epoch is not `live` any more, or where draws were faster: they have passed the join.
         """
         del self._wanted[key]
+        if not live:
+            return False
         late = self._most[key] - joins[-1].position
         if late > 0:
             self._margin[key] = 2 * (self._margin.get(key, 0) + late)
