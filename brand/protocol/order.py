@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from brand.protocol.following import Join, alone
 from brand.protocol.mapping import Mapping
-from brand.protocol.part import ONE_NODE, Part, named
+from brand.protocol.part import Part, named
 from brand.protocol.plan import Plan
 from brand.protocol.policies import policy_named
 from brand.protocol.policy import Policy, check_number, check_type
@@ -46,8 +46,8 @@ class Order:
         self.policy.check_fits(self.mapping)
         if self.part is not None and self.part.samples != self.samples:
             raise ValueError(f"a part of {self.part.samples:,} samples, and the order has {self.samples:,}")
-        if self.part is not None and self.policy.foreseen is not None:
-            raise ValueError(ONE_NODE)
+        if self.part is not None and self.policy.no_part is not None:
+            raise ValueError(self.policy.no_part)
 
     @property
     def draws(self) -> int:

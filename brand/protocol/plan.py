@@ -60,6 +60,11 @@ class Track:
         """The track with these coordinates at each position, shape (draws,), and at the end; all count from `first`."""
         return cls(np.append(fronts[:: cls.STEP], end).astype(np.int64) + first, len(fronts))
 
+    @classmethod
+    def of_lap(cls, lap: int, samples: int) -> Track:
+        """The track of a job that draws a lap from its beginning to its end."""
+        return cls.of(np.arange(samples), lap * samples, samples)
+
     def at(self, position: int) -> int:
         """The front when a position is drawn; positions between two known ones are interpolated."""
         before, more = divmod(position, self.STEP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from brand.protocol.coordl import CoordlPolicy
 from brand.protocol.minio import MinioPolicy
 from brand.protocol.policy import Policy, check_type
 from brand.protocol.pool_policy import PoolPolicy
@@ -21,6 +22,7 @@ POLICIES: Final[dict[str, type[Policy]]] = {
         PoolPolicy,
         MinioPolicy,
         SharedPolicy,
+        CoordlPolicy,
     )
 }
 """To register a policy, add its class. States and messages name only policies that are here."""

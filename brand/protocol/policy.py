@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from brand.protocol.following import Join
 from brand.protocol.mapping import Mapping
-from brand.protocol.part import narrowed
+from brand.protocol.part import ONE_NODE, narrowed
 from brand.protocol.plan import Plan
 from brand.protocol.tickets import MAX_POSITIONS
 
@@ -29,6 +29,16 @@ class Foreseen:
     nodes: int
     ranks: int
     """On all nodes together, equally many on each; node 0 has the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockStep:
+    """Jobs that draw at the speed of the slowest of them."""
+
+    jobs: int
+    """How many begin together."""
+    window: int
+    """How many samples a job may be ahead of another one."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,11 @@ class Policy(ABC):
         return None
 
     @property
+    def no_part(self) -> str | None:
+        """Why no part of a data set is drawn; None: parts are."""
+        return None if self.foreseen is None else ONE_NODE
+
+    @property
     def common(self) -> Hashable | None:
         """What orders with the same seed have in common whose jobs share laps; None: jobs of this policy do not."""
         return None
@@ -83,6 +98,11 @@ class Policy(ABC):
     def rejoins(self) -> bool:
         """Whether a job that has lost the others joins them anew within an epoch."""
         return False
+
+    @property
+    def lock_step(self) -> LockStep | None:
+        """How jobs that share wait for each other; None: each goes at its own speed."""
+        return None
 
     def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
         """The plan of an epoch of a job that has joined others like this; one that shares with none has one join.

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.protocol.following import UNIT, Drawn, Join, Lap, follow, lap_of
+from brand.protocol.lap_policy import LapPolicy
 from brand.protocol.mapping import Mapping
 from brand.protocol.part import narrowed
 from brand.protocol.plan import Plan, Track, planned_by
-from brand.protocol.policy import Policy, check_number
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.stripes import plan_stripes
+from brand.protocol.policy import check_number
 
 SHARED_BY_ONE_NODE: Final = (
     "jobs share on one node: with several nodes give protocol='stripes', or start each job on one node"
@@ -29,47 +28,21 @@ SHARED_BY_ONE_NODE: Final = (
 
 
 @dataclass(frozen=True)
-class SharedPolicy(Policy):
+class SharedPolicy(LapPolicy):
     """A job draws from the reads of other jobs what it can, and the rest from its own."""
 
     name: ClassVar[str] = "shared"
-    stripe: int = 1
-    """`r`: samples of a stripe, as in `StripePolicy`."""
     rejoin: int = 1
     """1: a job joins the others anew within an epoch where it has lost them; 0: it joins only as an epoch begins."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("rejoin", self.rejoin, 0, 1)
-        _ = self.stripes
-
-    @property
-    def stripes(self) -> StripePolicy:
-        """The policy of the laps."""
-        return StripePolicy(self.group_chunks, self.stripe)
-
-    def check_fits(self, mapping: Mapping) -> None:
-        """Raise ValueError where the laps cannot be planned."""
-        self.stripes.check_fits(mapping)
-
-    @property
-    def kept_unit(self) -> int:
-        """A stripe."""
-        return self.stripe
-
-    @property
-    def common(self) -> StripePolicy:
-        """The laps."""
-        return self.stripes
 
     @property
     def rejoins(self) -> bool:
         """Whether a job that has lost the others joins them anew within an epoch."""
         return bool(self.rejoin)
-
-    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
-        """The lap `epoch`, which a job draws that is alone."""
-        return plan_stripes(mapping, self.stripe, seed, epoch)
 
     def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
         """The plan of an epoch of a job that has joined others like this."""
@@ -77,7 +50,7 @@ class SharedPolicy(Policy):
         whole = self.plan(mapping, seed, first.lap)
         if len(joins) == 1 and (first.front, first.pace) == (0, 0):  # a lap from its beginning to its end
             if mask is None:
-                return replace(whole, track=Track.of(np.arange(samples), first.lap * samples, samples))
+                return replace(whole, track=Track.of_lap(first.lap, samples))
             passing = np.flatnonzero(mask[whole.sample_of])
             return replace(narrowed(whole, mask), track=Track.of(passing, first.lap * samples, samples))
         part = np.ones(samples, np.bool_) if mask is None else mask

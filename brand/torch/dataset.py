@@ -28,7 +28,7 @@ from brand.node.setup.tls import Tls
 from brand.node.wire.messages import MAX_NAME
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
-from brand.protocol.part import ONE_NODE, Part
+from brand.protocol.part import Part
 from brand.protocol.shared_policy import SHARED_BY_ONE_NODE
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
@@ -229,8 +229,8 @@ class BrandDataset(Dataset[Any]):
         `part`: the samples that are drawn, as `BrandSampler` takes them; None: all. Raises `UsageError`.
         """
         order, chosen = self._order(seed), as_part(self._stored, part)
-        if chosen is not None and order.policy.foreseen is not None:
-            raise UsageError(ONE_NODE)
+        if chosen is not None and order.policy.no_part is not None:
+            raise UsageError(order.policy.no_part)
         if order.joins and (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(SHARED_BY_ONE_NODE)
         return replace(order, part=chosen)

@@ -240,7 +240,7 @@ class World:
         chunks = -(-len(self.sizes) // self.chunk_size)
         facts: dict[str, Any] = {"group_chunks": 1, "protocol": "stripes", "seed": 0} | order
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
-        if facts["protocol"] in ("stripes", "slots", "shared"):
+        if facts["protocol"] in ("stripes", "slots", "shared", "coordl"):
             facts |= {"stripe": min(facts.get("stripe", 1), self.chunk_size)}
         if facts["protocol"] in ("stripes", "slots"):
             facts = {"refill": "fill_rate"} | facts
@@ -558,7 +558,8 @@ class World:
                 places = live.epoch.plan.sample_of[draw.positions]
                 preparing = self.core.preparing
                 prepares = preparing is not None and preparing.waits(draw.client, draw.key[0], places)
-                if not live.epoch.states.waited_for(places).any() and not prepares:
+                in_step = self.core.epochs.sharing.lockstep.waits(draw, self.now_s)
+                if not live.epoch.states.waited_for(places).any() and not prepares and not in_step:
                     return True
         return False
 

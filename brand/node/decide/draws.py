@@ -117,14 +117,17 @@ class Draws:
     def end_overdue(self, now_s: float) -> None:
         """Answer draws that have waited too long, as they stand."""
         for draw in self.waiting:
-            if now_s - draw.since_s > LONGEST_WAIT_S and self._epochs.get(draw.key) is not None:
+            overdue = now_s - draw.since_s > LONGEST_WAIT_S and self._epochs.get(draw.key) is not None
+            if overdue and not self._epochs.sharing.lockstep.waits(draw, now_s):
                 self.answer(draw, now_s)
 
     def first_stuck(self, now_s: float) -> Draw | None:
-        """The oldest draw that waits for a read of this node."""
+        """The oldest draw that waits for a read of this node, and for no other job."""
         for draw in self.waiting:
             live = self._epochs.get(draw.key)
-            if live is not None and self._agreed(draw, live, now_s) and live.epoch.waits_for_reads(draw.positions):
+            if live is None or not live.epoch.waits_for_reads(draw.positions):
+                continue
+            if self._agreed(draw, live, now_s) and not self._epochs.sharing.lockstep.waits(draw, now_s):
                 return draw
         return None
 
@@ -148,6 +151,8 @@ class Draws:
             self._receiving.ask(epoch, draw.positions)
         places = epoch.plan.sample_of[draw.positions]
         if epoch.states.waited_for(places).any() or not self._agreed(draw, live, now_s):
+            return False
+        if self._epochs.sharing.lockstep.waits(draw, now_s):
             return False
         if self.preparing is not None and self.preparing.waits(draw.client, draw.key[0], places):
             return False

@@ -101,10 +101,10 @@ class Pacing:
 
     def others(self, run: RunNumber) -> list[RunNumber]:
         """Other runs that share with this one and have an epoch under way."""
-        common = self._common(run)
+        common = self.common(run)
         if common is None:
             return []
-        return [other for other in self.begun() if other != run and self._common(other) == common]
+        return [other for other in self.begun() if other != run and self.common(other) == common]
 
     def slowness(self, run: RunNumber) -> float:
         """How many times as long a draw of this run takes as one of the fastest run that shares with it."""
@@ -128,10 +128,10 @@ class Pacing:
 
     def pacemaker(self, run: RunNumber, now_s: float) -> RunNumber:
         """The run that makes the pace for this one and those that share with it."""
-        common = self._common(run)
+        common = self.common(run)
         if common is None:
             return run
-        able = [other for other in self.begun() if self._common(other) == common and not self.idle(other, now_s)]
+        able = [other for other in self.begun() if self.common(other) == common and not self.idle(other, now_s)]
         present = self._pacemaker.get(common)
         if not able:
             return run if present is None else present
@@ -142,7 +142,7 @@ class Pacing:
         self._pacemaker[common] = best
         return best
 
-    def _common(self, run: RunNumber) -> Hashable | None:
+    def common(self, run: RunNumber) -> Hashable | None:
         """What runs have in common that share; None: the run shares with none."""
         order = self._runs[run].order
         return None if order.policy.common is None else (order.seed, order.policy.common)

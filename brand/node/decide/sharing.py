@@ -14,6 +14,7 @@ from typing import Final
 from brand.errors import UsageError
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.lives import Key, Lives
+from brand.node.decide.lockstep import Lockstep
 from brand.node.decide.pacing import Pacing
 from brand.node.decide.runs import Runs
 from brand.node.wire.numbers import RunNumber
@@ -38,6 +39,7 @@ class Sharing:
     def __init__(self, runs: Runs, lives: Lives, samples: int) -> None:
         self._runs, self._lives, self._samples = runs, lives, samples
         self.pacing = Pacing(runs, lives)
+        self.lockstep = Lockstep(runs, lives, self.pacing)
         self._joins: dict[Key, tuple[Join, ...]] = {}
         self._wanted: dict[Key, tuple[Join, ...]] = {}
         """Joins for which a plan is being made, for a run that has lost the front."""
@@ -103,6 +105,7 @@ class Sharing:
     def left(self) -> None:
         """Forget runs that are gone."""
         self.pacing.left()
+        self.lockstep.left()
         for run in [run for run in self._highest if run not in self._runs]:
             del self._highest[run]
         for known in (self._joins, self._wanted, self._margin, self._most):
@@ -163,6 +166,11 @@ class Sharing:
     def _first_join(self, number: RunNumber, epoch: int, now_s: float) -> Join:
         """Where a run is, and where the front, as an epoch begins or is about to begin."""
         others = self.pacing.others(number)
+        if self._runs[number].order.policy.lock_step is not None:  # the first lap of those under way that it can draw
+            least, common = max(epoch, 1 + self._highest.get(number, -1)), self.pacing.common(number)
+            under_way = [key for key in self._lives if self.pacing.common(key[0]) == common and self.joins(key)]
+            laps = [joins[0].lap for joins in map(self.joins, under_way) if joins[0].lap >= least]
+            return alone(min(MAX_LAP, min(laps, default=least)))[0]
         begins = alone(min(MAX_LAP, max(epoch, 1 + max(self._highest.get(run, -1) for run in (number, *others)))))[0]
         if not others:
             return begins

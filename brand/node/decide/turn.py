@@ -254,6 +254,7 @@ class Turn:
         instructions += self._say(now_s, unsent)
         instructions += self.fetches.done()
         instructions += (Refuse(client, error) for client, error in self.telling.disagreements.clients(now_s))
+        instructions += core.epochs.sharing.lockstep.refused(now_s)
         instructions += self.divisions.answers(now_s)
         return instructions
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,6 +14,7 @@ from brand.node.decide.keeping import AHEAD_SHARE
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.pages import page_bytes
 from brand.node.setup.memory import Memory, available_bytes, memory_bytes, remote_bytes
+from brand.protocol.coordl import WINDOW, CoordlPolicy
 from brand.protocol.mapping import chunks_per_group
 from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
@@ -103,10 +104,18 @@ class Shared:
     """`Stripes()` for jobs that train on one data set at the same time, and draw from one server: one read serves all.
 
     Args:
-        rejoin: Whether a job joins the others anew within an epoch, where it has got faster or slower than they are.
-            False: a run that goes on from a state draws to the bit as it would have without the stop.
+        policy: `"follow"`: each job goes at its own speed. `"coordl"`: all go in lock step, at the speed of the slowest
+            (CoorDL); a baseline to compare with.
+        jobs: With `"coordl"`, how many jobs begin together.
+        window: With `"coordl"`, how many samples a job may be ahead of another one.
+        rejoin: With `"follow"`, whether a job joins the others anew within an epoch, where it has got faster or slower
+            than they are. False: a run that goes on from a state draws to the bit as it would have without the stop.
     """
 
+    policy: Literal["follow", "coordl"] = "follow"
+    _: KW_ONLY
+    jobs: int | None = None
+    window: int = WINDOW
     rejoin: bool = True
 
 
@@ -200,8 +209,24 @@ def choose_order(
         if isinstance(chosen, Shared):
             if nodes.nodes > 1:
                 raise UsageError(SHARED_BY_ONE_NODE)
-            policy = SharedPolicy(stripes.group_chunks, stripes.stripe, int(chosen.rejoin))
+            policy = _choose_shared(stripes, chosen)
     return Order(facts.id, facts.samples, facts.chunk_size, seed, policy)
+
+
+def _choose_shared(stripes: StripePolicy, chosen: Shared) -> Policy:
+    """The numbers of `shared`, with laps like these."""
+    if chosen.policy not in ("follow", "coordl"):
+        raise UsageError(f"Shared({chosen.policy!r}): give 'follow' or 'coordl'")
+    if chosen.policy == "follow":
+        if chosen.jobs is not None:
+            raise UsageError("Shared(jobs=...): any number of jobs share; only Shared('coordl', jobs=...) counts them")
+        return SharedPolicy(stripes.group_chunks, stripes.stripe, int(chosen.rejoin))
+    if chosen.jobs is None:
+        raise UsageError("Shared('coordl', jobs=...): say how many jobs go in lock step")
+    try:
+        return CoordlPolicy(stripes.group_chunks, stripes.stripe, chosen.jobs, chosen.window)
+    except ValueError as error:
+        raise UsageError(f"Shared('coordl', ...): {error}") from None
 
 
 def _choose_stripes(facts: Facts, chosen: Stripes, samples: float, mixing: float) -> StripePolicy:

@@ -1,0 +1,95 @@
+"""Jobs that train in lock step, from one server: one order, one reading; whoever is killed holds up nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from brand.errors import UsageError
+from brand.node.setup.choose import Shared
+from brand.testing.node import RunningServer, running_server
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.node.conftest import texts as texts
+
+SAMPLES, WINDOW = 1200, 256
+
+
+def job(server: RunningServer, name: str, jobs: int = 2) -> BrandDataset:
+    """The data set of one of some jobs."""
+    protocol = Shared("coordl", jobs=jobs, window=WINDOW)
+    return BrandDataset(server.path, server=server.address, protocol=protocol, job=name, fields=("index",))
+
+
+def drawn(batches: Any) -> list[int]:
+    """The indices of some batches."""
+    return [index for (indices,) in batches for index in indices.tolist()]
+
+
+def side_by_side(loaders: Sequence[Any]) -> list[list[int]]:
+    """What each loader draws in an epoch, each in a thread of its own."""
+    with ThreadPoolExecutor(len(loaders)) as threads:
+        return list(threads.map(drawn, loaders))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_all_draw_one_order(texts: Path, workers: int) -> None:
+    """With batches of their own, with worker processes and without: each sample once an epoch, and read once."""
+    with running_server(texts, memory=0.5) as server:
+        one, two = job(server, "one"), job(server, "two")
+        loaders: list[Any] = [
+            BrandLoader(one, 40, sampler=BrandSampler(one), ahead=2),
+            DataLoader(two, 30, sampler=BrandSampler(two), num_workers=workers, prefetch_factor=2 if workers else None),
+        ]
+        for _ in range(2):
+            found = side_by_side(loaders)
+            assert found[0] == found[1]
+            assert sorted(found[0]) == list(range(SAMPLES))
+
+
+@pytest.mark.slow
+def test_they_go_on_from_each_of_their_states(texts: Path) -> None:
+    """On another server, both draw just what they would have drawn."""
+    states, found = list[dict[str, Any]](), list[int]()
+
+    def watched(loader: BrandLoader) -> Iterator[Any]:
+        for batch in loader:
+            states.append(json.loads(json.dumps(loader.state_dict())))
+            yield batch
+
+    with running_server(texts, memory=0.5) as server:
+        one, two = (job(server, name) for name in ("one", "two"))
+        loaders = [BrandLoader(each, 100, sampler=BrandSampler(each), threads=1, ahead=1) for each in (one, two)]
+        found = side_by_side([watched(loaders[0]), loaders[1]])[0]
+    for state in states[:-1:3]:
+        with running_server(texts, memory=0.5) as server:
+            rest = []
+            for name in ("one", "two"):
+                sampler = BrandSampler(job(server, name))
+                sampler.load_state_dict(state)
+                rest.append(BrandLoader(sampler.data_set, 50, sampler=sampler, ahead=2))
+            assert side_by_side(rest) == 2 * [found[state["position"] :]]
+
+
+def test_what_cannot_be_is_refused(texts: Path) -> None:
+    """A part, a number of jobs where none is counted, and none where they are."""
+    with running_server(texts, memory=0.5) as server:
+        with pytest.raises(UsageError, match="jobs in lock step draw the same samples: leave out part="):
+            BrandSampler(job(server, "one"), part=np.arange(100))
+        for protocol, reason in {
+            Shared("coordl"): "say how many jobs go in lock step",
+            Shared("coordl", jobs=0): "jobs=0 of an order is not from 1 to 255",
+            Shared("coordl", jobs=2, window=0): "window=0 of an order is not",
+            Shared(jobs=2): "only Shared\\('coordl', jobs=...\\) counts them",
+            Shared("both"): "give 'follow' or 'coordl'",  # type: ignore[arg-type]
+        }.items():
+            data_set = BrandDataset(texts, server=server.address, protocol=protocol, job="other")
+            with pytest.raises(UsageError, match=reason):
+                BrandSampler(data_set)
