@@ -26,6 +26,7 @@ from brand.formats.constants import ROW
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice
 from brand.node.decide.epoch import Epoch
+from brand.node.decide.gaps import StorageFacts
 from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
 from brand.node.decide.stimuli import (
@@ -183,8 +184,8 @@ class _Node:
         if run.cache_bytes:
             held = np.zeros(len(run.sizes), np.bool_)
             cache = CacheStart("", run.sizes, held, run.cache_bytes, whole_unit=run.whole_unit)
-        size = run.order.chunk_size
-        self._turn = Turn(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache, run.busy_bytes)
+        size, storage = run.order.chunk_size, StorageFacts(run.busy_bytes)
+        self._turn = Turn(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache, storage)
         self._largest_sent = self._turn.core.epochs.limits.largest_sent(node)
         for other in members.others:
             self._turn.handle(StreamOpens(other, asks=True), 0.0)

@@ -150,6 +150,17 @@ def busy_bytes(profile: Profile | None) -> int:
     return 0 if profile is None else best_depth(profile) * stripe_bytes(profile)
 
 
+def gap_bytes(profile: Profile | None, read_bytes: float) -> int:
+    """How many bytes the storage reads in the time that one more read of `read_bytes` takes beside its bytes.
+
+    With `best_depth` reads in flight. For an unknown storage (None) it is what a stripe is planned to lose.
+    """
+    if profile is None:
+        return int(DEFAULT_STRIPE_BYTES * (1 / ENOUGH - 1))
+    speed = float(bandwidth(profile, np.array([float(read_bytes)]))[0])
+    return int(read_bytes * max(0.0, profile.sequential / speed - 1))
+
+
 def stripe_length(read_bytes: int, mean_sample_bytes: float, chunk_size: int) -> int:
     """Samples of a stripe: enough for `read_bytes`, at least 1, and at most a quarter of a chunk."""
     most = max(1, chunk_size // 4)

@@ -56,7 +56,8 @@ class Walk:
         sizes = [rng.choice([0, 40, 96, 97, 200, 500]) if size is None else size for _ in range(count)]
         total = sum(-(-(size + 32) // 128) for size in sizes)
         pages = max(2, round(total * rng.choice([0.05, 0.2, 0.3, 0.5, 0.8, 1.1])) + 1)
-        self.world = World(sizes, rng.randint(1, 9), pages, rng.randint(1, 4))
+        gap = rng.choice([0, 100, 1 << 40])
+        self.world = World(sizes, rng.randint(1, 9), pages, rng.randint(1, 4), gap_bytes=gap)
         self.clients = 0
         self.all_clients: list[int] = []
         self.ranks: list[Rank] = []

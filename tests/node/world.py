@@ -22,6 +22,7 @@ from brand.node.decide.answering import ReadFor
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice, Placement
 from brand.node.decide.core import LARGEST_SHARE, PreparedStart
+from brand.node.decide.gaps import StorageFacts
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import ALONE, Members
 from brand.node.decide.states import COMING, DUE, EARLY, HELD, UNWANTED
@@ -187,6 +188,8 @@ class World:
     """Samples that the storage reads faster at once than one by one."""
     stored: set[int] = field(default_factory=set)
     """Places whose bytes are in the cache folder, which may outlive a server."""
+    gap_bytes: int = 1 << 40
+    """Larger gaps between the samples of a read are not read through."""
     prepared: PreparedStart | None = None
     """What it prepares with (`tests.node.preparing`)."""
 
@@ -199,7 +202,8 @@ class World:
         self.turn = Turn(
             *(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages),
             self._cache_start(),
-            prepared=self.prepared,
+            StorageFacts(0, self.gap_bytes),
+            self.prepared,
         )
         self.core = self.turn.core
         self.exchange: Exchange | None = None

@@ -30,6 +30,7 @@ from brand.storage.profile import (
     Profile,
     best_depth,
     busy_bytes,
+    gap_bytes,
     load_profile,
     save_profile,
     sequential_of,
@@ -77,6 +78,15 @@ NAS = modelled(latency_s=500e-6, one=1e9, most=120e6, operations=400)
 
 
 # What follows from the numbers
+
+
+def test_a_gap_costs_as_much_as_an_operation() -> None:
+    """A disk with a known latency reads latency times bandwidth in that time, whatever the size of the read."""
+    curve = [size / (0.008 + size / 160e6) for size in SIZES]
+    disk = one_depth(curve, 160e6)
+    assert [gap_bytes(disk, size) for size in SIZES] == pytest.approx([0.008 * 160e6] * len(SIZES), abs=1)
+    assert gap_bytes(one_depth([200e6] * len(SIZES), 160e6), SIZES[0]) == 0
+    assert gap_bytes(None, 1) == pytest.approx(DEFAULT_STRIPE_BYTES / 9, abs=1)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from brand.node.decide.counters import Counters
 from brand.node.decide.draws import Draws
 from brand.node.decide.early import Early
 from brand.node.decide.epochs import Epochs
+from brand.node.decide.gaps import NOTHING_KNOWN, StorageFacts
 from brand.node.decide.jobs import jobs
 from brand.node.decide.keeping import AHEAD_SHARE, Keeping, Reserved
 from brand.node.decide.limits import Limits
@@ -56,8 +57,8 @@ class PreparedStart:
 
 
 class Core:
-    """The state of a node server. Other nodes may fill `remote_pages` of its memory. `busy_bytes` in flight keep its
-    storage busy. `prepared`: what it prepares with; None: clients prepare for themselves.
+    """The state of a node server. Other nodes may fill `remote_pages` of its memory. `prepared`: what it prepares with;
+    None: clients prepare for themselves.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Core:
         members: Members,
         remote_pages: int = 0,
         cache: CacheStart | None = None,
-        busy_bytes: int = 0,
+        storage: StorageFacts = NOTHING_KNOWN,
         prepared: PreparedStart | None = None,
     ) -> None:
         allocator = residents.pool.allocator
@@ -89,7 +90,7 @@ class Core:
             self.receiving,
             self.caching,
             Early(residents, self.epochs),
-            remote_pages,
+            storage,
             self.counters,
         )
         preparing: Preparing | None = None
@@ -98,7 +99,9 @@ class Core:
             preparing = Preparing(memory, Preparers(prepared.preparers, BATCH_S), residents, self.epochs)
         counters = self.counters.draws
         self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, counters, preparing)
-        self.keeping = Keeping(residents, self.epochs, members, self.caching, Reserved(remote_pages, busy_bytes))
+        self.keeping = Keeping(
+            residents, self.epochs, members, self.caching, Reserved(remote_pages, storage.busy_bytes)
+        )
 
     def __repr__(self) -> str:
         return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r}, {self.peers!r})"

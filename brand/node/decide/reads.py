@@ -20,6 +20,7 @@ from brand.node.decide.counters import Counters
 from brand.node.decide.early import Early
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
+from brand.node.decide.gaps import StorageFacts, cut_at_gaps
 from brand.node.decide.receiving import Receiving
 from brand.node.decide.states import EARLY
 from brand.node.decide.tasks import PIECE, Read, Rows, rows_of, rows_of_each
@@ -35,7 +36,7 @@ BUNDLE_BYTES: Final = 2 << 20
 
 
 class Reads:
-    """Large reads of one node. Other nodes may fill `remote_pages` of its memory."""
+    """Large reads of one node."""
 
     def __init__(
         self,
@@ -45,11 +46,11 @@ class Reads:
         receiving: Receiving,
         caching: Caching,
         early: Early,
-        remote_pages: int,
+        storage: StorageFacts,
         counters: Counters,
     ) -> None:
         self._index, self._residents, self._epochs, self._receiving = index, residents, epochs, receiving
-        self._remote_pages = remote_pages
+        self.storage = storage
         self._caching, self._early, self._counters = caching, early, counters
         self._last = 0
         self._again: deque[Read] = deque()
@@ -146,14 +147,12 @@ class Reads:
         if len(absent):
             needed = int(self._residents.pages_of[absent].sum())
             if needed <= self._room():
-                span = epoch.plan.places_read(number)
-                if epoch.plan.shares:  # the rest of it came with reads of other jobs
-                    span = int(absent.min()), int(absent.max()) + 1
+                first, end = int(absent.min()), int(absent.max()) + 1
                 page = self._residents.pool.allocator.page
-                rows = rows_of(self._index, *span, self._residents.pages_of, page)
+                rows = rows_of(self._index, first, end, self._residents.pages_of, page)
                 if rows is not None:
                     epoch.reads.pop()
-                    return self._start_stripe(epoch, span, absent, rows)
+                    return self._start_stripe(epoch, first, absent, rows)
                 self._counters.reads.failed(1)
             elif self._will_have_room(needed):
                 return None
@@ -226,27 +225,32 @@ class Reads:
 
     def _will_have_room(self, pages: int) -> bool:
         """Whether a read that does not fit now can fit later. Then `no_room` is set."""
-        self.no_room = pages < self._residents.pool.allocator.count - self._remote_pages
+        self.no_room = pages < self._residents.pool.allocator.count - self._receiving.room
         return self.no_room
 
-    def _start_stripe(
-        self, epoch: Epoch, span: tuple[int, int], absent: NDArray[np.intp], rows: NDArray[np.void]
-    ) -> Read:
-        first, end = span
-        held = np.zeros(end - first, np.bool_)
+    def _start_stripe(self, epoch: Epoch, first: int, absent: NDArray[np.intp], rows: NDArray[np.void]) -> Read:
+        """Start the read of what is absent of a stripe, in as few operations as are worth it (`gaps`)."""
+        residents = self._residents
+        held = np.zeros(len(rows), np.bool_)
         held[absent - first] = True
-        heads, pages = self._residents.pool.take(absent, rows[held])
+        heads, pages = residents.pool.take(absent, rows[held])
         sizes = rows["size"].astype(np.int64)
-        piece = np.zeros(1, PIECE)
-        piece["chunk"], piece["offset"], piece["size"] = (
-            first // epoch.plan.mapping.chunk_size,
-            rows["offset"][0],
-            sizes.sum(),
-        )
-        piece["span"], piece["samples"] = end - first, len(absent)
-        piece["forget"] = self._residents.to_keep(absent).all()
-        piece["cached"] = self._caching.holds(absent).all()
-        return self._start(epoch, piece, [self._residents.pool.vector(sizes, held, pages)], absent, heads, absent)
+        starts, ends = cut_at_gaps(sizes, held, self.storage.gap_bytes)
+        before: NDArray[np.intp] = np.cumsum(held) - held  # samples that the read brings, before each of the stripe
+        pieces = np.empty(len(starts), PIECE)
+        pieces["chunk"], pieces["offset"] = first // epoch.plan.mapping.chunk_size, rows["offset"][starts]
+        pieces["size"] = rows["offset"][ends - 1] + rows["size"][ends - 1] - rows["offset"][starts]
+        pieces["span"], pieces["samples"] = ends - starts, before[ends - 1] + 1 - before[starts]
+        pieces["forget"] = np.logical_and.reduceat(residents.to_keep(absent), before[starts])
+        pieces["cached"] = np.logical_and.reduceat(self._caching.holds(absent), before[starts])
+        page_ends = np.cumsum(residents.pages_of[absent])[before[ends - 1]].tolist()
+        vectors = [
+            residents.pool.vector(sizes[start:end], held[start:end], pages[page:page_end])
+            for start, end, page, page_end in zip(
+                starts.tolist(), ends.tolist(), [0, *page_ends], page_ends, strict=False
+            )
+        ]
+        return self._start(epoch, pieces, vectors, absent, heads, absent)
 
     def _start_bundle(
         self,

@@ -45,23 +45,24 @@ class Receiving:
     ) -> None:
         self._index, self._residents, self._epochs = index, residents, epochs
         self._members, self._peers, self._counters = members, peers, counters
-        self._room = room
+        self.room = room
+        """Pages of the memory that other nodes may fill."""
         self._requests: deque[Asking] = deque()
 
     def __repr__(self) -> str:
-        return f"Receiving({self._room} pages, {len(self._requests)} requests to send)"
+        return f"Receiving({self.room} pages, {len(self._requests)} requests to send)"
 
     # -- samples come ------------------------------------------------------------------------------------------------
 
     def reserve(self) -> int:
         """Pages that stay free for samples of other nodes."""
-        return max(0, self._room - int(self._residents.sent_pages.sum())) if self._room else 0
+        return max(0, self.room - int(self._residents.sent_pages.sum())) if self.room else 0
 
     def room_for(self, node: NodeNumber, *, now: bool = False) -> int | None:
         """Pages that a node may send in all since its stream was opened; see `Peer.room`."""
         # A plan with requests foresees what comes from all nodes together. Without one, each node gets an equal part.
         foreseen = any(live.epoch.requests is not None for _, live in self._epochs.lives.live())
-        window = self._room if foreseen else self._room // max(1, self._members.nodes - 1)
+        window = self.room if foreseen else self.room // max(1, self._members.nodes - 1)
         return self._peers[node].room(window, int(self._residents.sent_pages[node]), now=now)
 
     def opened(self, node: NodeNumber, now_s: float) -> None:

@@ -22,6 +22,7 @@ from brand.node.decide.choosing import Choice
 from brand.node.decide.core import Core, PreparedStart
 from brand.node.decide.divisions import Divisions
 from brand.node.decide.fetches import Fetches
+from brand.node.decide.gaps import NOTHING_KNOWN, StorageFacts
 from brand.node.decide.members import Members
 from brand.node.decide.peers import Peer, Reach
 from brand.node.decide.stimuli import (
@@ -68,8 +69,8 @@ class Turn:
     """The state of one node, and its decisions.
 
     At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache` says what
-    the cache folder holds; None: there is none. `busy_bytes` in flight keep the storage busy (`Keeping`). `prepared` is
-    what it prepares with; None: clients prepare for themselves.
+    the cache folder holds; None: there is none. `prepared` is what it prepares with; None: clients prepare for
+    themselves.
     """
 
     def __init__(
@@ -81,11 +82,11 @@ class Turn:
         depth: int,
         remote_pages: int = 0,
         cache: CacheStart | None = None,
-        busy_bytes: int = 0,
+        storage: StorageFacts = NOTHING_KNOWN,
         prepared: PreparedStart | None = None,
     ) -> None:
         self.members, self.depth = members, depth
-        self.core = Core(index, residents, chunk_size, members, remote_pages, cache, busy_bytes, prepared)
+        self.core = Core(index, residents, chunk_size, members, remote_pages, cache, storage, prepared)
         self.telling = Telling(self.core, members.node)
         self.divisions = Divisions(self.core.epochs)
         samples = len(residents.pages_of)

@@ -17,7 +17,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import astuple, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from brand.node.decide.answering import ReadFor
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice
 from brand.node.decide.core import PreparedStart
+from brand.node.decide.gaps import StorageFacts
 from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
 from brand.node.decide.stimuli import (
@@ -166,12 +167,10 @@ class _Player:
         members = Members(NodeNumber(head["node"]), head["nodes"], head["share_chunks"])
         residents = Residents(Pool(allocator, NoMemory(self._page), pages_of), members.nodes)
         cache = _unpack_cache(head["cache"], index, pages_of, self._page)
-        numbers = head["depth"], head["remote_pages"]
-        prepared = None
-        if head["prepared"] is not None:
-            pages, preparers = head["prepared"]
-            prepared = PreparedStart(Allocator(pages * PAGE, PAGE), preparers)
-        self._turn = Turn(index, residents, head["chunk_size"], members, *numbers, cache, head["busy_bytes"], prepared)
+        size, depth, remote, storage = (head[name] for name in ("chunk_size", "depth", "remote_pages", "storage"))
+        pages, preparers = head["prepared"] or (0, 0)
+        prepared = PreparedStart(Allocator(pages * PAGE, PAGE), preparers) if pages else None
+        self._turn = Turn(index, residents, size, members, depth, remote, cache, StorageFacts(*storage), prepared)
         self._pages_of = pages_of
         self._orders: dict[Key, Order] = {}
         self._choices: dict[int, Choice] = {}
@@ -241,7 +240,7 @@ def _describe(turn: Turn) -> dict[str, Any]:
         "page": residents.pool.allocator.page,
         "pages": residents.pool.allocator.count,
         "remote_pages": turn.core.remote_pages,
-        "busy_bytes": turn.core.keeping.reserved.busy_bytes,
+        "storage": astuple(turn.core.reads.storage),
         "depth": turn.depth,
         "node": members.node,
         "nodes": members.nodes,

@@ -136,7 +136,7 @@ class NodeServer:
         except BaseException:
             self._clients.close()
             raise
-        best_depth, busy_bytes = choose_depth(data, None if cache is None else Path(cache.folder))
+        best_depth, storage = choose_depth(data, None if cache is None else Path(cache.folder))
         depth, chunk_size = depth or best_depth, data.header.chunk_size
         through = use_page_cache(data, layout.allocator.bytes) if page_cache is None else page_cache
 
@@ -148,7 +148,7 @@ class NodeServer:
         storing = None if folder is None else Storing(folder, data, arena, executor.post)
         residents = Residents(Pool(layout.allocator, arena, layout.pages_of), nodes)
         self._turn = Turn(
-            *(data, residents, chunk_size, layout.members, depth, layout.remote_pages, cached, busy_bytes, with_what)
+            *(data, residents, chunk_size, layout.members, depth, layout.remote_pages, cached, storage, with_what)
         )
         self._recorder = None if record is None else Recorder(record, self._turn)
         self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)

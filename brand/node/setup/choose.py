@@ -10,6 +10,7 @@ from typing import Final, Literal
 import numpy as np
 
 from brand.errors import UsageError
+from brand.node.decide.gaps import StorageFacts
 from brand.node.decide.keeping import AHEAD_SHARE
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.pages import page_bytes
@@ -25,7 +26,7 @@ from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
 from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import Profile, best_depth, busy_bytes, load_profile, stripe_bytes, stripe_length
+from brand.storage.profile import Profile, best_depth, busy_bytes, gap_bytes, load_profile, stripe_bytes, stripe_length
 
 MIXING_SHARE: Final = 16
 """`1 / MIXING_SHARE` of the samples is in memory for mixing; memory beyond that keeps samples instead."""
@@ -286,14 +287,14 @@ def choose_whole_unit(read_bytes: int, mean_bytes: float, chunk_size: int, secon
     return unit if seconds(size, unit) >= WHOLE_WORTH * seconds(size, 1) else 1
 
 
-def choose_depth(data: StoredDataSet, cache: Path | None) -> tuple[int, int]:
-    """(reads in flight, bytes in flight that keep the storage busy; 0: nothing is known).
+def choose_depth(data: StoredDataSet, cache: Path | None) -> tuple[int, StorageFacts]:
+    """How many reads are in flight, and what decisions know of the storage.
 
     As many reads as the storage rewards, or the disk of the folder `cache`, where that rewards more.
     """
     profile = load_profile(data.name)
     both = [profile] if cache is None else [profile, load_profile(cache)]
-    return depth_of(both), busy_bytes(profile)
+    return depth_of(both), StorageFacts(busy_bytes(profile), gap_bytes(profile, data.mean_bytes))
 
 
 def depth_of(storages: Sequence[Profile | None]) -> int:
