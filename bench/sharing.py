@@ -11,6 +11,7 @@ turns; the table has the medians of the sums of all jobs, and the ratio to the f
     apart     a node server for each job, which prepares for itself
     reading   one node server; each job prepares for itself
     shared    one node server, which prepares once for all jobs (`--prepared`)
+    common    `server="common"`: the first job starts the server, which prepares from the second job on
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from torch.utils.data import DataLoader, Dataset
 from bench.harness import machine, progress, show, table
 from brand import BrandDataset, BrandLoader, BrandSampler, Picture
 
-ARMS: Final = ("plain", "apart", "reading", "shared")
+ARMS: Final = ("plain", "apart", "reading", "shared", "common")
 BATCH, SIDE = 64, 224
 PREPARE: Final = Picture(shorter=256)
 
@@ -80,7 +81,7 @@ def loader_of(arm: str, data: str, images: str, server: str, name: str) -> Any:
         prepare={"image": PREPARE},
         transform={"image": cut},
         protocol="stripes" if arm == "apart" else "shared",
-        memory=0.25 if arm == "apart" else None,
+        memory=0.25 if arm in ("apart", "common") else None,
         **more,  # type: ignore[arg-type]
     )
     return BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set), threads=1, ahead=4)
@@ -123,7 +124,7 @@ def serving(data: str, prepared: str | None) -> Iterator[str]:
 def turn(arm: str, jobs: int, given: argparse.Namespace) -> dict[str, float]:
     """Let all jobs of an arm run."""
     with ExitStack() as stack:
-        server = ""
+        server = "common" if arm == "common" else ""
         if arm in ("reading", "shared"):
             server = stack.enter_context(serving(given.data, given.prepared if arm == "shared" else None))
         base = [sys.executable, "-m", "bench.sharing", "--data", given.data, "--images", given.images]
@@ -144,7 +145,8 @@ def turn(arm: str, jobs: int, given: argparse.Namespace) -> dict[str, float]:
             process.stdin.write("go\n")
             process.stdin.flush()
         found = [json.loads(process.communicate()[0]) for process in processes]
-        facts = BrandDataset(given.data, server=server)._node.stats() if server else {}
+        served = arm in ("reading", "shared")  # a common server ends with its jobs
+        facts = BrandDataset(given.data, server=server)._node.stats() if served else {}
     prepared = facts.get("prepared") or {}
     return {
         "images_per_s": sum(each["images"] / each["seconds"] for each in found),

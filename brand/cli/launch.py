@@ -16,7 +16,7 @@ import click
 
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo
-from brand.cli.serve import cache_option, check_tls, memory_options, say, tls_options
+from brand.cli.serve import cache_option, check_tls, memory_options, prepared_of, prepared_options, say, tls_options
 from brand.cluster.launcher import NODE, Serving, Start, free_ports, in_namespaces, on_ports, over_ssh, parse_hosts
 from brand.cluster.namespaces import namespaces
 from brand.cluster.supervisor import Supervisor
@@ -33,6 +33,7 @@ _TOKEN_BYTES: Final = 32
 @click.option("--rate", help="With --namespaces: how fast each link is, such as 1gbit.")
 @memory_options
 @cache_option
+@prepared_options
 @click.option("--address", help="Where nodes listen, unix:@NAME. Default: a name made from the data set and the node.")
 @tls_options
 @click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="The ssh command, with its options.")
@@ -46,6 +47,8 @@ def launch(
     rate: str | None,
     ssh: str,
     python: str | None,
+    prepared: str | None,
+    preparers: int | None,
     **passed: str | None,
 ) -> None:
     """Start node servers of the data set DST on several hosts, and run them until Ctrl-C.
@@ -58,6 +61,8 @@ def launch(
     """
     check_tls(passed["tls_cert"], passed["tls_key"], passed["tls_ca"])
     options = {f"--{name.replace('_', '-')}": value for name, value in passed.items()}
+    prepared_of(prepared, preparers)
+    options |= {"--prepared": prepared, "--preparers": None if preparers is None else str(preparers)}
     paths = {name: value for name, value in options.items() if name.startswith(("--tls", "--cache")) and value}
     options |= {name: os.path.abspath(value) for name, value in paths.items()}
     serving = Serving(os.path.abspath(dst) if isinstance(dst, Path) else dst, options)

@@ -58,6 +58,21 @@ def cache_option(command: _F) -> _F:
     return click.option("--cache", metavar="FOLDER[:SIZE]", help=meaning, callback=check_cache)(command)
 
 
+def prepared_options(command: _F) -> _F:
+    """Add the options for what a server prepares with; `prepared_of` takes them."""
+    memory = "Memory for samples that this server decodes for all clients: 2GB."
+    count = "Processes that decode. Default: one a core."
+    wanted = click.option("--prepared", metavar="SIZE", help=memory)
+    return wanted(click.option("--preparers", type=click.IntRange(1), metavar="N", help=count)(command))
+
+
+def prepared_of(prepared: str | None, preparers: int | None) -> Prepared | None:
+    """What a server prepares with; None where it does not prepare. Raises `UsageError`."""
+    if preparers is not None and prepared is None:
+        raise UsageError("--preparers is for a server that prepares: give it memory for that, with --prepared")
+    return None if prepared is None else Prepared(prepared, preparers)
+
+
 def check_cache(context: click.Context, option: click.Parameter, cache: str | None) -> str | None:
     """The text, checked to name a folder and a size. Raises `UsageError`."""
     del context
@@ -93,8 +108,7 @@ def tls_options(command: _F) -> _F:
 @click.argument("dst", type=DATA_SET)
 @memory_options
 @cache_option
-@click.option("--prepared", metavar="SIZE", help="Memory for samples that this server decodes for all clients: 2GB.")
-@click.option("--preparers", type=click.IntRange(1), metavar="N", help="Processes that decode. Default: one a core.")
+@prepared_options
 @click.option("--address", help="Where to listen, unix:@NAME. Default: a name made from the data set and the node.")
 @click.option("--node", type=click.IntRange(0), metavar="K", help="Which of several nodes this is, from 0.")
 @click.option("--peers", metavar="HOST:PORT,...", help="Where all nodes listen for each other, in order.")
@@ -130,9 +144,7 @@ def serve(
     With --node and --peers the server is one of several nodes, which serve each other; `brand launch` starts them all.
     """
     member, peers = _member(**cluster)
-    if preparers is not None and prepared is None:
-        raise UsageError("--preparers is for a server that prepares: give it memory for that, with --prepared")
-    ready = None if prepared is None else Prepared(prepared, preparers)
+    ready = prepared_of(prepared, preparers)
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
     where = address or own_address(facts.encode())
     tune_server_process()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from brand.torch.fetch import Column, Columns
+from brand.torch.fetched import Column, Columns
 
 
 def assemble(columns: Columns, names: Sequence[str] | None, files: Collection[str], first: int, end: int) -> Any:
@@ -32,8 +32,8 @@ def _files(column: Column) -> list[torch.Tensor]:
 
 def _collated(column: Column, strings: type[list[Any]] | type[tuple[Any, ...]]) -> Any:
     """A column as PyTorch collates it: strings stay in a list where samples are dicts, else in a tuple."""
-    if isinstance(column, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(column))
+    if isinstance(column, np.ndarray):  # prepared values are views of the draw's buffer, which is used again
+        return torch.from_numpy(column.copy() if column.ndim > 1 else np.ascontiguousarray(column))
     return strings(column) if isinstance(column[0], str | bytes) else default_collate(column)
 
 

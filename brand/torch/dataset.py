@@ -34,7 +34,8 @@ from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where
 from brand.stores.url import is_url
-from brand.torch.fetch import MEDIA, Fetched, Fetcher, rows
+from brand.torch.fetch import MEDIA, Fetcher
+from brand.torch.fetched import Fetched, rows
 from brand.torch.habit import ReadingHabit
 from brand.torch.labels import class_to_idx, targets, transform_hint
 from brand.torch.origin import turn_of

@@ -1,6 +1,6 @@
 """Which samples do ints bring? A plain int brings exactly its sample, a ticket the sample at its position.
 
-    asked ints -> `Fetcher.fetch`: one request, all I/O -> `Fetched.columns`, `.samples`: decoding, any part, any thread
+    asked ints -> `Fetcher.fetch`: one request, all I/O -> `Fetched` (`brand.torch.fetched`): decoding
 
 A sample that a draw does not find in memory is read exactly, in the same call. A damaged sample raises an error; where
 draws may skip, another sample of its group takes its place.
@@ -11,8 +11,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
 from math import gcd
 from typing import Any, Final
 
@@ -25,17 +24,14 @@ from brand.formats.media import decode_audio, decode_image
 from brand.formats.preparation import Preparation
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
-from brand.node.client.wants import Values
+from brand.node.client.wants import Made
 from brand.protocol.order import Order
 from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.storage.dataset import StoredDataSet
+from brand.torch.fetched import Fetched
 from brand.torch.ranks import find_rank
 from brand.torch.replacements import Replacements
 from brand.torch.way import Way
-
-Column = NDArray[Any] | list[Any]
-Columns = dict[str, Column]
-"""Values by field: numbers as arrays, other values as lists."""
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the function that decodes each."""
@@ -73,6 +69,8 @@ class Fetcher:
         ]
         self.prepared = tuple(prepare)
         """Fields that the server may have prepared."""
+        self.rest = RecordDecoder(schema, [name for name in self.decoder.names if name not in prepare])
+        """Of the other fields."""
         self._orders: dict[int, Order] = {}
         self.replacements = Replacements()
         self._drawn: tuple[int, int] | None = None
@@ -117,15 +115,15 @@ class Fetcher:
         places = np.concatenate([part.places for part in parts])
         indices = np.full(len(asked), -1)
         stored, present, first = [], [], 0
-        prepared: Values = {name: {} for name in self.prepared}
+        prepared: dict[str, list[Made]] = {name: [] for name in self.prepared}
         for part in parts:
             found = part.stored.rows["index"].astype(np.int64)
             right = self.data.are_at(found, part.places[part.present])
             stored.append(part.stored if right.all() else part.stored.part(right))
             present.append(part.present[right] + first)
             indices[present[-1]] = found[right]
-            for name, values in part.prepared.items():
-                prepared[name] |= {first + at: values[at] for at in part.present[right].tolist() if at in values}
+            for name, made in part.prepared.items():
+                prepared[name].append(made.only(part.present[right], first))
             first += len(part.places)
         late = np.flatnonzero(indices < 0)
         samples: list[dict[str, Any]] = []
@@ -244,130 +242,6 @@ class Fetcher:
             self.way.client.report({"index": index, "by": other, "chunk": error.chunk, "reason": str(error)})
             return sample, other
         raise error
-
-
-class Fetched:
-    """Samples that were fetched and are not decoded yet. Several threads may decode parts of it."""
-
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        indices: NDArray[np.int64],
-        stored: list[Stored],
-        present: list[NDArray[np.intp]],
-        late: NDArray[np.intp],
-        samples: list[dict[str, Any]],
-        order: Order | None,
-        prepared: Values,
-        waited_s: float = 0.0,
-    ) -> None:
-        self._fetcher, self.indices, self._stored, self._prepared = fetcher, indices, stored, prepared
-        self.waited_s = waited_s
-        """How long the node server took to answer."""
-        self._present, self._late, self._samples, self._order = present, late, samples, order
-
-    def __repr__(self) -> str:
-        late = counted(len(self._late), "sample")
-        return f"Fetched({counted(len(self), 'sample')}, {late} read exactly, waited {self.waited_s:.3f} s)"
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
-        """Fields of the samples `first` to `end` - 1, with `index` and `key`.
-
-        Images and audio are bytes, or, with `views`, uint8 arrays that are views of the draw's buffer. The buffer is
-        reused once no view of it is alive. In samples that were read exactly they stay bytes.
-        """
-        decoder = self._fetcher.viewer if views else self._fetcher.decoder
-        names = decoder.names
-        there, columns = [np.arange(0)], []
-        for stored, present in zip(self._stored, self._present, strict=True):
-            low, high = np.searchsorted(present, (first, end)).tolist()
-            if low < high:
-                there.append(present[low:high] - first)
-                columns.append(self._decoded(stored.part(np.arange(low, high)), decoder, present[low:high]))
-        made: Columns = {name: _joined([part[number] for part in columns]) for number, name in enumerate(names)}
-        if sum(map(len, there)) < end - first:
-            made = self._with_late(made, first, end, np.concatenate(there))
-        made["index"] = self.indices[first:end]
-        if self._fetcher.with_key and "key" not in names:
-            made["key"] = list(map(str, self.indices[first:end].tolist()))
-        return made
-
-    def samples(self, first: int, end: int) -> list[dict[str, Any]]:
-        """The samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
-        columns = self.columns(first, end)
-        samples = [dict(zip(columns, values, strict=True)) for values in rows(columns.values())]
-        for position, sample in enumerate(samples):
-            for name, decode in self._fetcher.media:
-                prepared = self._prepared.get(name, {}).get(first + position)
-                try:
-                    # A copy: one array that is kept would keep the buffer of the whole draw.
-                    sample[name] = decode(sample[name]) if prepared is None else prepared.copy()
-                except ValueError as error:
-                    hint = "decode=False gives the file's bytes"
-                    wrong = self._fetcher.data.decode_error(str(error), sample["index"], hint)
-                    if not self._fetcher.skip or self._order is None:
-                        raise wrong from error
-                    samples[position] = self._replaced(sample["index"], self._order, wrong)
-                    break
-        return samples
-
-    def _decoded(self, stored: Stored, decoder: RecordDecoder, positions: NDArray[np.intp]) -> list[Column]:
-        """Columns of samples from memory. Samples that do not decode are replaced where draws may skip."""
-        data = self._fetcher.data
-        try:
-            return data.columns(stored, decoder)
-        except FormatError:
-            if not self._fetcher.skip or self._order is None:
-                raise
-        made: list[tuple[Any, ...]] = []
-        for number, position in enumerate(positions.tolist()):
-            try:
-                made += rows(data.columns(stored.part(np.array([number])), decoder))
-            except FormatError as error:
-                sample, other = self._fetcher.replace(int(stored.rows["index"][number]), self._order, error)
-                self.indices[position] = other
-                for values in self._prepared.values():
-                    values.pop(position, None)
-                made.append(tuple(sample[name] for name in decoder.names))
-        return [list(column) for column in zip(*made, strict=True)]
-
-    def _replaced(self, index: int, order: Order, error: FormatError) -> dict[str, Any]:
-        sample, other = self._fetcher.replace(index, order, error)
-        for name, decode in self._fetcher.media:
-            sample[name] = decode(sample[name])
-        return {"key": str(other)} | sample | {"index": other}
-
-    def _with_late(self, made: Columns, first: int, end: int, present: NDArray[np.intp]) -> Columns:
-        """Columns that have the exactly read samples, too, between the samples from memory."""
-        low, high = np.searchsorted(self._late, (first, end)).tolist()
-        late = (self._late[low:high] - first).tolist()
-        merged: Columns = {}
-        for name, column in made.items():
-            values = [None] * (end - first)
-            here = column if isinstance(column, list) else column.tolist()
-            for position, value in zip(present.tolist(), here, strict=True):
-                values[position] = value
-            for position, sample in zip(late, self._samples[low:high], strict=True):
-                values[position] = sample[name]
-            merged[name] = values if isinstance(column, list) else np.array(values, column.dtype)
-        return merged
-
-
-def _joined(parts: list[Column]) -> Column:
-    """One column of several."""
-    if len(parts) == 1:
-        return parts[0]
-    if parts and isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    return list(chain.from_iterable(parts))
-
-
-def rows(columns: Iterable[Column]) -> Iterator[tuple[Any, ...]]:
-    """The values of the samples, sample by sample."""
-    return zip(*[column if isinstance(column, list) else column.tolist() for column in columns], strict=True)
 
 
 def worker_number() -> tuple[int, int]:

@@ -4,7 +4,8 @@
     pool of threads      slices of a batch: decode, transform; the last slice of a batch puts the batch together
     training loop        takes batches in order; sets how many threads of the pool work at a time (`threads`, `gate`)
 
-Where nothing is decoded or transformed, the pool makes the batches of a request out of columns.
+Where nothing is decoded or transformed, the pool makes the batches of a request out of columns; also a batch without
+transform whose images and audio have all been prepared in one shape.
 
 At most `ahead` batches are on their way. An error travels with its batch and is raised where that batch is due. When
 the training leaves the loop, by `break` or Ctrl-C, the threads stop.
@@ -29,7 +30,7 @@ from torch.utils.data import default_collate
 
 from brand.errors import FormatError, counted
 from brand.torch.assemble import assemble, pinned
-from brand.torch.fetch import Fetched
+from brand.torch.fetched import Fetched
 from brand.torch.gate import Gate
 from brand.torch.positions import Positions
 from brand.torch.seeding import SampleSeeds, seed_of
@@ -64,6 +65,8 @@ class Iteration:
         self._stages, self._pace, self._size = loader.stages, loader.pace, loader.batch_size
         self._whole = loader.collate_fn is default_collate and self._data.plain
         """Whether batches are made of columns, without single samples."""
+        self._gathers = loader.collate_fn is default_collate and self._data.transform is None
+        """Whether a batch is made of columns where all of it is prepared."""
         self.positions = indices if isinstance(indices, Positions) else None
         self._run = (torch.initial_seed(), loader.iterations)
         """Seed and epoch."""
@@ -187,7 +190,9 @@ class Iteration:
             with self._stages.measure("full"):
                 if not self._put(batch):
                     return False
-            if not self._whole:
+            if self._gathers and fetched.gathers(first, end):
+                self._gate.submit(partial(self._make_gathered, batch, fetched, first, end))
+            elif not self._whole:
                 for number, low in enumerate(range(first, end, SLICE)):
                     span = slice(low, min(low + SLICE, end))
                     self._gate.submit(partial(self._make_slice, batch, number, fetched, span, before + low))
@@ -216,6 +221,21 @@ class Iteration:
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             for batch in batches:
                 _fail(batch, error)
+
+    def _make_gathered(self, batch: _Batch, fetched: Fetched, first: int, end: int) -> None:
+        """Make a batch of prepared samples out of columns."""
+        if self._stop.is_set() or batch.done():
+            return
+        try:
+            with self._stages.measure("decode"):
+                try:
+                    make = partial(assemble, fetched.gathered(first, end), self._data.fields, (), 0, end - first)
+                except FormatError:
+                    make = partial(self._loader.collate_fn, self._data.finish(fetched.samples(first, end)))
+            self._stages.count(end - first)
+            self._finish(batch, make)
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
+            _fail(batch, error)
 
     def _make_slice(self, batch: _Batch, number: int, fetched: Fetched, span: slice, turn: int) -> None:
         if self._stop.is_set() or batch.done():

@@ -75,6 +75,7 @@ class Way:
             cluster=self.job,
             cache=self._cache,
             wants=Wants(self._prepare),
+            common=self._server == COMMON,
         )
 
     @cached_property

@@ -16,7 +16,9 @@ import pytest
 
 from brand.cluster.launcher import free_ports
 from brand.errors import ServerError
+from brand.formats.preparation import Picture
 from brand.node.client.client import look_at
+from brand.node.client.wants import Wants
 from tests.orders import order_of
 from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of
 from tests.support import LIMIT_S, Outcome, brand, running_brand, wait_until
@@ -59,10 +61,13 @@ def alive(processes: Sequence[int]) -> list[int]:
     return [process for process in processes if Path(f"/proc/{process}").exists()]
 
 
-def check_draws(paths: Sequence[Path], addresses: Sequence[str]) -> None:
+def check_draws(paths: Sequence[Path], addresses: Sequence[str], wants: Wants | None = None) -> None:
     """Every sample is drawn once over all nodes, with one rank on each, in two epochs."""
     with ExitStack() as attached:
-        nodes = [attached.enter_context(closing(node_of(p, a))) for p, a in zip(paths, addresses, strict=True)]
+        nodes = [
+            attached.enter_context(closing(node_of(path, address, wants=wants)))
+            for path, address in zip(paths, addresses, strict=True)
+        ]
         ranks = [Rank(node, order_of(paths[0]), rank, len(nodes)) for rank, node in enumerate(nodes)]
         draw_in_step(ranks, [0, 1])
         for epoch in (0, 1):
@@ -100,6 +105,18 @@ def test_nodes_on_this_machine(own_photos_set: Path, how: signal.Signals) -> Non
         assert any(re.fullmatch(pattern, line) for line in lines)
     assert "2 nodes ready, until Ctrl-C; attach with" in lines
     assert lines[-1] == "stopping 2 nodes"
+
+
+@pytest.mark.slow
+def test_nodes_that_prepare(own_photos_set: Path) -> None:
+    """Each has preparers of its own, which prepare what its ranks draw, from whichever node it comes."""
+    options = ("--memory", "0.9", "--prepared", "2MB", "--preparers", "1")
+    with launching(own_photos_set, "--local", 2, *options) as (addresses, _):
+        check_draws([own_photos_set] * 2, addresses, Wants({"image": Picture(size=(16, 24))}))
+        for address in addresses:
+            facts = look_at(address)["prepared"]
+            assert (facts["preparers"], facts["limit"], facts["ended"]) == (1, 1_998_848, 0)
+            assert facts["drawn"] > facts["raw"]
 
 
 @pytest.mark.slow
@@ -242,6 +259,8 @@ def wrong(*args: object) -> Outcome:
         (["--local", "2", "--tls-ca", "ca.pem"], "--tls-cert, --tls-key and --tls-ca go together"),
         (["--local", "2", "--address", "unix:@x"], "nodes on one machine need one each, such as unix:@x-{node}"),
         (["--local", "2", "--token", "on the command line"], "No such option '--token'"),
+        (["--local", "2", "--prepared", "100B"], "memory of 100 bytes is too small"),
+        (["--local", "2", "--preparers", "2"], "give it memory for that, with --prepared"),
     ],
 )
 def test_wrong_use(own_photos_set: Path, tmp_path: Path, args: list[str], says: str) -> None:

@@ -60,6 +60,7 @@ class PreparingWorld(World):
 
     second: int = 100
     count: int = 2
+    least_runs: int = 1
     starting: list[int] = field(default_factory=list)
     running: set[int] = field(default_factory=set)
     tasks: dict[int, Prepare] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class PreparingWorld(World):
 
     def __post_init__(self) -> None:
         allocator = Allocator(self.second * PAGE, PAGE)
-        self.prepared = PreparedStart(allocator, self.count)
+        self.prepared = PreparedStart(allocator, self.count, self.least_runs)
         self.memory = np.zeros((allocator.count, PAGE), np.uint8)
         super().__post_init__()
         assert self.core.preparing is not None

@@ -35,7 +35,7 @@ from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.serve import requests
 from brand.node.serve.preparer import Preparer
 from brand.node.serve.server import NodeServer
-from brand.node.setup.preparing import Prepared
+from brand.node.setup.preparing import Prepared, for_common
 from brand.node.wire import messages, prepared
 from brand.node.wire.connection import socket_name
 from brand.node.wire.messages import HEAD, Chains, Kind
@@ -500,6 +500,48 @@ def test_preparers_are_at_least_one() -> None:
     with pytest.raises(UsageError, match="at least one preparer"):
         Prepared("1MB", 0)
     assert Prepared(1 << 20).count >= 1
+
+
+def test_what_a_common_server_prepares_with() -> None:
+    """A quarter of the memory for samples, at least 256 MB, and at most half of what is free beside it."""
+    mb = 1 << 20
+    for memory, free, expected in (
+        (100 * mb, 10_000 * mb, 256 * mb),
+        (4000 * mb, 10_000 * mb, 1000 * mb),
+        (4000 * mb, 4100 * mb, 50 * mb),
+        (4000 * mb, 100 * mb, mb),
+    ):
+        found = for_common(memory, 1 << 40, free)
+        assert (found.memory, found.least_runs) == (expected, 2)
+    assert for_common(0.25, 8000 * mb, 1 << 40).memory == 500 * mb
+
+
+@pytest.mark.slow
+def test_a_common_server_prepares_from_the_second_job_on(pictures: Path) -> None:
+    """Its first job starts it and decodes; with another one that wants the same, it decodes once for both."""
+    more: dict[str, Any] = {"server": "common", "prepare": {"image": SMALL}, "fields": ("index", "image")}
+    expected = made_by_the_client(pictures, {"image": SMALL})
+
+    def drawn(data: BrandDataset) -> dict[str, Any]:
+        found = dict[int, Any]()
+        for indices, images in BrandLoader(data, 8):
+            found |= {n: {"image": image} for n, image in zip(indices.tolist(), images.numpy(), strict=True)}
+        assert same(found, expected)
+        facts: dict[str, Any] = data.stats()["prepared"]
+        return facts
+
+    one, two = (BrandDataset(pictures, job=name, **more) for name in ("one", "two"))
+    try:
+        facts = drawn(one)
+        assert (facts["made"], facts["drawn"], facts["preparers"]) == (0, 0, 0)
+        facts = drawn(two)
+        assert facts["made"] == 120
+        assert facts["drawn"] > 0 < facts["preparers"]
+        assert drawn(one)["made"] == 120
+    finally:
+        os.kill(one.stats()["process"], signal.SIGTERM)
+        one._node.close()
+        two._node.close()
 
 
 @pytest.mark.slow

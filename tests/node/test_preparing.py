@@ -61,11 +61,19 @@ class PreparingMachine(CoreMachine):
         depth=st.integers(1, 4),
         second=st.sampled_from([2, 5, 20, 80, 400]),
         count=st.integers(1, 3),
+        least=st.sampled_from([1, 1, 2]),
     )
     def start(
-        self, sizes: list[int], chunk_size: int, pages: int, depth: int, second: int = 20, count: int = 1
+        self,
+        sizes: list[int],
+        chunk_size: int,
+        pages: int,
+        depth: int,
+        second: int = 20,
+        count: int = 1,
+        least: int = 1,
     ) -> None:
-        self.world = PreparingWorld(sizes, chunk_size, pages, depth, second=second, count=count)
+        self.world = PreparingWorld(sizes, chunk_size, pages, depth, second=second, count=count, least_runs=least)
         self.clients = list(range(5))
         self.fronts = {}
         for client in self.clients:
@@ -297,6 +305,39 @@ def test_a_next_epoch_does_not_keep_this_one_from_being_prepared(second: int, mo
     facts = world.preparing.facts()
     assert facts["raw"] == 0
     assert facts["made"] <= most
+
+
+def test_one_job_alone_prepares_for_itself_until_another_wants_the_same() -> None:
+    """With `least_runs=2` no preparer starts and no draw waits for one; with a second job all draws come prepared.
+
+    Another job that wants something else changes nothing, and when the second one has left, the first is alone again.
+    """
+    world = small(second=2000, least_runs=2)
+    read_all(world)
+
+    def draws(client: int, run: int, first: int) -> int:
+        assert world.draw(client, run, 0, range(first, first + 6))
+        answers = len(world.answered)
+        world.settle()
+        assert len(world.answered) > answers or not world.asked
+        return prepared(world)
+
+    assert draws(1, 1, 0) == 0
+    other, same = world.register(2, "other", **ORDER), world.register(3, "same", **ORDER)
+    world.want(2, other, WANTS[1:2])
+    assert draws(1, 1, 6) == 0
+    assert not world.starting
+    assert not world.running
+    world.want(3, same, WANT)
+    world.begin(3, same, 0)
+    assert draws(1, 1, 12) == 6
+    assert draws(3, same, 0) == 6
+    world.leave(3)
+    made = dict(world.made)
+    while world._finish_one() or world.step():
+        pass
+    draws(1, 1, 60)
+    assert set(world.made) == set(made)
 
 
 def test_a_run_that_pauses_makes_room_for_another() -> None:

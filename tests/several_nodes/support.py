@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from brand.node.client.client import Client, look_at
 from brand.node.client.launch import Spec, start_server
 from brand.node.client.session import Session
+from brand.node.client.wants import Wants
 from brand.node.setup.member import Member
 from brand.node.wire import messages
 from brand.node.wire.messages import Kind
@@ -32,10 +33,10 @@ Places = NDArray[np.int64]
 TOKEN = "a token for tests only, 32 bytes"
 
 
-def node_of(path: Path, address: str, run: str = "run") -> Client:
-    """A client of one of the servers."""
+def node_of(path: Path, address: str, run: str = "run", wants: Wants | None = None) -> Client:
+    """A client of one of the servers, which wants something prepared or nothing."""
     data = StoredDataSet(path)
-    return Client(str(path), data.id, data.mean_bytes, address, None, run, attach=True)
+    return Client(str(path), data.id, data.mean_bytes, address, None, run, attach=True, wants=wants)
 
 
 @dataclass

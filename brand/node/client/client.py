@@ -52,9 +52,10 @@ class Client:
         cluster: How a server that this client starts becomes one of several; None: it is alone.
         cache: The cache folder of a server that this client starts; None: it has none.
         wants: What the server may prepare for this client; None: nothing.
+        common: Whether a server that this client starts is for several jobs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a keyword each
         self,
         path: str,
         data_set: str,
@@ -67,13 +68,14 @@ class Client:
         cluster: Cluster | None = None,
         cache: Cache | None = None,
         wants: Wants | None = None,
+        common: bool = False,
     ) -> None:
         self.path, self.address, self.run = path, address, run
         self._mean_bytes = mean_bytes
         self._joins: dict[tuple[Order, int], Joins] = {}
         """Where this run joined others, by order and epoch, as far as this process knows."""
         self._connector = Connector(
-            path, data_set, address, memory, attach=attach, cluster=cluster, cache=cache, wants=wants
+            path, data_set, address, memory, attach=attach, cluster=cluster, cache=cache, wants=wants, common=common
         )
         self._begin_anew()
         _clients.add(self)

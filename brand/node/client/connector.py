@@ -44,10 +44,11 @@ class Connector:
         cluster: Cluster | None,
         cache: Cache | None,
         wants: Wants | None = None,
+        common: bool = False,
     ) -> None:
         self._path, self._data_set, self._address = path, data_set, address
         self._memory, self._attach, self._cluster, self._cache = memory, attach, cluster, cache
-        self._wants = wants
+        self._wants, self._common = wants, common
         self._served: ServerFacts | None = None
         """The server to which this process, or the one that it was forked from, was last connected."""
         self._said = ""
@@ -70,7 +71,7 @@ class Connector:
                 raise ServerError(self._why_none()) from None
         member = None if self._cluster is None else self._cluster.member()
         cache = None if self._cache is None else self._cache.to_json()
-        start_server(Spec(self._path, self._address, self._memory, (owner,), member, cache))
+        start_server(Spec(self._path, self._address, self._memory, (owner,), member, cache, self._common))
         return self._joined(Session(self._address, self._data_set, owner, worker, self._wants))
 
     def note_end(self, error: Exception) -> None:

@@ -39,6 +39,8 @@ class Spec:
     """For one of several nodes: what `brand.cluster.process` also has to know."""
     cache: dict[str, Any] | None = None
     """The cache folder, as `Cache.to_json` gives it; None: there is none."""
+    common: bool = False
+    """Whether several jobs may draw from it, for which it then prepares."""
 
     def to_json(self) -> str:
         """The text that goes to the standard input of the server."""

@@ -22,8 +22,34 @@ from brand.node.wire.preparer import PAGE
 
 log = logging.getLogger("brand.node")
 
-Values = dict[str, dict[int, NDArray[Any]]]
-"""Prepared values of a draw: by field, and by position in the draw."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """Prepared values of one field."""
+
+    at: NDArray[np.intp]
+    """Positions in the draw, ascending."""
+    values: NDArray[Any] | list[NDArray[Any]]
+    """Of the samples at these positions: one array where all have one shape, else an array for each."""
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def only(self, positions: NDArray[np.intp], first: int) -> Made:
+        """Those at some positions of the draw, which is a part of a larger one: it begins there at `first`."""
+        kept = np.isin(self.at, positions)
+        if kept.all():
+            return Made(self.at + first, self.values)
+        return Made(self.at[kept] + first, [self.values[number] for number in np.flatnonzero(kept).tolist()])
+
+    def within(self, first: int, end: int) -> Made:
+        """Those at the positions `first` to `end` - 1."""
+        low, high = np.searchsorted(self.at, (first, end)).tolist()
+        return Made(self.at[low:high], self.values[low:high])
+
+
+Values = dict[str, Made]
+"""What is prepared of a draw, by field."""
 NOTHING: Final[Values] = {}
 
 
@@ -67,7 +93,11 @@ class Wants:
         found, first = NOTHING.copy(), 0
         for want, number, mine in zip(self._wants, numbers, counts, strict=True):
             values = unpack_chains(memory[first:], mine, PAGE, number, indices)
-            found[want.field] = {p: v for p, v in zip(at.tolist(), values, strict=True) if v is not None}
+            if isinstance(values, np.ndarray):
+                found[want.field] = Made(at, values)
+            else:
+                right = np.array([value is not None for value in values], np.bool_)
+                found[want.field] = Made(at[right], [value for value in values if value is not None])
             first += int(mine.sum()) * PAGE
         return found
 

@@ -1,4 +1,4 @@
-"""Which samples are prepared next? Those in memory, of the epoch whose draws come to them soonest, in draw order.
+"""Which samples of each rank are prepared next? Those in memory that it draws soonest, in the order of its draws.
 
 Of each live epoch, positions before a cursor need nothing more. From there on, some samples are not in memory yet, so a
 bounded stretch of positions is looked at.
@@ -26,17 +26,24 @@ STEP: Final = 1024
 """Positions that are looked at together."""
 STEPS: Final = 16
 """The most steps from the cursor on."""
+FIRST_RATE: Final = 500.0
+"""Draws a second of a run whose rate is not known yet."""
+
+Queue = tuple[RunNumber, int]
+"""A rank of a run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Next:
-    """Samples to prepare: of a want, for a run, by place."""
+    """Samples to prepare: of a want, for a rank of a run, by place."""
 
-    run: RunNumber
+    queue: Queue
     want: int
     places: NDArray[Any]
     lead: float
     """How many draws come before that of the first one."""
+    due_s: float
+    """How long it takes until that is drawn, as fast as the rank draws."""
 
 
 class Ahead:
@@ -89,15 +96,15 @@ class Ahead:
         positions = self._position[places]
         return np.where(positions < 0, np.inf, positions)
 
-    def next(self, want: int, shelf: Shelf, kept: NDArray[np.bool_], most: int) -> tuple[int, NDArray[Any]] | None:
-        """The first position whose sample can be prepared, and the places of up to `most` samples from it on.
+    def next(self, want: int, shelf: Shelf, kept: NDArray[np.bool_], most: int) -> dict[int, NDArray[np.int64]]:
+        """Up to `most` positions of each rank of this node whose samples can be prepared, by rank, ascending.
 
-        `kept`: which samples are kept in memory, by place. None: there is nothing to prepare.
+        `kept`: which samples are kept in memory, by place. A rank that has nothing to prepare is left out.
         """
         sample_of, states = self.epoch.plan.sample_of, self.epoch.states
         at = max(self._cursors.get(want, self.epoch.front()), self.epoch.progress.start)
-        found: list[NDArray[Any]] = []
-        first, done, looked = -1, True, 0
+        found: list[NDArray[np.int64]] = [np.arange(0)]
+        done, looked = True, 0
         for begin in range(at, len(sample_of), STEP):
             looked += not done
             if looked > STEPS:
@@ -108,13 +115,18 @@ class Ahead:
                 done = not raw.any()
                 at = begin + (len(places) if done else int(raw.argmax()))
             ready = raw & (states.are(HELD, places) | kept[places])
-            if ready.any():
-                first = begin + int(ready.argmax()) if first < 0 else first
-                found.append(places[ready])
-                if sum(map(len, found)) >= most:
-                    break
+            found.append(begin + np.flatnonzero(ready))
+            if sum(map(len, found)) >= most * len(self._ranks):
+                break
         self._cursors[want] = at
-        return (first, np.concatenate(found)[:most]) if found else None
+        positions = np.concatenate(found)
+        ranks = self.epoch.division.ranks_of(positions)
+        return {rank: positions[ranks == rank][:most] for rank in np.unique(ranks).tolist()}
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks of this node draw the epoch."""
+        return len(self._ranks)
 
 
 class Aheads:
@@ -151,17 +163,23 @@ class Aheads:
         for _, ahead in self._aheads.values():
             ahead.rewind()
 
-    def next(self, memory: PreparedMemory, kept: NDArray[np.bool_], most: int, now_s: float) -> Next | None:
-        """Up to `most` samples to prepare: of the epoch whose next one is drawn after the fewest draws."""
-        best, runs = None, self.counted(now_s)
-        for key, ahead in self._aheads.values():
-            if key[0] not in runs:
-                continue
+    def queues(self, memory: PreparedMemory, kept: NDArray[np.bool_], few: int, many: int, now_s: float) -> list[Next]:
+        """Samples to prepare for each rank: of the epoch and want whose next one is drawn after the fewest draws.
+
+        Up to `few` samples where one rank draws, else up to `many` of each.
+        """
+        best, runs = dict[Queue, Next](), self.counted(now_s)
+        aheads = [(key, ahead) for key, ahead in self._aheads.values() if key[0] in runs]
+        alone = len(runs) == 1 and all(ahead.ranks == 1 for _, ahead in aheads)
+        for key, ahead in aheads:
+            behind, sample_of = self._behind(key, ahead), ahead.epoch.plan.sample_of
             for want in sorted(self._wants.of_run(key[0])):
-                found = ahead.next(want, memory[want], kept, most)
-                if found is not None and (best is None or found[0] + self._behind(key, ahead) < best.lead):
-                    best = Next(key[0], want, found[1], found[0] + self._behind(key, ahead))
-        return best
+                for rank, positions in ahead.next(want, memory[want], kept, few if alone else many).items():
+                    queue, lead = (key[0], rank), float(positions[0] + behind)
+                    if queue not in best or lead < best[queue].lead:
+                        due_s = self._due_s(key, ahead, rank, int(positions[0]))
+                        best[queue] = Next(queue, want, sample_of[positions], lead, due_s)
+        return list(best.values())
 
     def leads(self, want: int, places: NDArray[Any], runs: set[RunNumber]) -> NDArray[np.float64]:
         """How many draws come before that of each sample, in live epochs of these runs that want it.
@@ -186,6 +204,14 @@ class Aheads:
             latest = max((at for at in asked if at < np.inf), default=np.inf)
             runs |= {run} if latest > now_s - IDLE_S else set()
         return runs or every
+
+    def _due_s(self, key: Key, ahead: Ahead, rank: int, position: int) -> float:
+        """How long it takes until a rank draws a position of an epoch, at its share of the rate of its run."""
+        live, epoch = self._epochs.get(key), ahead.epoch
+        before = 0 if live is None else draws_before(self._epochs, key, live)
+        draws = (before + position - epoch.progress.last(rank)) / epoch.division.replicas
+        rate = self._epochs.sharing.pacing.pulse(key[0]).rate or FIRST_RATE
+        return max(0.0, draws * max(1, ahead.ranks) / rate)
 
     def _behind(self, key: Key, ahead: Ahead) -> int:
         """What to add to a position of an epoch for the number of draws that come before it."""

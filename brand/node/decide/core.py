@@ -54,6 +54,8 @@ class PreparedStart:
     allocator: Allocator
     """Of the second memory."""
     preparers: int
+    least_runs: int = 1
+    """How many runs have to want something."""
 
 
 class Core:
@@ -96,7 +98,8 @@ class Core:
         preparing: Preparing | None = None
         if prepared is not None:
             memory = PreparedMemory(prepared.allocator, len(residents.pages_of))
-            preparing = Preparing(memory, Preparers(prepared.preparers, BATCH_S), residents, self.epochs)
+            preparers = Preparers(prepared.preparers, BATCH_S)
+            preparing = Preparing(memory, preparers, residents, self.epochs, prepared.least_runs)
         counters = self.counters.draws
         self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, counters, preparing)
         self.keeping = Keeping(

@@ -37,6 +37,14 @@ class Division:
             return (position - self.start) % self.replicas
         return int(self.rank_at[position - self.start])
 
+    def ranks_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rank that draws each position, as `rank_of` says it."""
+        ranks = (positions - self.start) % self.replicas
+        if self.rank_at is not None:
+            inside = (positions >= self.start) & (positions < self.samples)
+            ranks[inside] = self.rank_at[positions[inside] - self.start]
+        return ranks
+
     def same_division(self, other: Division) -> bool:
         """Whether both divide the positions among equally many ranks in the same way."""
         return (self.replicas, self.batch) == (other.replicas, other.batch)

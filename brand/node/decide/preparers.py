@@ -127,6 +127,10 @@ class Preparers:
         """A preparer that waits for a batch; None: there is none."""
         return next((n for n, preparer in enumerate(self._preparers) if preparer.state == State.IDLE), None)
 
+    def busy_s(self, number: int, now_s: float) -> float:
+        """How long a preparer has been in its state."""
+        return now_s - self._preparers[number].since_s
+
     def is_ready(self, number: int, now_s: float) -> None:
         """A preparer has started, or has nothing to show of its batch."""
         self._preparers[number].becomes(State.IDLE, now_s)

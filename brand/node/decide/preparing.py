@@ -1,15 +1,18 @@
 """What do the preparers of a node do next, and what does a draw get of it?
 
-Samples that a waiting draw lacks come first, then those that draws will come to soonest (`Aheads`), as far ahead as the
-memory of prepared samples reaches. A batch goes to a preparer by its raw pages; the preparer says how large the samples
-became; the server takes pages for these and copies them out of the preparer's memory.
+Samples that a waiting draw lacks come first, then the next ones of each rank (`Aheads`), as far ahead as the memory of
+prepared samples reaches. `Choices` says for which rank a preparer works. A batch goes to a preparer by its raw pages;
+the preparer says how large the samples became; the server takes pages for these and copies them out of the preparer's
+memory.
 
 A draw waits for a sample that will be prepared. It does not wait where none will come: no preparer is left, memory is
-full, the sample cannot be prepared, or a preparer has ended over it. Its client then prepares the sample.
+full, the sample cannot be prepared, a preparer has ended over it, or too few runs want it. Its client then prepares the
+sample.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -17,7 +20,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.ahead import Aheads, Next
+from brand.node.decide.ahead import Aheads, Next, Queue
+from brand.node.decide.allotting import Choices
 from brand.node.decide.clearing import Clearing
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
@@ -38,8 +42,6 @@ BATCH_SHARE: Final = 16
 """A batch of more than one sample takes at most `1 / BATCH_SHARE` of the memory."""
 GUESS: Final = 64
 """Pages that a sample takes, as long as none of its want is known; less where memory is small."""
-AGAIN_S: Final = 0.25
-"""How long after it found nothing to prepare a node looks again, without news."""
 
 ToDo = StartPreparer | EndPreparer | Prepare | Fill
 
@@ -61,6 +63,7 @@ NOTHING: Final = Taken(np.empty(0, np.bool_), NO_CHAINS, ())
 
 @dataclass(slots=True)
 class _Batch:
+    queue: Queue
     want: int
     preparer: int
     places: NDArray[Any]
@@ -110,19 +113,20 @@ class _Counters:
 
 
 class Preparing:
-    """Preparation at one node, with `memory` for its results."""
+    """Preparation at one node, with `memory` for its results, of what at least `least_runs` runs want."""
 
-    def __init__(self, memory: PreparedMemory, preparers: Preparers, residents: Residents, epochs: Epochs) -> None:
+    def __init__(
+        self, memory: PreparedMemory, preparers: Preparers, residents: Residents, epochs: Epochs, least_runs: int = 1
+    ) -> None:
         self.memory, self.preparers, self._residents, self._epochs = memory, preparers, residents, epochs
-        self.wants = Wants(self._forget)
+        self.wants = Wants(self._forget, least_runs)
         self._aheads = Aheads(epochs, self.wants)
         self._clearing = Clearing(memory, self._aheads)
+        self._choices = Choices(self._aheads, memory, residents)
         self._batches: dict[int, _Batch] = {}
         self._strikes = Strikes()
         self._full = False
         """Whether memory has no room for the next sample."""
-        self._empty_s = -np.inf
-        """When there was last nothing to prepare; minus infinity: something may have come since."""
         self._counters = _Counters()
 
     def __repr__(self) -> str:
@@ -141,7 +145,7 @@ class Preparing:
 
     def news(self) -> None:
         """Samples may have come into memory, or epochs may have begun."""
-        self._empty_s = -np.inf
+        self._choices.news()
 
     def waits(self, client: ClientNumber, run: RunNumber, places: NDArray[Any]) -> bool:
         """Whether a draw of these places waits for one of them to be prepared."""
@@ -149,7 +153,7 @@ class Preparing:
         if not wants or not self.preparers.hopeful:
             return False
         here = places[self._residents.present(places)]
-        for want in wants:
+        for want in self.wants.of_run(run).intersection(wants):
             state = self.memory[want].states(here)
             coming = (state == MAKING) | ((state == RAW) & (not self._full))
             if coming.any() and not self._strikes.over(want, here[coming]).all():
@@ -191,6 +195,7 @@ class Preparing:
         """A preparer has prepared a batch, to samples of these sizes."""
         batch, shelf = self._batches[number], self.memory[self._batches[number].want]
         places, pages = batch.places, pages_of(sizes)
+        self._choices.took(batch.want, places[sizes != UNTRIED], self.preparers.busy_s(preparer, now_s))
         self._residents.mark_checked(places[sizes > 0])
         self._residents.let_go(places)
         self._counters.makes(batch.want, pages[pages > 0])
@@ -252,36 +257,42 @@ class Preparing:
 
     def _next(self, now_s: float) -> Next | None:
         """What to prepare next, no more than there is room for."""
-        found = self._lacking(self._epochs.lives.draws())
-        if found is None and now_s - self._empty_s > AGAIN_S:
-            found = self._aheads.next(self.memory, self._residents.kept(), BATCH, now_s)
-            self._empty_s = now_s if found is None else -np.inf
-        if found is None:
-            return None
+        lacking = self._lacking(self._epochs.lives.draws())
+        working = Counter(batch.queue for batch in self._batches.values() if batch.heads is None)
+        choices = self._choices.next(working, self.preparers.alive, BATCH, now_s) if lacking is None else [lacking]
+        for found in choices:
+            places = self._with_room(found, now_s)
+            self._full = not len(places)
+            if not self._full:
+                return replace(found, places=self._alike(found.want, places))
+        return None
+
+    def _with_room(self, found: Next, now_s: float) -> NDArray[Any]:
+        """The first of these samples, as many as a batch has and as there is room for."""
         allocator = self.memory.allocator
         mean = self._counters.mean(found.want, min(GUESS, self.memory.largest))
         most = min(ENOUGH // allocator.page, allocator.count // BATCH_SHARE)
-        wanted = min(len(found.places), max(1, most // mean))
+        wanted = min(len(found.places), BATCH, max(1, most // mean))
         under_way = sum(batch.pages for batch in self._batches.values())
         runs = self._aheads.counted(now_s)
         lead = float(self._aheads.leads(found.want, found.places[:wanted], runs).max())
         self._clearing.make_room(under_way + mean * wanted, lead, runs, now_s)
-        count = min(wanted, (allocator.free - under_way) // mean)
-        self._full = count < 1
-        return None if self._full else replace(found, places=self._alike(found.want, found.places[:count]))
+        return found.places[: max(0, min(wanted, (allocator.free - under_way) // mean))]
 
     def _lacking(self, draws: Iterable[Draw]) -> Next | None:
         """Samples that a waiting draw lacks, of the oldest such draw."""
         for draw in draws:
             live = self._epochs.get(draw.key)
-            for want in self.wants.of(draw.client, draw.key[0]) if live is not None else ():
+            wants = self.wants.of(draw.client, draw.key[0])
+            for want in self.wants.of_run(draw.key[0]).intersection(wants) if live is not None else ():
                 assert live is not None
                 places = live.epoch.plan.sample_of[np.unique(draw.positions)]
                 places = places[self._residents.present(places)]
                 places = places[self.memory[want].states(places) == RAW]
                 places = places[~self._strikes.over(want, places)]
                 if len(places):
-                    return Next(draw.key[0], want, places[:BATCH], 0.0)
+                    queue = draw.key[0], live.epoch.division.rank_of(int(draw.positions[0]))
+                    return Next(queue, want, places[:BATCH], 0.0, 0.0)
         return None
 
     def _alike(self, want: int, places: NDArray[Any]) -> NDArray[Any]:
@@ -299,7 +310,7 @@ class Preparing:
     def _prepare(self, preparer: int, found: Next, now_s: float) -> Prepare:
         number = self._counters.begins()
         places, mean = found.places, self._counters.mean(found.want, min(GUESS, self.memory.largest))
-        self._batches[number] = _Batch(found.want, preparer, places, mean * len(places))
+        self._batches[number] = _Batch(found.queue, found.want, preparer, places, mean * len(places))
         self.memory[found.want].starts(places)
         self._residents.refer(places)
         self.preparers.takes(preparer, number, now_s)
@@ -312,4 +323,5 @@ class Preparing:
             return False
         self.memory.remove(want)
         self._strikes.forget(want)
+        self._choices.forget(want)
         return True

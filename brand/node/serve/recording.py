@@ -168,8 +168,8 @@ class _Player:
         residents = Residents(Pool(allocator, NoMemory(self._page), pages_of), members.nodes)
         cache = _unpack_cache(head["cache"], index, pages_of, self._page)
         size, depth, remote, storage = (head[name] for name in ("chunk_size", "depth", "remote_pages", "storage"))
-        pages, preparers = head["prepared"] or (0, 0)
-        prepared = PreparedStart(Allocator(pages * PAGE, PAGE), preparers) if pages else None
+        pages, *numbers = head["prepared"] or (0,)
+        prepared = PreparedStart(Allocator(pages * PAGE, PAGE), *numbers) if pages else None
         self._turn = Turn(index, residents, size, members, depth, remote, cache, StorageFacts(*storage), prepared)
         self._pages_of = pages_of
         self._orders: dict[Key, Order] = {}
@@ -246,7 +246,7 @@ def _describe(turn: Turn) -> dict[str, Any]:
         "nodes": members.nodes,
         "share_chunks": members.share_chunks,
         "cache": _pack_cache(turn.core.caching.start),
-        "prepared": preparing and [preparing.memory.allocator.count, preparing.preparers.count],
+        "prepared": preparing and [preparing.memory.allocator.count, preparing.preparers.count, preparing.wants.least],
     }
 
 

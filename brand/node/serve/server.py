@@ -128,7 +128,9 @@ class NodeServer:
             folder, cached = (None, None) if cache is None else open_cache(cache, data, sizes)
             page = layout.allocator.page
             arena = Arena(layout.allocator.count, page)
-            with_what = None if prepared is None else PreparedStart(prepared.allocator, prepared.count)
+            with_what = (
+                None if prepared is None else PreparedStart(prepared.allocator, prepared.count, prepared.least_runs)
+            )
             second = None if with_what is None else Arena(with_what.allocator.count, PAGE)
             self._arenas = [arena] if second is None else [arena, second]
             setup = Setup(data.header.schema, b"" if second is None else data.dictionary, page)

@@ -1,0 +1,194 @@
+"""What becomes of samples that were fetched? Columns or single samples, of any part of them, in any thread.
+
+columns     fields of all samples, as they are stored
+gathered    the same, with images and audio that the server has prepared, each field in one array
+samples     one by one, decoded; a damaged sample is replaced where draws may skip
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import FormatError, counted
+from brand.formats.record import RecordDecoder
+from brand.formats.stored import Stored
+from brand.node.client.wants import Made
+from brand.protocol.order import Order
+
+if TYPE_CHECKING:
+    from brand.torch.fetch import Fetcher
+
+Column = NDArray[Any] | list[Any]
+Columns = dict[str, Column]
+"""Values by field: numbers and prepared values as arrays, other values as lists."""
+
+
+class Fetched:
+    """Samples that were fetched and are not decoded yet. Several threads may decode parts of it."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        indices: NDArray[np.int64],
+        stored: list[Stored],
+        present: list[NDArray[np.intp]],
+        late: NDArray[np.intp],
+        samples: list[dict[str, Any]],
+        order: Order | None,
+        prepared: Mapping[str, Sequence[Made]],
+        waited_s: float = 0.0,
+    ) -> None:
+        self._fetcher, self.indices, self._stored, self._prepared = fetcher, indices, stored, prepared
+        self.waited_s = waited_s
+        """How long the node server took to answer."""
+        self._present, self._late, self._samples, self._order = present, late, samples, order
+        self._others: set[int] = set()
+        """Positions at which there is another sample than the one that was prepared."""
+
+    def __repr__(self) -> str:
+        late = counted(len(self._late), "sample")
+        return f"Fetched({counted(len(self), 'sample')}, {late} read exactly, waited {self.waited_s:.3f} s)"
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
+        """Fields of the samples `first` to `end` - 1, with `index` and `key`.
+
+        Images and audio are bytes, or, with `views`, uint8 arrays that are views of the draw's buffer. The buffer is
+        reused once no view of it is alive. In samples that were read exactly they stay bytes.
+        """
+        decoder = self._fetcher.viewer if views else self._fetcher.decoder
+        names = decoder.names
+        there, columns = [np.arange(0)], []
+        for stored, present in zip(self._stored, self._present, strict=True):
+            low, high = np.searchsorted(present, (first, end)).tolist()
+            if low < high:
+                there.append(present[low:high] - first)
+                columns.append(self._decoded(stored.part(np.arange(low, high)), decoder, present[low:high]))
+        made: Columns = {name: _joined([part[number] for part in columns]) for number, name in enumerate(names)}
+        if sum(map(len, there)) < end - first:
+            made = self._with_late(made, first, end, np.concatenate(there))
+        return self._named(made, first, end)
+
+    def gathers(self, first: int, end: int) -> bool:
+        """Whether images and audio of all these samples are prepared, those of a field in one shape."""
+        media = self._fetcher.media
+        return bool(media) and all(self._together(name, first, end) is not None for name, _ in media)
+
+    def gathered(self, first: int, end: int) -> Columns:
+        """As `columns`, where `gathers` says so: prepared fields are arrays of all samples, views of the draw's buffer.
+
+        Raises `FormatError` where a sample does not decode; `samples` then names or replaces it.
+        """
+        data, rest, found = self._fetcher.data, self._fetcher.rest, list[list[Column]]()
+        for stored, present in zip(self._stored, self._present, strict=True):
+            low, high = np.searchsorted(present, (first, end)).tolist()
+            if low < high:
+                found.append(data.columns(stored.part(np.arange(low, high)), rest))
+        made: Columns = {name: _joined([part[number] for part in found]) for number, name in enumerate(rest.names)}
+        for name, _ in self._fetcher.media:
+            together = self._together(name, first, end)
+            assert together is not None
+            made[name] = together
+        return self._named({name: made[name] for name in self._fetcher.decoder.names}, first, end)
+
+    def _named(self, made: Columns, first: int, end: int) -> Columns:
+        """Columns with `index` and `key`."""
+        made["index"] = self.indices[first:end]
+        if self._fetcher.with_key and "key" not in made:
+            made["key"] = list(map(str, self.indices[first:end].tolist()))
+        return made
+
+    def _together(self, name: str, first: int, end: int) -> NDArray[Any] | None:
+        """A field of these samples in one array; None where one is not prepared, or has a shape of its own."""
+        parts = [part for made in self._prepared.get(name, ()) if len(part := made.within(first, end))]
+        arrays = [part.values for part in parts if isinstance(part.values, np.ndarray)]
+        if sum(map(len, arrays)) < end - first or len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
+            return None
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    def samples(self, first: int, end: int) -> list[dict[str, Any]]:
+        """The samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
+        columns = self.columns(first, end)
+        samples = [dict(zip(columns, values, strict=True)) for values in rows(columns.values())]
+        ready = {name: self._ready(name, first, end) for name, _ in self._fetcher.media}
+        for position, sample in enumerate(samples):
+            for name, decode in self._fetcher.media:
+                prepared = ready[name].get(first + position)
+                try:
+                    # A copy: one array that is kept would keep the buffer of the whole draw.
+                    sample[name] = decode(sample[name]) if prepared is None else prepared.copy()
+                except ValueError as error:
+                    hint = "decode=False gives the file's bytes"
+                    wrong = self._fetcher.data.decode_error(str(error), sample["index"], hint)
+                    if not self._fetcher.skip or self._order is None:
+                        raise wrong from error
+                    samples[position] = self._replaced(sample["index"], self._order, wrong)
+                    break
+        return samples
+
+    def _ready(self, name: str, first: int, end: int) -> dict[int, NDArray[Any]]:
+        """Prepared values of a field, by position."""
+        parts = [made.within(first, end) for made in self._prepared.get(name, ())]
+        ready = {at: value for part in parts for at, value in zip(part.at.tolist(), part.values, strict=True)}
+        return {at: value for at, value in ready.items() if at not in self._others} if self._others else ready
+
+    def _decoded(self, stored: Stored, decoder: RecordDecoder, positions: NDArray[np.intp]) -> list[Column]:
+        """Columns of samples from memory. Samples that do not decode are replaced where draws may skip."""
+        data = self._fetcher.data
+        try:
+            return data.columns(stored, decoder)
+        except FormatError:
+            if not self._fetcher.skip or self._order is None:
+                raise
+        made: list[tuple[Any, ...]] = []
+        for number, position in enumerate(positions.tolist()):
+            try:
+                made += rows(data.columns(stored.part(np.array([number])), decoder))
+            except FormatError as error:
+                sample, other = self._fetcher.replace(int(stored.rows["index"][number]), self._order, error)
+                self.indices[position] = other
+                self._others.add(position)
+                made.append(tuple(sample[name] for name in decoder.names))
+        return [list(column) for column in zip(*made, strict=True)]
+
+    def _replaced(self, index: int, order: Order, error: FormatError) -> dict[str, Any]:
+        sample, other = self._fetcher.replace(index, order, error)
+        for name, decode in self._fetcher.media:
+            sample[name] = decode(sample[name])
+        return {"key": str(other)} | sample | {"index": other}
+
+    def _with_late(self, made: Columns, first: int, end: int, present: NDArray[np.intp]) -> Columns:
+        """Columns that have the exactly read samples, too, between the samples from memory."""
+        low, high = np.searchsorted(self._late, (first, end)).tolist()
+        late = (self._late[low:high] - first).tolist()
+        merged: Columns = {}
+        for name, column in made.items():
+            values = [None] * (end - first)
+            here = column if isinstance(column, list) else column.tolist()
+            for position, value in zip(present.tolist(), here, strict=True):
+                values[position] = value
+            for position, sample in zip(late, self._samples[low:high], strict=True):
+                values[position] = sample[name]
+            merged[name] = values if isinstance(column, list) else np.array(values, column.dtype)
+        return merged
+
+
+def _joined(parts: list[Column]) -> Column:
+    """One column of several."""
+    if len(parts) == 1:
+        return parts[0]
+    if parts and isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return list(chain.from_iterable(parts))
+
+
+def rows(columns: Iterable[Column]) -> Iterator[tuple[Any, ...]]:
+    """The values of the samples, sample by sample."""
+    return zip(*[column if isinstance(column, list) else column.tolist() for column in columns], strict=True)

@@ -1,0 +1,146 @@
+"""For which rank a preparer works next: preparers are divided as `least` does it, and no rank is left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brand.node.decide.ahead import Next
+from brand.node.decide.allotment import SLACK, Queues, greedy, least
+from brand.node.decide.allotting import Allotting, next_queue
+from brand.node.decide.division import Division
+from brand.node.wire.messages import PREPARED
+from brand.node.wire.numbers import RunNumber
+from tests.node.preparing import WANTS, PreparingWorld
+from tests.rounds import examples
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[list[list[float]], list[float], list[int]]:
+    """Seconds by preparers, in quarters so that sums are exact, when each queue is due, and who works for which."""
+    count, budget = draw(st.integers(1, 5)), draw(st.integers(1, 8))
+    quarters = st.integers(0, 40).map(lambda each: each / 4)
+    seconds = [sorted(draw(st.lists(quarters, min_size=budget, max_size=budget)), reverse=True) for _ in range(count)]
+    due_s = draw(st.lists(quarters, min_size=count, max_size=count))
+    working = [0] * count
+    for queue in draw(st.lists(st.integers(0, count - 1), max_size=budget - 1)):
+        working[queue] += 1
+    return seconds, due_s, working
+
+
+@given(scenes())
+@examples(200)
+def test_preparers_that_come_one_after_the_other_are_divided_as_least_does_it(
+    scene: tuple[list[list[float]], list[float], list[int]],
+) -> None:
+    """Each queue has the fewest that are in time before any has more; where they are too few, as `greedy` does it."""
+    seconds, due_s = np.array(scene[0]), np.array(scene[1])
+    known = Queues(seconds[None], np.ones((1, len(seconds))), due_s[None])
+    early = Queues(seconds[None], np.ones((1, len(seconds))), due_s[None] * (1 - SLACK))
+    fewest = (early.seconds <= early.due[..., None]).argmax(axis=2)[0] + 1
+    enough = bool((early.seconds[0, :, -1] <= early.due[0]).all()) and fewest.sum() <= known.budget
+    expected = (least(known) if enough else greedy(early))[0]
+    threads = np.zeros(len(seconds), np.int64)
+    for _ in range(int(expected.sum())):
+        threads[next_queue(seconds, due_s, threads)] += 1
+    assert threads.tolist() == expected.tolist()
+
+
+@given(scenes())
+@examples(200)
+def test_the_next_queue_is_the_latest_one(scene: tuple[list[list[float]], list[float], list[int]]) -> None:
+    """With the preparers that it has; of those that have none, the one that would be the latest with one."""
+    seconds, due_s, working = scene
+
+    def late(queue: int) -> tuple[bool, float]:
+        return not working[queue], seconds[queue][max(working[queue], 1) - 1] - due_s[queue] * (1 - SLACK)
+
+    chosen = next_queue(np.array(seconds), np.array(due_s), np.array(working))
+    first, others = late(chosen), [late(queue) for queue in range(len(seconds))]
+    assert first[0] == max(others)[0]
+    assert first[1] == pytest.approx(max(others)[1], abs=1e-9)
+
+
+@given(scenes())
+@examples(100)
+def test_a_queue_without_a_preparer_comes_before_those_that_have_one(
+    scene: tuple[list[list[float]], list[float], list[int]],
+) -> None:
+    """Where there are as many preparers as queues: so none is left out, however late another is."""
+    seconds, due_s, working = scene
+    if len(seconds) <= len(seconds[0]) and 0 in working:
+        assert working[next_queue(np.array(seconds), np.array(due_s), np.array(working))] == 0
+
+
+@pytest.mark.slow
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 30)), min_size=2, max_size=4), st.integers(1, 3))
+@examples(30)
+def test_no_rank_is_left_out_for_ever(ranks: list[tuple[int, int]], budget: int) -> None:
+    """Ranks of any speeds and costs, too much for the preparers: who waits becomes later, so its turn comes.
+
+    (draws a second, milliseconds a sample) of each; each batch is of 16 samples, each draw of one.
+    """
+    due_s, turns = np.zeros(len(ranks)), np.zeros(len(ranks), np.int64)
+    seconds = np.array([[0.064 * cost / k for k in range(1, budget + 1)] for _, cost in ranks])
+    for _ in range(150):
+        chosen = next_queue(seconds, due_s, np.zeros(len(ranks), np.int64))
+        turns += 1
+        turns[chosen] = 0
+        due_s -= 0.016 * ranks[chosen][1] / budget
+        due_s[chosen] = max(due_s[chosen], 0) + 16 / ranks[chosen][0]
+        assert turns.max() < 100
+
+
+def test_a_slow_preparation_gets_more_preparers_once_that_is_known() -> None:
+    """Two ranks want as many bytes at the same time; the one whose samples take longer is served first."""
+    allotting, sizes = Allotting(), np.full(64, 10_000)
+    one, two = (Next((RunNumber(1), want), want, np.arange(64), 0.0, 0.5) for want in (1, 2))
+    for _ in range(20):
+        allotting.took(1, sizes, 64 * 0.001)
+        allotting.took(2, sizes, 64 * 0.010)
+    assert allotting.choose([one, two], [sizes, sizes], {}, 4) is two
+    assert allotting.choose([one, two], [sizes, sizes], {two.queue: 1}, 4) is one
+    assert allotting.choose([one, two], [sizes, sizes], {one.queue: 1, two.queue: 1}, 4) is two
+    allotting.forget(2)
+    allotting.took(1, sizes, 64 * 0.020)
+    assert allotting.choose([one, two], [sizes, sizes], {}, 4) is one
+
+
+@given(st.integers(0, 30), st.integers(1, 5), st.integers(0, 1 << 32), st.booleans())
+@examples(100)
+def test_ranks_of_positions(start: int, replicas: int, seed: int, own: bool) -> None:
+    """All at once as one by one."""
+    random = np.random.default_rng(seed)
+    rank_at = random.integers(0, replicas, 40 - start) if own else None
+    division, positions = Division(40, start, replicas, 4, rank_at), random.integers(0, 45, 20)
+    assert division.ranks_of(positions).tolist() == [division.rank_of(position) for position in positions.tolist()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3])
+def test_ranks_and_jobs_of_any_speed_are_all_prepared_for(count: int) -> None:
+    """Two ranks of one run and a slower job of another want: every draw gets what it would get alone, prepared."""
+    world = PreparingWorld([60] * 240, 8, 800, second=4000, count=count)
+    run = world.register(1, group_chunks=3, stripe=4, seed=1)
+    slow = world.register(3, "slow", group_chunks=3, stripe=4, seed=2)
+    for client in (1, 2):
+        if client == 2:
+            assert world.register(2, group_chunks=3, stripe=4, seed=1) == run
+        world.want(client, run, WANTS[:1])
+        world.begin(client, run, 0, rank=client - 1, replicas=2)
+    world.want(3, slow, WANTS[1:2])
+    world.begin(3, slow, 0)
+    for turn in range(40):
+        for client, which, positions in (
+            (1, run, range(6 * turn, 6 * turn + 6, 2)),
+            (2, run, range(6 * turn + 1, 6 * turn + 6, 2)),
+            (3, slow, range(turn, turn + 1)),
+        ):
+            assert world.draw(client, which, 0, positions)
+            world.settle()
+            world.now_s += 0.1
+            assert np.count_nonzero(world.answered[-1].state & PREPARED) == len(positions)
+    facts = world.preparing.facts()
+    assert (facts["drawn"], facts["raw"]) == (280, 0)
