@@ -62,7 +62,17 @@ class Order:
     @property
     def joins(self) -> bool:
         """Whether a plan depends on where the job joined others."""
+        return self.shares and not self.grows
+
+    @property
+    def shares(self) -> bool:
+        """Whether its jobs share reads."""
         return self.policy.common is not None
+
+    @property
+    def grows(self) -> bool:
+        """Whether it is decided while jobs draw."""
+        return self.policy.grows
 
     def plan(self, epoch: int, joins: Sequence[Join] = ()) -> Plan:
         """The plan of one epoch. `joins`: where the job joined others in it, with `shared`; none: it is alone."""

@@ -95,11 +95,13 @@ class Plan:
     """What nodes ask each other for; None: no node asks another one."""
     track: Track | None = None
     """Where the front is, in a plan of `shared`; else None."""
+    grows: bool = False
+    """Whether the order is decided while jobs draw (`growing`)."""
 
     @property
     def shares(self) -> bool:
         """Whether its job shares the reads of others, and they its reads."""
-        return self.track is not None
+        return self.grows or self.track is not None
 
     @property
     def read_count(self) -> int:

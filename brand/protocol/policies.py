@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from brand.protocol.coordl import CoordlPolicy
+from brand.protocol.joader_policy import JoaderPolicy
 from brand.protocol.minio import MinioPolicy
 from brand.protocol.policy import Policy, check_type
 from brand.protocol.pool_policy import PoolPolicy
@@ -23,6 +24,7 @@ POLICIES: Final[dict[str, type[Policy]]] = {
         MinioPolicy,
         SharedPolicy,
         CoordlPolicy,
+        JoaderPolicy,
     )
 }
 """To register a policy, add its class. States and messages name only policies that are here."""

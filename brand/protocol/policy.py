@@ -104,6 +104,11 @@ class Policy(ABC):
         """How jobs that share wait for each other; None: each goes at its own speed."""
         return None
 
+    @property
+    def grows(self) -> bool:
+        """Whether an order is decided while jobs draw: no plan says it beforehand."""
+        return False
+
     def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
         """The plan of an epoch of a job that has joined others like this; one that shares with none has one join.
 

@@ -232,7 +232,7 @@ class BrandDataset(Dataset[Any]):
         order, chosen = self._order(seed), as_part(self._stored, part)
         if chosen is not None and order.policy.no_part is not None:
             raise UsageError(order.policy.no_part)
-        if order.joins and (node_by_launcher() or (0, 1))[1] > 1:
+        if order.shares and (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(SHARED_BY_ONE_NODE)
         return replace(order, part=chosen)
 
@@ -278,6 +278,14 @@ class BrandDataset(Dataset[Any]):
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
         """A state says where its run joined others in an epoch."""
         self._node.learn_joins(order, epoch, joins)
+
+    def drawn(self, order: Order, epoch: int, position: int) -> NDArray[np.int32]:
+        """The places drawn before a position of an epoch, where the order is decided while jobs draw."""
+        return self._node.orders.drawn(order, epoch, position)
+
+    def load_drawn(self, order: Order, epoch: int, places: NDArray[np.int32]) -> None:
+        """A state says which places were drawn before it, where the order is decided while jobs draw."""
+        self._node.orders.load(order, epoch, places)
 
     def stats(self) -> dict[str, Any]:
         """What the node server has done so far (`docs/statistics.md`); an empty dict before the first draw."""

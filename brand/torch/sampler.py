@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError
-from brand.protocol.joins import Joins
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.part import named
 from brand.protocol.tickets import MAX_POSITIONS
@@ -25,11 +24,12 @@ from brand.torch.dealing import Restart, accelerate_processes, lightning_restart
 from brand.torch.origin import origin_here
 from brand.torch.positions import Positions, rounds
 from brand.torch.ranks import find_rank
+from brand.torch.shared_state import facts_at, learn_facts
 
 log = logging.getLogger("brand")
 
 JOINED_VERSION: Final = 2
-"""The version of states that say where a job joined others. All others are of version 1."""
+"""The version of states that say where a job joined others, or what it has drawn. All others are of version 1."""
 _FROM_A_STATE: Final = (
     "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
     "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
@@ -226,9 +226,8 @@ class BrandSampler(DistributedSampler[int]):
             "shuffle": self.shuffle,
             "order": self.order.to_json() if self.shuffle else {"data_set": self.data_set.id, "seed": self.seed} | part,
         }
-        if self.shuffle and self.order.joins:
-            joins = self.data_set.joins(self.order, epoch)
-            state |= {"version": JOINED_VERSION, "joins": joins.to_json(), "lap": joins.lap}
+        if self.shuffle and self.order.shares:
+            state |= {"version": JOINED_VERSION, **facts_at(self.data_set, self.order, epoch, position)}
         return state
 
     def state_of_next(self) -> dict[str, Any]:
@@ -262,8 +261,7 @@ class BrandSampler(DistributedSampler[int]):
                 raise UsageError(f"this is no state of a BrandSampler: {error}") from None
             if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size):
                 raise UsageError("this is no state of a BrandSampler: its sizes are not those of the data set")
-            if order.joins:
-                self.data_set.learn_joins(order, epoch, _joins(state, order))
+            learn_facts(self.data_set, order, state)
             self.order, self.tag = order, self.data_set.tag_of(order)
         self.seed, self.shuffle = seed, shuffle
         if position == self.samples:  # states of older versions say so at the end of an epoch
@@ -372,16 +370,6 @@ class _Next:
     """Global position."""
     loaded: bool = False
     """Whether a loaded state says so."""
-
-
-def _joins(state: dict[str, Any], order: Order) -> Joins:
-    """Where the run of a state joined others. Raises `UsageError`."""
-    try:
-        joins = Joins.from_json(state["joins"], state["lap"])
-        joins.check_fits(order.samples, order.draws)
-    except (KeyError, ValueError) as error:
-        raise UsageError(f"this is no state of a BrandSampler: {error}") from None
-    return joins
 
 
 def _whole(name: str, value: Any, most: int) -> int:

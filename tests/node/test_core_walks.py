@@ -68,9 +68,12 @@ class Walk:
         orders.append({"seed": 4, "group_chunks": rng.randint(1, 4), "protocol": "uniform"})
         shared = {"seed": 5, "group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, 9), "protocol": "shared"}
         orders.append(shared)
+        joader = {"seed": 5, "group_chunks": 2, "protocol": "joader"}
+        orders.append(joader)
         orders += [order | {"part": rng.randint(2, 4)} for order in orders]
-        if rng.random() < 0.4:  # jobs that share
-            orders = [shared, shared, orders[-1]]
+        if rng.random() < 0.5:  # jobs that share
+            some = joader if rng.random() < 0.6 else shared
+            orders = [some, some, some | {"part": rng.randint(2, 4)}]
         for name in range(rng.choice([1, 1, 2, 3])):
             replicas = rng.choice([1, 2, 2, 3])
             run = {"name": f"training {name}", **rng.choice(orders)}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 
 from brand.errors import ProtocolError
-from brand.node.wire import joining, messages
+from brand.node.wire import deciding, joining, messages
 from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, PREPARED, Chains, Kind
 from brand.protocol.following import Join
 from brand.protocol.joins import Joins
@@ -173,6 +173,19 @@ def test_joins() -> None:
         joining.unpack_joins(body_of(joining.pack_joins(joins), Kind.JOINS) + bytes(32))
 
 
+@given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=5), *[st.integers(0, (1 << 64) - 1)] * 3)
+def test_decided(places: list[int], first: int, sure: int, wanted: int) -> None:
+    """`DECIDED` there and back, in both directions."""
+    some = np.array(places, np.int32)
+    message = deciding.pack_known_order(7, 2, first, some, sure, wanted)
+    run, epoch, at, found, *more = deciding.unpack_known_order(body_of(message, Kind.DECIDED))
+    assert (run, epoch, at, found.tolist(), *more) == (7, 2, first, places, sure, wanted)
+    decided, found = deciding.unpack_decided(body_of(deciding.pack_decided(first, some), Kind.DECIDED))
+    assert (decided, found.tolist()) == (first, places)
+    with pytest.raises(ProtocolError, match="an order of"):
+        deciding.unpack_decided(bytes(8 + 4 * (deciding.MOST_PLACES + 1)))
+
+
 @pytest.mark.parametrize(
     "unpack",
     [
@@ -181,6 +194,8 @@ def test_joins() -> None:
         messages.unpack_release,
         joining.unpack_joins,
         joining.unpack_known_joins,
+        deciding.unpack_decided,
+        deciding.unpack_known_order,
     ],
 )
 @given(body=st.binary(max_size=60))

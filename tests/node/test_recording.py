@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from brand.errors import UsageError
-from brand.node.decide.stimuli import ClientReleases
+from brand.node.decide.stimuli import ClientOrders, ClientReleases
 from brand.node.serve.recording import Recorder, replay
 from brand.node.serve.server import NodeServer
 from brand.node.wire.numbers import ClientNumber
@@ -70,6 +70,23 @@ def test_a_walk_is_replayed_to_the_same_instructions(seed: int, tmp_path: Path) 
         world.recorder.close()
         entries = replay(tmp_path / f"{node}", fresh[node].index, world.pages_of)
         assert entries == len((tmp_path / f"{node}").read_text().splitlines()) - 1 > 50
+
+
+def test_orders_that_grow_are_replayed(tmp_path: Path) -> None:
+    """What jobs draw depends on when each of them draws, and what a new server learns of a client; all is logged."""
+    path = tmp_path / "log"
+    world = World([96] * 120, 8, 41)
+    recorded(world, path)
+    runs = [world.register(client, f"job {client}", protocol="joader", seed=1) for client in (1, 2)]
+    world.tell(ClientOrders(ClientNumber(1), (runs[0], 0), 0, np.arange(9, dtype=np.int32), 4, 0))
+    world.begin(2, runs[1], 0)
+    for first in range(0, 120, 6):
+        for client, run in zip((1, 2), runs, strict=True):
+            assert world.draw(client, run, 0, range(first, first + 6))
+        world.settle()
+    assert world.recorder is not None
+    world.recorder.close()
+    assert replay(path, world.index, world.pages_of) > 50
 
 
 def test_a_decision_that_differs_is_named(tmp_path: Path) -> None:

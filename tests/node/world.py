@@ -23,6 +23,7 @@ from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice, Placement
 from brand.node.decide.core import LARGEST_SHARE, PreparedStart
 from brand.node.decide.gaps import StorageFacts
+from brand.node.decide.growing_epoch import GrowingEpoch, decides
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import ALONE, Members
 from brand.node.decide.states import COMING, DUE, EARLY, HELD, UNWANTED
@@ -192,6 +193,8 @@ class World:
     """Larger gaps between the samples of a read are not read through."""
     prepared: PreparedStart | None = None
     """What it prepares with (`tests.node.preparing`)."""
+    measures: bool = False
+    """Whether a test only counts what is read: then it leaves the checks to other tests, as they take long."""
 
     def __post_init__(self) -> None:
         self.index = Index(self.sizes, self.chunk_size)
@@ -276,7 +279,9 @@ class World:
     def begin(
         self, client: int, run: int, epoch: int, position: int = 0, *, rank: int = 0, replicas: int = 1, batch: int = 0
     ) -> None:
-        """A rank is about to draw."""
+        """A rank is about to draw. An order that the server has forgotten begins anew."""
+        if self.core.epochs.growth.orders.over((RunNumber(run), epoch)):
+            del self.given[RunNumber(run), epoch]
         self.tell(ClientBegins(ClientNumber(client), (RunNumber(run), epoch), position, rank, replicas, batch))
         self.check()
 
@@ -284,7 +289,7 @@ class World:
         """A client asks for samples; whether it may: not before it got what it asked for, nor with too many leases."""
         asked, key = np.array(positions, np.int64), (RunNumber(run), epoch)
         leases = sum(held.answer.client == client for held in self.held.values())
-        allowed = client not in self.asked and leases < MAX_LEASES
+        allowed = client not in self.asked and leases < MAX_LEASES and not self.core.epochs.growth.orders.over(key)
         if allowed:
             self.asked[client] = Asked(key, asked)
         try:
@@ -558,7 +563,9 @@ class World:
         epochs = self.epochs()
         for draw in self.core.draws.waiting:
             live = epochs.get(draw.key)
-            if live is not None and self.core.epochs.runs[draw.key[0]].agreed_on(draw.key[1], self.members.node):
+            if live is None or not decides(live.epoch, draw.positions):
+                continue
+            if self.core.epochs.runs[draw.key[0]].agreed_on(draw.key[1], self.members.node):
                 places = live.epoch.plan.sample_of[draw.positions]
                 preparing = self.core.preparing
                 prepares = preparing is not None and preparing.waits(draw.client, draw.key[0], places)
@@ -570,8 +577,14 @@ class World:
     def _take(self, answer: Answer) -> None:
         """A client gets an answer: it must be the right one to its question."""
         asked = self.asked.pop(answer.client)
-        plan = self.plan(self.runs[asked.key[0]].order, asked.key[1], self.core.epochs.sharing.joins(asked.key))
-        assert answer.places.tolist() == plan.sample_of[asked.positions].tolist()
+        order, growing = (
+            self.runs[asked.key[0]].order,
+            self.core.epochs.growth.orders.tells(asked.key, 0, len(self.sizes)),
+        )
+        plan = self.plan(order, asked.key[1], self.core.epochs.sharing.joins(asked.key))
+        drawn = growing if order.grows else plan.sample_of
+        assert answer.places.tolist() == drawn[asked.positions].tolist()
+        assert order.part is None or order.part.mask[answer.places].all()
         given = self.given.setdefault(asked.key, {})
         for position, place in zip(asked.positions.tolist(), answer.places.tolist(), strict=True):
             assert given.setdefault(position, place) == place, f"another sample at position {position} than before"
@@ -596,13 +609,15 @@ class World:
 
     def check(self) -> None:
         """Every page has one owner; every reference has a reason; what is due can still come."""
+        present = np.flatnonzero(self.core.residents._head >= 0)
+        self.right &= set(present.tolist())
+        if self.measures:
+            return
         core, allocator = self.core, self.allocator
         residents, epochs = core.residents, {key: live.epoch for key, live in self.epochs().items()}
         owner = np.zeros(allocator.count, np.int64)
         owner[0] += 1
         np.add.at(owner, allocator.free_pages(), 1)
-        present = np.flatnonzero(residents._head >= 0)
-        self.right &= set(present.tolist())
         np.add.at(owner, residents.chains(present)[1], 1)
         reads = [*self.reads, *core.reads._again]
         for read in reads:
@@ -629,6 +644,11 @@ class World:
 
         for epoch in epochs.values():
             to_come = np.isin(read_of_sample(epoch.plan), epoch.reads.rest())
+            if isinstance(epoch, GrowingEpoch):
+                order = epoch.growing
+                assert order.position_of[order.sample_of].tolist() == list(range(len(order.sample_of)))
+                assert (epoch.reads.rest() < order.decided).all(), "a read of what is not decided"
+                to_come |= order.open()
             on_the_way = np.zeros(len(self.sizes), np.int64)
             for read in reads:
                 for waits, places in [(read.epoch, read.places), *read.others]:

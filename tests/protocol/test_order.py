@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brand.protocol.joader_policy import JoaderPolicy
 from brand.protocol.mapping import Mapping
 from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
@@ -61,7 +62,7 @@ def expected_plan(order: Order, epoch: int) -> Plan:
         return plan_stripes(mapping, policy.stripe, order.seed, epoch)
     if isinstance(policy, PoolPolicy):
         return plan_pool(mapping, policy.pool, order.seed, epoch)
-    if isinstance(policy, UniformPolicy):
+    if isinstance(policy, UniformPolicy | JoaderPolicy):
         return policy.plan(mapping, order.seed, epoch)
     assert isinstance(policy, SlotPolicy)
     if policy.nodes == 1:

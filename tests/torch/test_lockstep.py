@@ -88,7 +88,7 @@ def test_what_cannot_be_is_refused(texts: Path) -> None:
             Shared("coordl", jobs=0): "jobs=0 of an order is not from 1 to 255",
             Shared("coordl", jobs=2, window=0): "window=0 of an order is not",
             Shared(jobs=2): "only Shared\\('coordl', jobs=...\\) counts them",
-            Shared("both"): "give 'follow' or 'coordl'",  # type: ignore[arg-type]
+            Shared("both"): "give 'follow', 'joader' or 'coordl'",  # type: ignore[arg-type]
         }.items():
             data_set = BrandDataset(texts, server=server.address, protocol=protocol, job="other")
             with pytest.raises(UsageError, match=reason):

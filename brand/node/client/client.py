@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from brand.errors import ServerError, counted
 from brand.node.client.connector import Cluster, Connector
+from brand.node.client.orders import Orders
 from brand.node.client.session import Drawn, ServerFacts, Session
 from brand.node.client.wants import Wants
 from brand.node.setup.caching import Cache
@@ -74,6 +75,8 @@ class Client:
         self._mean_bytes = mean_bytes
         self._joins: dict[tuple[Order, int], Joins] = {}
         """Where this run joined others, by order and epoch, as far as this process knows."""
+        self.orders = Orders(run, self._with_control)
+        """What this process knows of orders that grow."""
         self._connector = Connector(
             path, data_set, address, memory, attach=attach, cluster=cluster, cache=cache, wants=wants, common=common
         )
@@ -85,13 +88,17 @@ class Client:
         self._idle: list[Session] = []
         """Connections for draws that no thread uses just now; to map the arena for each draw would cost too much."""
         self._lock = threading.Lock()
+        self.orders.begin_anew()
         self._control: Session | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_idle", "_lock", "_control")}
+        return {
+            name: value for name, value in vars(self).items() if name not in ("_idle", "_lock", "_control", "orders")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        self.orders = Orders(self.run, self._with_control)
         self._begin_anew()
         _clients.add(self)
 
@@ -124,6 +131,8 @@ class Client:
             number = connection.number_of(self.run, order, tag, turn)
             if order.joins:
                 self.learn_joins(order, epoch, connection.joins(self.run, order, epoch, self._known(order, epoch)))
+            if order.grows:
+                self.orders.tell(connection, order, epoch)
             connection.send(messages.pack_begin(number, epoch, position, *ranks, batch, processes))
             if not batch:
                 return None
@@ -186,9 +195,15 @@ class Client:
                 connection = self._idle_connection() or self._connector.connect(owner, worker)
                 step = connection.most_at_once(self._mean_bytes)
                 known = self._known(order, epoch)
-                parts.append(connection.draw(self.run, order, epoch, positions[done : done + step], known))
-                if parts[-1].joins != known:
-                    self.learn_joins(order, epoch, parts[-1].joins)
+                some = positions[done : done + step]
+                if order.grows:
+                    self.orders.tell(connection, order, epoch)
+                part = connection.draw(self.run, order, epoch, some, known)
+                if order.grows:  # what is not known afterwards was not drawn
+                    self.orders.learn(connection, order, epoch, some, part)
+                parts.append(part)
+                if part.joins != known:
+                    self.learn_joins(order, epoch, part.joins)
                 self._idle.append(connection)  # only now: a draw that is interrupted leaves half an answer behind
                 done += step
             except (ConnectionError, TimeoutError) as error:

@@ -12,7 +12,7 @@ import socket
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -27,6 +27,7 @@ from brand.node.client.wants import NOTHING, Pages, Values, Wants
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.wire import messages
 from brand.node.wire.connection import same_user, socket_name
+from brand.node.wire.deciding import pack_known_order, unpack_decided
 from brand.node.wire.joining import pack_known_joins, unpack_joins
 from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, PREPARED, Chains, Kind
 from brand.node.wire.preparer import PAGE
@@ -60,6 +61,8 @@ class Drawn:
     """How long the server took to answer."""
     joins: Joins
     """Where the run joined others in the epoch."""
+    decided: int
+    """How many positions of the epoch are decided, where its order grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class ServerFacts:
     """Number of its node."""
     process: int
     """Its process id."""
+    life: str = field(repr=False)
+    """Tells it from other servers at its address, before and after."""
 
 
 class Session:
@@ -191,9 +196,30 @@ class Session:
         self.send(messages.pack_release(lease.number, checked=not len(wrong), wrong=wrong))
         if not right.all():  # the caller reads them exactly, and says what is wrong if storage is
             stored, present = stored.part(right), present[right]
-        if lease.joins > len(known.rows):
+        if order.joins and lease.joins > len(known.rows):
             known = self.joins(run, order, epoch, known)
-        return Drawn(lease.places, present, stored, prepared, waited_s, known)
+        return Drawn(lease.places, present, stored, prepared, waited_s, known, lease.joins if order.grows else 0)
+
+    def decided(
+        self,
+        run: str,
+        order: Order,
+        epoch: int,
+        first: int,
+        places: NDArray[np.int32],
+        sure: int,
+        wanted: int = 0,
+    ) -> tuple[int, NDArray[np.int32]]:
+        """Tell the server which samples lie at positions from `first` on, and ask it back (`ClientOrders`).
+
+        Returns how many positions are decided, and the samples at some of them, from `first` on.
+        """
+        number = self.number_of(run, order)
+        message = pack_known_order(number, epoch, first, places, sure, wanted)
+        decided, found = unpack_decided(self.request(message, Kind.DECIDED))
+        if not len(found) <= max(0, decided - first) <= max(0, order.draws - first):
+            raise ProtocolError("the server tells an order that cannot be")
+        return decided, found
 
     def close(self) -> None:
         """Close the connection."""
@@ -250,7 +276,8 @@ class Session:
             memories = [_mapped(descriptors[0], count, page), *(_mapped(descriptors[1], each, PAGE) for each in second)]
             listens_at, joined = welcome.get("listens_at"), bool(welcome.get("joined"))
             node, process = int(welcome.get("node") or 0), int(welcome.get("process") or 0)
-            facts = ServerFacts(count / every, nodes, remote / count, listens_at, joined, node, process)
+            life = str(welcome.get("life"))
+            facts = ServerFacts(count / every, nodes, remote / count, listens_at, joined, node, process, life)
             return memories, facts
         finally:
             for descriptor in descriptors:

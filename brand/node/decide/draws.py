@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.decide.counters import DrawCounters
 from brand.node.decide.epochs import Epochs
+from brand.node.decide.growing_epoch import decides
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import Members
 from brand.node.decide.peers import Peers
@@ -75,6 +76,7 @@ class Draws:
             raise UsageError("a second draw before the first is answered")
         self.leases.check(client)
         self._epochs.runs[key[0]].conduct.check()
+        self._epochs.growth.asks(key, positions, now_s)
         life = self._epochs.expect(key, int(positions.min()))
         self._last += 1
         draw = Draw(self._last, client, key, positions, now_s, drawer)
@@ -117,7 +119,8 @@ class Draws:
     def end_overdue(self, now_s: float) -> None:
         """Answer draws that have waited too long, as they stand."""
         for draw in self.waiting:
-            overdue = now_s - draw.since_s > LONGEST_WAIT_S and self._epochs.get(draw.key) is not None
+            live = self._epochs.get(draw.key)
+            overdue = now_s - draw.since_s > LONGEST_WAIT_S and live is not None and decides(live.epoch, draw.positions)
             if overdue and not self._epochs.sharing.lockstep.waits(draw, now_s):
                 self.answer(draw, now_s)
 
@@ -147,6 +150,8 @@ class Draws:
         if live is None:
             return False
         epoch = live.epoch
+        if not decides(epoch, draw.positions):
+            return False
         if draw.asks(epoch, now_s):
             self._receiving.ask(epoch, draw.positions)
         places = epoch.plan.sample_of[draw.positions]
@@ -197,6 +202,6 @@ class Draws:
         if len(taken.chains):
             state[present] |= np.where(taken.prepared, PREPARED, 0).astype(np.uint8)
         lease = self.leases.give(draw.client, here, now_s, taken.shelved)
-        joins = len(self._epochs.sharing.joins(draw.key))
+        joins = len(self._epochs.sharing.joins(draw.key)) or self._epochs.growth.answers(draw.key)
         self._answers.append(Answer(draw.client, lease, places, state, counts, pages, taken.chains, joins))
         self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s)

@@ -3,7 +3,8 @@
 A sample that one job reads serves all jobs that will draw it: each waits for it, and holds it until its own draw,
 though its own read has not begun. So one read serves them all. A job may give back what it holds at any time: its own
 read of it then comes when it is due. Where memory has no room for a read, the samples go that are drawn last (the rule
-of Belady). Plans say when each sample is drawn, so no count of references has to stand for it.
+of Belady). A plan says when each sample is drawn. Where an order grows, that is open for most samples: these go first,
+and of them those that the fewest jobs still need, then the oldest (the count of references of JOADER).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Early:
 
     def __init__(self, residents: Residents, epochs: Epochs) -> None:
         self._residents, self._epochs = residents, epochs
+        self._came = np.zeros(len(residents.pages_of), np.int32)
+        """The read that has last brought each sample for a job whose order grows."""
 
     def __repr__(self) -> str:
         return f"Early({self._epochs!r})"
@@ -47,6 +50,8 @@ class Early:
 
     def came(self, read: Read, lost: NDArray[Any]) -> None:
         """The samples of a read are in memory, but for those at the places `lost`."""
+        if read.epoch.plan.grows:
+            self._came[read.places] = read.number
         for key, live in self._epochs.lives.live():
             if live.epoch is read.epoch:
                 self._epochs.runs[key[0]].brings(len(read.places) - len(lost))
@@ -69,6 +74,8 @@ class Early:
     def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
         """Free at least `pages`, of samples that are drawn last, and later than in `beyond` draws.
 
+        Of those for which that is open, the ones go first that the fewest jobs hold.
+
         Returns whether any were freed.
         """
         found = []
@@ -87,7 +94,7 @@ class Early:
             holds[places] += 1
         free = np.flatnonzero(holds)
         free = free[(self._residents.references(free) == holds[free]) & (soonest[free] > beyond)]
-        last = free[np.argsort(-soonest[free], kind="stable")]
+        last = free[np.lexsort((self._came[free], holds[free], -soonest[free]))]
         enough = int(np.searchsorted(np.cumsum(self._residents.pages_of[last], dtype=np.int64), pages)) + 1
         going = np.zeros(samples, np.bool_)
         going[last[:enough]] = True

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from brand.node.decide.account import Account
 from brand.node.decide.division import Division
 from brand.node.decide.epoch import Epoch, Setting
+from brand.node.decide.growing_epoch import GrowingEpoch
+from brand.node.decide.growth import Growth
 from brand.node.decide.limits import Limits
 from brand.node.decide.lives import Key, Life, Live, Lives, Ready, Wanted
 from brand.node.decide.members import ALONE, Members
@@ -55,6 +57,7 @@ class Epochs:
         self.runs = Runs(len(residents.pages_of), chunk_size)
         self.lives = Lives()
         self.sharing = Sharing(self.runs, self.lives, len(residents.pages_of))
+        self.growth = Growth(self.runs, self.lives, len(residents.pages_of))
         self._last_number = 0
         self.changes = 0
         """How often something changed that this node tells other nodes."""
@@ -95,6 +98,7 @@ class Epochs:
         if begin.node != self._members.node:
             self.limits.learn(begin.node, begin.largest)
         if begin.times:
+            self.growth.begins(key)
             run.begin(client, Reader(epoch, begin), self._members.node)
         division = Division(run.order.draws, begin.start, begin.replicas, begin.batch)
         live = life.live
@@ -148,6 +152,7 @@ class Epochs:
                 self._retire(number, all_of_it=True)
                 del self.runs[number]
                 self.sharing.left()
+                self.growth.left()
             elif had_readers:
                 self._retire(number)
 
@@ -240,7 +245,12 @@ class Epochs:
             division = replace(division, rank_at=rank_at)
         self._last_number += 1
         setting = Setting(owners, self.limits, self._peers.unreachable)
-        epoch = Epoch(plan, division, self._last_number, setting, requests)
+        growing = self.growth.starts(key, plan, division.start, begun=ready.begin.times > 0)
+        epoch = (
+            Epoch(plan, division, self._last_number, setting, requests)
+            if growing is None
+            else GrowingEpoch(plan, division, self._last_number, setting, growing)
+        )
         epoch.expect(ranks, run.fronts(key[1]), ready.read_of)
         if plan.shares:  # it holds what is in memory, and will not read that again
             present = np.flatnonzero(self._residents.present(slice(None)))

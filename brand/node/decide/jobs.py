@@ -30,7 +30,7 @@ def _job(epochs: Epochs, number: RunNumber, now_s: float) -> dict[str, Any]:
         "samples": run.order.draws,
         "drawn": pulse.drawn,
         "rate": 0.0 if pulse.idle(now_s) else round(pulse.rate or 0.0, 1),
-        "sets_the_pace": pacemaker == number and bool(pacing.others(number)),
+        "sets_the_pace": run.order.joins and pacemaker == number and bool(pacing.others(number)),
         "pace": joins[-1].pace / UNIT if joins and joins[-1].pace else None,
         "behind": None if front is None or mine is None else front - mine,
         "joins": [list(astuple(join)) for join in joins],

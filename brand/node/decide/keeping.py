@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from brand.node.decide.caching import Caching
@@ -116,8 +116,10 @@ class Keeping:
             return None
         follow = None if shelf is None else self._follow(order, aim, epoch, live[epoch])
         self._last += 1
-        owners = self._members.owners(order.mapping)
-        return Choice(self._last, live[epoch].epoch.plan, kept, order.seed, self._room(order), owners, shelf, follow)
+        owners, plan = self._members.owners(order.mapping), live[epoch].epoch.plan
+        if plan.grows:  # the planner reads it in its own thread
+            plan = replace(plan, sample_of=plan.sample_of.copy())
+        return Choice(self._last, plan, kept, order.seed, self._room(order), owners, shelf, follow)
 
     def _follow(self, order: Order, aim: Aim | None, epoch: int, live: Live) -> Follow | None:
         if aim is None or aim.ranks is None or aim.way == "even":
@@ -155,6 +157,8 @@ class Keeping:
         drawn = pages_of if order.part is None else pages_of[order.part.mask]
         if int(drawn.sum(dtype="int64")) <= pages:
             return pages  # all samples fit, so nothing is read ahead
+        if order.grows:
+            return 0  # what its jobs draw later is in memory already
         pages -= self.reserved.ahead(pages, allocator.page)
         mean = float(pages_of.mean())
         runs = {run for (run, _), _ in self._epochs.lives.live()}

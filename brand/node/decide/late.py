@@ -9,6 +9,7 @@ from typing import Final, Literal
 import numpy as np
 
 from brand.node.decide.core import Core
+from brand.node.decide.growing_epoch import decides
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 
 LATE_S: Final = 5.0
@@ -43,7 +44,7 @@ def late_draws(core: Core, chunk_size: int, node: NodeNumber, now_s: float) -> I
         if now_s - draw.since_s < LATE_S:
             continue
         live, first = core.epochs.get(draw.key), int(draw.positions[0])
-        if live is None:
+        if live is None or not decides(live.epoch, draw.positions):
             yield Late(draw.client, draw.since_s, draw.key[1], first, "plan")
             continue
         epoch = live.epoch

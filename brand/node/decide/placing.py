@@ -103,7 +103,7 @@ class Placing:
     def _may_move(self, live: Live, ranks: Ranks, room: Room) -> bool:
         """Whether samples may leave the folder again, by all that is known before the ranks here are settled."""
         placement = room.placement
-        if room.stays:
+        if room.stays or live.epoch.plan.grows:  # of a growing order nobody knows the next epochs
             return False
         if self._members.nodes > 1 or live.epoch.division.batch:
             if placement != "auto":

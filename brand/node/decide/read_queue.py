@@ -60,7 +60,7 @@ class ReadQueue:
             wanted[read_of[part][due]] = True
         self._todo, self._at = np.flatnonzero(wanted), 0
 
-    def deadlines(self, places: NDArray[Any]) -> NDArray[np.int64]:
+    def deadlines(self, places: NDArray[Any]) -> NDArray[Any]:
         """The deadline of the read of each place, in a plan whose job shares."""
         assert self._read_of is not None
         assert self._plan.reads is not None

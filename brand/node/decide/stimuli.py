@@ -94,6 +94,20 @@ class ClientJoins:
     joins: Joins
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientOrders:
+    """A client says which samples lie at positions from `first` on, as far as it knows, and asks which ones do."""
+
+    client: ClientNumber
+    key: Key
+    first: int
+    places: NDArray[np.int32]
+    sure: int
+    """The client may have been answered positions before this one."""
+    wanted: int
+    """The client needs the order before this position."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientPrepares:
     """A client wants fields prepared, of all that it draws of a run."""
@@ -237,6 +251,7 @@ Stimulus = (
     | ClientDivides
     | ClientFetches
     | ClientJoins
+    | ClientOrders
     | ClientPrepares
     | ClientLeaves
     | PlanMade

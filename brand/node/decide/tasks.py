@@ -212,7 +212,7 @@ class Answer:
     prepared: Chains = NO_CHAINS
     """Chains of the prepared samples in the second memory, want by want."""
     joins: int = 0
-    """How often the run has joined others in the epoch."""
+    """How often the run has joined others in the epoch; where its order grows, how many positions are decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +238,15 @@ class Joined:
 
     client: ClientNumber
     joins: Joins
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decided:
+    """Tell a client how many positions of an epoch are decided, and the samples at some of them."""
+
+    client: ClientNumber
+    decided: int
+    places: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +332,7 @@ Instruction = (
     | Number
     | Numbers
     | Joined
+    | Decided
     | Divided
     | Deliver
     | Refuse

@@ -32,6 +32,7 @@ from brand.node.decide.stimuli import (
     ClientFetches,
     ClientJoins,
     ClientLeaves,
+    ClientOrders,
     ClientPrepares,
     ClientRegisters,
     ClientReleases,
@@ -50,9 +51,10 @@ from brand.node.decide.stimuli import (
     StreamOpens,
     WriteEnded,
 )
-from brand.node.decide.tasks import Instruction, Joined, MakePlan, Number, Numbers, Read, Refuse, Rows, Say
+from brand.node.decide.tasks import Decided, Instruction, Joined, MakePlan, Number, Numbers, Read, Refuse, Rows, Say
 from brand.node.decide.telling import Telling
 from brand.node.memory.residents import Residents
+from brand.node.wire.deciding import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched, Forgotten, Push, Question, Refused, Reply, Request, Room, Told
 from brand.protocol.mapping import Mapping as Places
@@ -105,6 +107,11 @@ class Turn:
         waits = preparing is not None and preparing.preparers.waited_for
         return self.core.idle and self.divisions.idle and self.fetches.idle and not waits
 
+    @property
+    def hurries(self) -> bool:
+        """Whether there is more to decide, though nothing happens."""
+        return self.core.epochs.growth.hurries
+
     def wants_plan(self, instruction: MakePlan) -> bool:
         """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
         epochs, key = self.core.epochs, instruction.key
@@ -141,6 +148,13 @@ class Turn:
             case ClientJoins(client, key, joins):
                 core.epochs.sharing.learns(key, joins)
                 instructions.append(Joined(client, core.epochs.sharing.known(key)))
+            case ClientOrders(client, key, first, places, sure, wanted):
+                growth = core.epochs.growth
+                if len(places):
+                    growth.learns(key, first, places, sure, now_s)
+                growth.wants(key, wanted, now_s)
+                told = growth.orders.tells(key, first, MOST_PLACES)
+                instructions.append(Decided(client, growth.orders.decided(key), told))
             case ClientPrepares() | PreparerReady() | PreparerSized() | PreparedFilled() | PreparerEnded():
                 instructions += self._prepares(stimulus, now_s)
             case ClientLeaves(client):
@@ -243,6 +257,7 @@ class Turn:
         """All that the node can do now. `unsent`: bytes that each asking node has not taken yet, by node."""
         core, instructions = self.core, list[Instruction]()
         instructions += core.epochs.plans_wanted(now_s, core.bridge)
+        core.epochs.growth.step(now_s, core.bridge)
         choice = core.keeping.choice_wanted()
         if choice is not None:
             instructions.append(choice)

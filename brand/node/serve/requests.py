@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -16,6 +17,7 @@ from brand.node.decide.stimuli import (
     ClientDraws,
     ClientFetches,
     ClientJoins,
+    ClientOrders,
     ClientPrepares,
     ClientRegisters,
     ClientReleases,
@@ -29,6 +31,7 @@ from brand.node.serve.lifetime import Lifetime
 from brand.node.setup.measure import Layout
 from brand.node.wire import messages
 from brand.node.wire.connection import Channel
+from brand.node.wire.deciding import unpack_known_order
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.joining import unpack_known_joins
 from brand.node.wire.messages import Kind
@@ -59,6 +62,8 @@ class Requests:
         self._data, self._address, self._layout, self._arenas = data, address, layout, arenas
         self._turn, self._exchange, self._lifetime, self._tell = turn, exchange, lifetime, tell
         self._started_s = time.monotonic()
+        self._life = secrets.token_hex(8)
+        """Tells this server from others at its address, before and after."""
         self._greeted = False
         self._reports: list[dict[str, Any]] = []
         """Samples that clients have replaced."""
@@ -104,6 +109,9 @@ class Requests:
             case Kind.JOINS:
                 run, epoch, known = unpack_known_joins(body)
                 self._tell(ClientJoins(client, self._key(client, run, epoch), known))
+            case Kind.DECIDED:
+                run, epoch, first, places, sure, wanted = unpack_known_order(body)
+                self._tell(ClientOrders(client, self._key(client, run, epoch), first, places, sure, wanted))
             case Kind.FETCH:
                 self._tell(ClientFetches(client, messages.unpack_fetch(body)))
             case Kind.PEERS:
@@ -132,6 +140,7 @@ class Requests:
         welcome = {
             "data_set": data.id,
             "process": os.getpid(),
+            "life": self._life,
             "page": layout.allocator.page,
             "pages": layout.allocator.count,
             "all_pages": layout.all_pages,
@@ -164,7 +173,7 @@ class Requests:
         if self._layout.members.nodes > 1:
             if order.part is not None:
                 raise UsageError(ONE_NODE)
-            if order.joins:
+            if order.shares:
                 raise UsageError(SHARED_BY_ONE_NODE)
         self._tell(ClientRegisters(channel.number, order, name, tag, turn))
 

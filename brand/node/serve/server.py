@@ -24,6 +24,7 @@ from brand.node.decide.core import PreparedStart
 from brand.node.decide.stimuli import ClientLeaves, Stimulus
 from brand.node.decide.tasks import (
     Answer,
+    Decided,
     Deliver,
     Divided,
     EndPreparer,
@@ -61,6 +62,7 @@ from brand.node.setup.measure import lay_out, members_of, stored_sizes
 from brand.node.setup.memory import Memory
 from brand.node.setup.preparing import Prepared
 from brand.node.wire import messages
+from brand.node.wire.deciding import pack_decided
 from brand.node.wire.joining import pack_joins
 from brand.node.wire.messages import Kind
 from brand.node.wire.network import Network
@@ -222,7 +224,7 @@ class NodeServer:
     def _patience(self) -> float | None:
         """Seconds that the loop may sleep while nothing happens; None: until something does."""
         if not self._turn.idle:
-            return _POLL_S
+            return 0.0 if self._turn.hurries else _POLL_S
         if self._lifetime.owned and not len(self._clients):
             return 1.0
         return 1.0 if self._clients.half or self._troubles.pending else None
@@ -275,6 +277,8 @@ class NodeServer:
                 self._reply(client, messages.pack_json(Kind.ORDER, {"number": run}))
             case Joined(client, known):
                 self._reply(client, pack_joins(known))
+            case Decided(client, decided, places):
+                self._reply(client, pack_decided(decided, places))
             case Numbers(client, numbers):
                 self._reply(client, pack_numbers(numbers or (), "" if numbers else TOO_MANY))
             case StartPreparer() | EndPreparer() | Prepare() | Fill():

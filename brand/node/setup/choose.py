@@ -16,6 +16,7 @@ from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.pages import page_bytes
 from brand.node.setup.memory import Memory, available_bytes, memory_bytes, remote_bytes
 from brand.protocol.coordl import WINDOW, CoordlPolicy
+from brand.protocol.joader_policy import JoaderPolicy
 from brand.protocol.mapping import chunks_per_group
 from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
@@ -102,18 +103,19 @@ class MinIO:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """`Stripes()` for jobs that train on one data set at the same time, and draw from one server: one read serves all.
+    """For jobs that train on one data set at the same time, and draw from one server: one read serves all.
 
     Args:
-        policy: `"follow"`: each job goes at its own speed. `"coordl"`: all go in lock step, at the speed of the slowest
-            (CoorDL); a baseline to compare with.
+        policy: `"follow"`: `Stripes()`, where jobs follow the fastest one, each at its own speed. To compare with:
+            `"coordl"`: all jobs go in lock step, at the speed of the slowest (CoorDL); `"joader"`: a uniform shuffle by
+            single samples, where jobs draw the same sample at the same time as often as they can (JOADER).
         jobs: With `"coordl"`, how many jobs begin together.
         window: With `"coordl"`, how many samples a job may be ahead of another one.
         rejoin: With `"follow"`, whether a job joins the others anew within an epoch, where it has got faster or slower
             than they are. False: a run that goes on from a state draws to the bit as it would have without the stop.
     """
 
-    policy: Literal["follow", "coordl"] = "follow"
+    policy: Literal["follow", "joader", "coordl"] = "follow"
     _: KW_ONLY
     jobs: int | None = None
     window: int = WINDOW
@@ -189,6 +191,8 @@ def choose_order(
     sample = stored + ROW_BYTES + page_bytes(stored) / 2  # a sample ends in the middle of a page, on average
     every = int(facts.samples * sample)
     samples = memory_bytes(memory, every) / sample if share is None else min(share, 1.0) * facts.samples
+    if isinstance(chosen, Shared):
+        _check_shared(chosen, nodes)
     policy: Policy
     if isinstance(chosen, Slots):
         policy = _choose_slots(facts, chosen, samples, nodes)
@@ -198,6 +202,8 @@ def choose_order(
         policy = _choose_pool(facts, chosen, samples)
     elif isinstance(chosen, MinIO):
         policy = MinioPolicy(_owned_chunks(facts))
+    elif isinstance(chosen, Shared) and chosen.policy == "joader":
+        policy = JoaderPolicy(_owned_chunks(facts))
     else:
         own = chosen if isinstance(chosen, Stripes) else Stripes()
         mixing = min(samples, facts.samples / MIXING_SHARE)
@@ -208,22 +214,27 @@ def choose_order(
             mixing = facts.samples / 2.0 ** np.ceil(np.log2(facts.samples / mixing))
         policy = stripes = _choose_stripes(facts, own, samples, mixing)
         if isinstance(chosen, Shared):
-            if nodes.nodes > 1:
-                raise UsageError(SHARED_BY_ONE_NODE)
             policy = _choose_shared(stripes, chosen)
     return Order(facts.id, facts.samples, facts.chunk_size, seed, policy)
 
 
+def _check_shared(chosen: Shared, nodes: Nodes) -> None:
+    """Raise `UsageError` where no order is like this."""
+    if chosen.policy not in ("follow", "joader", "coordl"):
+        raise UsageError(f"Shared({chosen.policy!r}): give 'follow', 'joader' or 'coordl'")
+    if chosen.policy == "coordl" and chosen.jobs is None:
+        raise UsageError("Shared('coordl', jobs=...): say how many jobs go in lock step")
+    if chosen.policy != "coordl" and chosen.jobs is not None:
+        raise UsageError("Shared(jobs=...): any number of jobs share; only Shared('coordl', jobs=...) counts them")
+    if nodes.nodes > 1:
+        raise UsageError(SHARED_BY_ONE_NODE)
+
+
 def _choose_shared(stripes: StripePolicy, chosen: Shared) -> Policy:
     """The numbers of `shared`, with laps like these."""
-    if chosen.policy not in ("follow", "coordl"):
-        raise UsageError(f"Shared({chosen.policy!r}): give 'follow' or 'coordl'")
     if chosen.policy == "follow":
-        if chosen.jobs is not None:
-            raise UsageError("Shared(jobs=...): any number of jobs share; only Shared('coordl', jobs=...) counts them")
         return SharedPolicy(stripes.group_chunks, stripes.stripe, int(chosen.rejoin))
-    if chosen.jobs is None:
-        raise UsageError("Shared('coordl', jobs=...): say how many jobs go in lock step")
+    assert chosen.jobs is not None
     try:
         return CoordlPolicy(stripes.group_chunks, stripes.stripe, chosen.jobs, chosen.window)
     except ValueError as error:

@@ -3,8 +3,8 @@
     u32 length of the body | u16 kind | u16 version | body
 
 Rare messages have JSON bodies (`HELLO`, `ORDER`, `PREPARE`, `PEERS`, `STATS`, `REPORT`, `FAILED`). Frequent messages
-have packed numbers (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`, `JOINS`). Both sides distrust: a body
-has a largest size, and a field with a wrong value raises `ProtocolError`.
+have packed numbers (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`, `JOINS`, `DECIDED`). Both sides
+distrust: a body has a largest size, and a field with a wrong value raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -96,6 +96,9 @@ class Kind(IntEnum):
     did."""
     PREPARE = 14
     """Client: what it wants prepared (`brand.node.wire.prepared`). Server: numbers of these, or why it does not."""
+    DECIDED = 15
+    """Client: the order of an epoch, as far as it knows it, where orders grow (`brand.node.wire.deciding`). Server: the
+    order, as far as it is decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,8 @@ class Lease:
     prepared: Chains = NO_CHAINS
     """Chains in the second memory: for each want of the client, those of all prepared samples."""
     joins: int = 0
-    """How often the run has joined others in the epoch. A client that knows fewer joins asks for them."""
+    """How often the run has joined others in the epoch; where its order grows, how many positions are decided. A client
+    that knows fewer asks for them."""
 
 
 def frame(kind: Kind, *parts: bytes | memoryview) -> bytes:

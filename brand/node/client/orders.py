@@ -1,0 +1,187 @@
+"""What does this process know of orders that grow?
+
+The server decides such an order while jobs draw. This process knows the order of an epoch as far as it was decided when
+it last drew, and a state says which samples come before its position. A server that takes the place of another one
+learns it from here. So no sample is accepted from a server before this process knows its position in the order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError, ServerError
+from brand.node.client.session import Drawn, Session
+from brand.node.wire.deciding import MOST_PLACES
+from brand.protocol.order import Order
+
+LIMIT_S: Final = 30.0
+"""How long a state waits until the server has decided what comes before its position."""
+_POLL_S: Final = 0.005
+_NONE: Final[NDArray[np.int32]] = np.empty(0, np.int32)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What this process knows of the order of one epoch."""
+
+    places: NDArray[np.int32]
+    """Those at the first positions, and room for more."""
+    count: int = 0
+    """Positions that are known."""
+    sure: int = 0
+    """This process may have been answered positions before this one."""
+    loaded: bool = False
+    """Whether a state says so: then only the set counts."""
+    life: str = ""
+    """The server that has said so, or that knows it; empty: none."""
+
+    @property
+    def before(self) -> NDArray[np.int32]:
+        """The places that are known."""
+        return self.places[: self.count]
+
+    def puts(self, first: int, places: NDArray[np.int32], decided: int) -> None:
+        """The server says that positions from `first` on have these places. Raises `ProtocolError`."""
+        end = first + len(places)
+        if first > self.count or not max(end, self.sure) <= decided <= len(self.places):
+            raise ProtocolError("the server tells an order that cannot be")
+        self.places[first:end] = places
+        self.count = end
+
+    def loads(self, places: NDArray[np.int32]) -> None:
+        """A state says that these places were drawn."""
+        self.puts(0, places, len(places))
+        self.sure, self.loaded = len(places), True
+
+    def draws(self, end: int) -> None:
+        """This process was answered positions before `end`, or a state of it says what they have."""
+        self.sure = max(self.sure, end)
+
+    def is_known_to(self, life: str) -> None:
+        """A server knows all of this."""
+        self.life, self.loaded = life, False
+
+
+class Orders:
+    """What this process knows of the orders of one run, by order and epoch. Several threads may use it."""
+
+    def __init__(self, run: str, with_server: Callable[[Callable[[Session], None]], None]) -> None:
+        """`with_server` calls a function with a connection to the server. Raises `ServerError`."""
+        self._run, self._with_server = run, with_server
+        self._known: dict[tuple[Order, int], _Known] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Orders({ {epoch: known.count for (_, epoch), known in self._known.items()} } positions by epoch)"
+
+    def begin_anew(self) -> None:
+        """This process is a forked child: another thread of its parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def load(self, order: Order, epoch: int, places: NDArray[np.int32]) -> None:
+        """A state says that these places were drawn before it, in any order."""
+        with self._lock:
+            before = self._known.get((order, epoch))
+            if before is None or not _same(before.before[: len(places)], places):
+                self._begin(order, epoch).loads(places)
+
+    def tell(self, server: Session, order: Order, epoch: int) -> None:
+        """Tell a server what it may not know. Raises `UsageError` where it has decided otherwise."""
+        with self._lock:
+            self._tell(server, order, epoch, self._of(order, epoch))
+
+    def learn(self, server: Session, order: Order, epoch: int, positions: NDArray[np.int64], drawn: Drawn) -> None:
+        """A server has answered these positions. Raises ConnectionError where another one has taken its place."""
+        with self._lock:
+            known, last = self._of(order, epoch), int(positions.max())
+            if known.life != server.server.life:
+                raise ConnectionResetError("another server has taken its place")
+            if 4 * (drawn.decided - known.count) >= drawn.decided - last:  # it knows less than 3/4 of what lies ahead
+                self._ask(server, order, epoch, known, max(last + 1, drawn.decided))
+            if known.count <= last or (known.places[positions] != drawn.places).any():
+                raise ProtocolError("the server answers other samples than it has decided")
+            known.draws(last + 1)
+
+    def drawn(self, order: Order, epoch: int, position: int) -> NDArray[np.int32]:
+        """The places that this run draws before a position of an epoch. Raises `ServerError`."""
+
+        def ask(server: Session) -> None:
+            with self._lock:
+                known = self._of(order, epoch)
+                self._tell(server, order, epoch, known)
+                self._ask(server, order, epoch, known, position, wanted=position)
+
+        end_s = time.monotonic() + LIMIT_S
+        while (found := self._known_before(order, epoch, position)) is None:
+            self._with_server(ask)
+            if time.monotonic() > end_s:
+                raise ServerError(f"no server knows what comes before position {position:,} of epoch {epoch}")
+            time.sleep(_POLL_S)
+        return found
+
+    def _known_before(self, order: Order, epoch: int, position: int) -> NDArray[np.int32] | None:
+        """The places drawn before a position; None, where this process does not know them."""
+        with self._lock:
+            known = self._known.get((order, epoch))
+            if known is None or known.count < position:
+                return None
+            known.draws(position)
+            return known.places[:position].copy()
+
+    def _tell(self, server: Session, order: Order, epoch: int, known: _Known) -> None:
+        """Tell a server what another one has decided."""
+        life = server.server.life
+        if known.life == life:
+            return
+        if known.loaded:
+            drawn = self._drawn_of(server, order, epoch, known.sure)
+            if drawn is not None and _same(drawn, known.before):  # as this state, but in the order of the draws
+                known.puts(0, drawn, known.sure)
+                known.is_known_to(life)
+                return
+        for first in range(0, known.count, MOST_PLACES):
+            some = known.before[first : first + MOST_PLACES].copy()
+            decided, places = server.decided(self._run, order, epoch, first, some, known.sure)
+            if not np.array_equal(places[: len(some)], some):  # it has decided otherwise, of what nobody was answered
+                known.puts(first, places, decided)
+                break
+        known.is_known_to(life)
+
+    def _drawn_of(self, server: Session, order: Order, epoch: int, position: int) -> NDArray[np.int32] | None:
+        """The places before a position as a server knows them; None, where it has not decided so many."""
+        decided, found = server.decided(self._run, order, epoch, order.draws, _NONE, 0)
+        while len(found) < position <= decided:
+            _, places = server.decided(self._run, order, epoch, len(found), _NONE, 0)
+            if not len(places):
+                raise ProtocolError("the server does not tell what is decided")
+            found = np.concatenate((found, places))
+        return found[:position] if position <= decided else None
+
+    def _ask(self, server: Session, order: Order, epoch: int, known: _Known, until: int, wanted: int = 0) -> None:
+        """Learn the order before a position, as far as it is decided."""
+        while known.count < until:
+            decided, places = server.decided(self._run, order, epoch, known.count, _NONE, 0, wanted)
+            known.puts(known.count, places, decided)
+            if not len(places):
+                return
+
+    def _of(self, order: Order, epoch: int) -> _Known:
+        return self._known.get((order, epoch)) or self._begin(order, epoch)
+
+    def _begin(self, order: Order, epoch: int) -> _Known:
+        """Nothing is known of an epoch. What is known of epochs long before is forgotten."""
+        self._known = {key: known for key, known in self._known.items() if key[1] >= epoch - 1}
+        known = self._known[order, epoch] = _Known(np.empty(order.draws, np.int32))
+        return known
+
+
+def _same(some: NDArray[np.int32], others: NDArray[np.int32]) -> bool:
+    """Whether both are the same set of places, each named once."""
+    return len(some) == len(others) and bool((np.sort(some) == np.sort(others)).all())

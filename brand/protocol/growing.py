@@ -1,0 +1,89 @@
+"""In which order does a job draw whose order is decided while it draws?
+
+The order of an epoch is a permutation of the places of a part. Its first `decided` positions stand; the others are
+open: what lies there now may still go elsewhere. To decide more is to swap the chosen places to the next positions.
+Pure; one thread owns a `Growing`, and the others may only read what is decided.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.protocol.mapping import Mapping
+from brand.protocol.part import Part
+
+
+class Growing:
+    """The order of one epoch, as far as it is decided."""
+
+    def __init__(self, sample_of: NDArray[Any], samples: int) -> None:
+        """Nothing is decided. `sample_of` has the places of the part in any order, of a data set of `samples`."""
+        self.sample_of: NDArray[np.int32] = sample_of.astype(np.int32)
+        """The place at each position, shape (draws,); of those from `decided` on, only the set counts."""
+        self.position_of: NDArray[np.int32] = np.full(samples, -1, np.int32)
+        """The inverse, shape (samples,); -1 for what is not of the part."""
+        self.position_of[self.sample_of] = np.arange(len(self.sample_of), dtype=np.int32)
+        self.decided = 0
+        """Positions before this one stand."""
+
+    def __repr__(self) -> str:
+        return f"Growing({self.decided:,} of {len(self.sample_of):,} positions are decided)"
+
+    @classmethod
+    def of(cls, mapping: Mapping, part: Part | None) -> Growing:
+        """An order of a part (None: all samples) of which nothing is decided."""
+        places = np.arange(mapping.samples) if part is None else np.flatnonzero(part.mask)
+        return cls(places, mapping.samples)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all positions are decided."""
+        return self.decided == len(self.sample_of)
+
+    def open(self) -> NDArray[np.bool_]:
+        """Which places have no position yet, shape (samples,)."""
+        return self.position_of >= self.decided
+
+    def positions(self, places: NDArray[Any]) -> NDArray[np.float64]:
+        """Where each place will be drawn, same shape; infinity, where that is open."""
+        found = self.position_of[places]
+        return np.where(found < self.decided, found, np.inf)
+
+    def decide(self, places: NDArray[Any]) -> None:
+        """The next positions have these places, which are open and all different."""
+        first, end = self.decided, self.decided + len(places)
+        at = self.position_of[places]
+        stays = np.zeros(len(places), np.bool_)
+        stays[at[at < end] - first] = True
+        leaving, free = self.sample_of[first:end][~stays], at[at >= end]
+        self.sample_of[free], self.position_of[leaving] = leaving, free
+        self.sample_of[first:end] = places
+        self.position_of[places] = np.arange(first, end, dtype=np.int32)
+        self.decided = end
+
+    def skip_to(self, position: int) -> None:
+        """No open position before this one is ever drawn: they have whatever lies there."""
+        self.decided = max(self.decided, position)
+
+    def restart(self) -> None:
+        """Nothing is decided any more."""
+        self.decided = 0
+
+    def agree(self, first: int, places: NDArray[Any]) -> int:
+        """Somebody says that positions from `first` on, which is not beyond `decided`, have these places.
+
+        What is not decided is decided so, as far as it can be. Returns the position before which both agree.
+        """
+        known = self.sample_of[first : min(self.decided, first + len(places))]
+        differs = np.flatnonzero(known != places[: len(known)])
+        if len(differs):
+            return first + int(differs[0])
+        more = places[len(known) :]
+        unfit = np.ones(len(more), np.bool_)
+        unfit[np.unique(more, return_index=True)[1]] = False  # a place that is named twice
+        unfit |= self.position_of[more] < self.decided
+        self.decide(more[: int(unfit.argmax()) if unfit.any() else len(more)])
+        return max(first, min(self.decided, first + len(places)))

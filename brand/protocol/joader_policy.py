@@ -1,0 +1,56 @@
+"""Protocol `joader`: several jobs draw the same sample at the same time as often as uniform draws allow (JOADER).
+
+Which sample comes next is decided while jobs draw (`dependent`), by what all of them still need. So a plan has no order
+to follow: it lists the samples of the part, in the order of `uniform`, and its order *grows* (`growing`). Each sample
+is a read of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.protocol.following import Join
+from brand.protocol.mapping import Mapping
+from brand.protocol.plan import Plan
+from brand.protocol.policy import Policy
+from brand.protocol.random import Stream, permutation
+
+
+@dataclass(frozen=True)
+class JoaderPolicy(Policy):
+    """Jobs draw by JOADER's dependent sampling. Groups only say which samples replace damaged ones."""
+
+    name: ClassVar[str] = "joader"
+
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+        """A plan whose order grows."""
+        return Plan(mapping, permutation(mapping.samples, seed, Stream.ACCESS, epoch), reads=None, grows=True)
+
+    def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
+        """A plan whose order grows, of the places of `mask`."""
+        return replace(super().plan_joined(mapping, seed, mask, joins), grows=True)
+
+    def held(self, mapping: Mapping) -> int:
+        """One sample: all others may be given back."""
+        del mapping
+        return 1
+
+    @property
+    def kept_unit(self) -> int:
+        """A sample. Memory keeps samples only where it has room for all; else it is the jobs' cache."""
+        return 1
+
+    @property
+    def common(self) -> Hashable:
+        """The rule: all jobs of one seed draw together, whatever their numbers are."""
+        return self.name
+
+    @property
+    def grows(self) -> bool:
+        """The order is decided while jobs draw."""
+        return True
