@@ -58,6 +58,11 @@ class CoordlPolicy(LapPolicy):
         return ONE_PACE
 
     @property
+    def one_node(self) -> bool:
+        """Only one server decides for all jobs."""
+        return True
+
+    @property
     def lock_step(self) -> LockStep:
         """How jobs wait for each other."""
         return LockStep(self.jobs, self.window)

@@ -51,6 +51,11 @@ class JoaderPolicy(Policy):
         return self.name
 
     @property
+    def one_node(self) -> bool:
+        """Only one server decides for all jobs."""
+        return True
+
+    @property
     def grows(self) -> bool:
         """The order is decided while jobs draw."""
         return True

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from brand.protocol.plan import Plan, planned_by, read_of_sample
 
 ONE_NODE: Final = (
-    "several nodes do not draw a part of a data set together: leave out part=, or convert these samples to a data set "
-    "of their own"
+    "several nodes do not draw a part of a data set together with protocol='slots': give protocol='stripes', or "
+    "convert these samples to a data set of their own"
 )
-"""Why an order of a part is refused."""
+"""Why an order of a part is refused whose plans foresee nodes."""
 
 
 def named(digest: Any) -> str:

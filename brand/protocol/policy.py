@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from collections.abc import Mapping as Values
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,11 @@ from brand.protocol.mapping import Mapping
 from brand.protocol.part import ONE_NODE, narrowed
 from brand.protocol.plan import Plan
 from brand.protocol.tickets import MAX_POSITIONS
+
+BY_ONE_NODE: Final = (
+    "jobs share by this rule on one node only: with several nodes give protocol='shared', or start each job on one node"
+)
+"""Why an order of several nodes is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,11 @@ class Policy(ABC):
     @property
     def rejoins(self) -> bool:
         """Whether a job that has lost the others joins them anew within an epoch."""
+        return False
+
+    @property
+    def one_node(self) -> bool:
+        """Whether several nodes refuse it."""
         return False
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,6 @@ from brand.protocol.mapping import Mapping
 from brand.protocol.part import narrowed
 from brand.protocol.plan import Plan, Track, planned_by
 from brand.protocol.policy import check_number
-
-SHARED_BY_ONE_NODE: Final = (
-    "jobs share on one node: with several nodes give protocol='stripes', or start each job on one node"
-)
-"""Why an order of several nodes is refused."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,7 +29,7 @@ from brand.node.wire.messages import MAX_NAME
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.part import Part
-from brand.protocol.shared_policy import SHARED_BY_ONE_NODE
+from brand.protocol.policy import BY_ONE_NODE
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where
@@ -42,6 +42,12 @@ from brand.torch.origin import turn_of
 from brand.torch.parts import as_part, indices_of
 from brand.torch.ranks import find_rank, node_by_launcher
 from brand.torch.way import COMMON, Way
+
+_APART: Final = (
+    "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
+    "server=, or give protocol='stripes'"
+)
+"""Why a job is refused whose nodes have servers of their own."""
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
@@ -232,8 +238,8 @@ class BrandDataset(Dataset[Any]):
         order, chosen = self._order(seed), as_part(self._stored, part)
         if chosen is not None and order.policy.no_part is not None:
             raise UsageError(order.policy.no_part)
-        if order.shares and (node_by_launcher() or (0, 1))[1] > 1:
-            raise UsageError(SHARED_BY_ONE_NODE)
+        if order.policy.one_node and (node_by_launcher() or (0, 1))[1] > 1:
+            raise UsageError(BY_ONE_NODE)
         return replace(order, part=chosen)
 
     def indices_of(self, part: Part) -> NDArray[np.int64]:
@@ -244,7 +250,10 @@ class BrandDataset(Dataset[Any]):
         if self.server is not None:
             facts = self._node.server()
             nodes = Nodes(facts.nodes, find_rank(None, None)[1], facts.remote_share)
-            return choose_order(facts_of(self._stored), seed, self.protocol, facts.share, self.memory, nodes)
+            order = choose_order(facts_of(self._stored), seed, self.protocol, facts.share, self.memory, nodes)
+            if order.joins and facts.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
+                raise UsageError(_APART)
+            return order
         job = self._way.job
         nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], self.remote_memory)
         return choose_order(facts_of(self._stored), seed, self.protocol, None, self.memory, nodes)

@@ -50,10 +50,10 @@ def alone(path: Path, **more: Any) -> World:
     return world
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_walk_is_replayed_to_the_same_instructions(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seed", "sharing"), [*((seed, False) for seed in range(6)), (1, True), (2, True), (7, True)])
+def test_a_walk_is_replayed_to_the_same_instructions(seed: int, sharing: bool, tmp_path: Path) -> None:
     """Several nodes, streams that end, reads that fail, ranks that leave: every decision of every node."""
-    walk = Walk(seed)
+    walk = Walk(seed, sharing=sharing)
     walk.restarts = 0.0  # a new server would have a log of its own
     fresh = [World(w.sizes, w.chunk_size, w.pages, w.depth, w.members, w.remote_pages) for w in walk.cluster.worlds]
     for node, world in enumerate(walk.cluster.worlds):

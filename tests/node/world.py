@@ -563,7 +563,9 @@ class World:
         epochs = self.epochs()
         for draw in self.core.draws.waiting:
             live = epochs.get(draw.key)
-            if live is None or not decides(live.epoch, draw.positions):
+            leading = self.core.epochs.leading
+            stands = draw.key in leading._standing or not leading.decides(draw.key)
+            if live is None or not stands or not decides(live.epoch, draw.positions):
                 continue
             if self.core.epochs.runs[draw.key[0]].agreed_on(draw.key[1], self.members.node):
                 places = live.epoch.plan.sample_of[draw.positions]
@@ -655,7 +657,7 @@ class World:
                     if waits is epoch:
                         on_the_way[places] += 1
             assert (on_the_way <= 1).all(), "a sample is read twice at the same time"
-            mine = np.ones(len(self.sizes), np.bool_) if epoch._mine is None else epoch._mine
+            mine = np.ones(len(self.sizes), np.bool_) if epoch.mine is None else epoch.mine
             coming = np.zeros(len(self.sizes), np.bool_)
             coming[np.concatenate([epoch.states.all(state) for state in (COMING, UNWANTED, EARLY)])] = True
             assert ((on_the_way > 0) == (coming & mine)).all(), "a read that no state tells of, or the other way round"

@@ -23,10 +23,14 @@ from brand.node.memory.residents import Residents
 from brand.node.serve.server import Among, NodeServer
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.joining import Front, Joining, Said
 from brand.node.wire.network import Closed, Event, Opened, Received, Stream
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import PeerKind
+from brand.protocol.following import Join, alone
 from brand.protocol.order import Order
+from brand.protocol.part import Part
+from brand.protocol.shared_policy import SharedPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import random_address
@@ -106,6 +110,52 @@ def test_parts_of_an_answer(data: bytes, offset: int) -> None:
     if data:
         with pytest.raises(ProtocolError, match="end"):
             wire.unpack_reply(wire.pack(wire.Fetched(9, len(data) + offset - 1, offset, view)), PAGE)
+
+
+SHARED = Order("0" * 32, 1000, 16, 7, SharedPolicy(4, 4), Part.of(np.arange(1000) % 3 == 0))
+JOINS = st.builds(Join, st.just(0), st.integers(0, 99), st.integers(0, 999), st.just(0) | st.integers(16, 4096))
+
+
+@given(st.booleans(), st.booleans(), st.none() | JOINS, st.integers(-1, 99), st.booleans(), st.booleans())
+def test_joins_and_fronts(stands: bool, leads: bool, join: Join | None, lap: int, asks: bool, draws: bool) -> None:
+    """There and back, with the bits of a part; joins that are decided are some."""
+    said = Said(stands, leads, () if join is None else (join,))
+    joining = Joining("run", SHARED, 5, said, lap, asks, draws)
+    packed = wire.pack(joining)
+    if join is None and (stands or leads):
+        with pytest.raises(ProtocolError, match="decided"):
+            wire.unpack_question(packed, ONE)
+    else:
+        assert wire.unpack_question(packed, ONE) == joining
+    front = Front(7, lap + 1, 1 << 40)
+    assert wire.unpack_question(wire.pack(front), ONE) == front
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("joins", [[0, 0, 1000, 0]], "beyond a lap"),
+        ("joins", [[1, 0, 0, 0]], "the first at position 0"),
+        ("joins", [[0, 0, 0, 1]], "the pace of a join"),
+        ("joins", "all", "rows of four"),
+        ("lap", 1 << 16, "laps are"),
+        ("stands", 1, "not true or false"),
+        ("epoch", None, "of no epoch"),
+        ("order", ORDER.to_json(), "order that has none"),
+        ("order", {**SHARED.to_json(), "part": "0" * 32}, "no order"),
+        ("bits", "", "no order"),
+    ],
+)
+def test_joins_that_cannot_be_are_refused(field: str, value: Any, said: str) -> None:
+    """Each field is checked before it is used."""
+    packed = wire.pack(Joining("run", SHARED, 5, Said(rows=alone(3)), 3, asks=True, draws=True))
+    facts = json.loads(packed[4:]) | {field: value}
+    if value == ORDER.to_json():
+        del facts["bits"]
+    with pytest.raises(ProtocolError, match=said):
+        wire.unpack_question(packed[:4] + json.dumps(facts).encode(), ONE)
+    with pytest.raises(ProtocolError, match="a front of 3 bytes"):
+        wire.unpack_question(wire.pack(Front(1, 2, 3))[:7], ONE)
 
 
 def test_a_message_on_the_wrong_stream() -> None:

@@ -43,6 +43,15 @@ def test_every_page_has_one_owner_on_every_node(chance: Chance, caplog: pytest.L
         walk(seed, STEPS)
 
 
+@pytest.mark.slow
+@rounds(1)
+def test_trainings_that_share_draw_alike_on_every_node(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where servers start anew and streams end while nodes agree on joins."""
+    caplog.set_level(logging.CRITICAL)
+    for seed in chance.seeds(WALKS):
+        walk(seed, STEPS, sharing=True)
+
+
 def test_an_epoch_that_comes_late_is_asked_for_once() -> None:
     """A draw has waited for ranks of other nodes: what the plan foresees is asked for, and nothing of it is hurried."""
     cluster = two_nodes()

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
-from brand.node.decide.stimuli import KeptChosen
-from brand.node.wire.numbers import NodeNumber, RunNumber
+from brand.node.decide.stimuli import ClientJoins, KeptChosen
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
+from brand.protocol.joins import Joins
 from brand.protocol.mapping import Mapping
 from brand.testing.network import FakeNetwork
 from tests.node.world import World, some_pieces
@@ -46,18 +48,38 @@ class Rank:
     """What it draws next; None: it has not begun this epoch."""
     steps: int = 0
     """Batches that it has asked for, in all epochs."""
+    drawn: int = -1
+    """The epoch that it has drawn from last; -1: none."""
+    knows: Joins = field(default_factory=Joins)
+    """Where its training has joined others in that epoch, as far as it knows."""
+    runs: list[tuple[World, RunNumber]] = field(default_factory=list)
+    """Where it has registered, and as what."""
 
     @property
     def waits(self) -> bool:
         """Whether it has not got what it has asked for."""
         return self.client in self.world.asked
 
+    @property
+    def key(self) -> Key:
+        """The epoch that it has drawn from last."""
+        return self.run, self.drawn
+
     def register(self) -> None:
-        """Say to the server which training it draws in."""
+        """Say to the server which training it draws in, and where that has joined others, as far as it knows."""
         self.run = self.world.register(self.client, self.name, turn=len(self.name), **self.order)
+        self.runs.append((self.world, self.run))
+        if self.knows.rows:
+            self.world.tell(ClientJoins(ClientNumber(self.client), self.key, self.knows))
+
+    def learn(self) -> None:
+        """It got what it had asked for, so it knows where its training has joined others."""
+        if self.drawn >= 0 and not self.waits:
+            self.knows = self.world.core.epochs.sharing.known(self.key)
 
     def move_to(self, world: World) -> None:
         """The server was replaced: what it has not answered is asked for again, as a client does."""
+        self.learn()
         waits = self.world.asked.get(self.client)
         self.world = world
         self.register()
@@ -66,18 +88,21 @@ class Rank:
 
     def go_on(self) -> None:
         """Begin the epoch, or ask for the next batch; after the last one of an epoch comes the next epoch."""
-        samples = len(self.world.sizes)
+        self.learn()
+        draws = self.world.draws(self.run)
         if self.position is None:
             self.world.begin(self.client, self.run, self.epoch, self.start, rank=self.rank, replicas=self.ranks)
             self.position = self.start + self.rank
             return
-        end = min(samples, self.position + self.batch * self.ranks)
+        end = min(draws, self.position + self.batch * self.ranks)
         positions = list(range(self.position, end, self.ranks))
         if positions:
+            if self.drawn != self.epoch:
+                self.drawn, self.knows = self.epoch, Joins()
             assert self.world.draw(self.client, self.run, self.epoch, positions)
         self.steps += 1
         self.position += self.batch * self.ranks
-        if self.position - self.rank >= samples:
+        if self.position - self.rank >= draws:
             self.epoch, self.start, self.position = self.epoch + 1, 0, None
 
 
@@ -96,7 +121,9 @@ class Cluster:
     depth: int = 2
     start: int = 0
     second: dict[str, Any] | None = None
-    """Order of a second training, on the same nodes."""
+    """Order of a second training."""
+    homes: dict[str, list[int]] = field(default_factory=dict)
+    """The nodes of each training, `run` and `other`, where these are not all nodes."""
     worlds: list[World] = field(default_factory=list)
     ranks: list[Rank] = field(default_factory=list)
 
@@ -105,13 +132,14 @@ class Cluster:
         self.pairs = [(a, b) for a in range(self.nodes) for b in range(self.nodes) if a != b]
         self._plans: dict[Any, Any] = {}
         self.worlds = [self._world(node) for node in range(self.nodes)]
-        ranks = self.nodes * self.on_each
         orders = {"run": self.order} | ({} if self.second is None else {"other": self.second})
         for number, (name, order) in enumerate(orders.items()):
-            for rank in range(ranks):
-                world, client = self.worlds[rank // self.on_each], CLIENT + number * ranks + rank % self.on_each
+            at = [node for node in self.homes.get(name, range(self.nodes)) for _ in range(self.on_each)]
+            for rank, node in enumerate(at):
+                client = CLIENT + number * self.nodes * self.on_each + rank % self.on_each
                 made = Rank(
-                    world, client, RunNumber(0), rank, ranks, self.batch, name, order, self.start if not number else 0
+                    *(self.worlds[node], client, RunNumber(0), rank, len(at), self.batch, name, order),
+                    start=self.start if not number else 0,
                 )
                 made.register()
                 self.ranks.append(made)
@@ -184,6 +212,17 @@ class Cluster:
         stuck = {rank.rank: rank.world.asked[rank.client] for rank in self.ranks if rank.waits}
         raise AssertionError(f"draws are never answered: {stuck}")
 
+    def given(self, name: str, epoch: int) -> dict[int, int]:
+        """What the ranks of a training got in an epoch, by position: never another sample than before."""
+        found: dict[int, int] = {}
+        for world, run in {
+            (id(world), run): (world, run) for rank in self.ranks for world, run in rank.runs if rank.name == name
+        }.values():
+            for position, place in world.given.get((run, epoch), {}).items():
+                assert found.setdefault(position, place) == place, "two nodes draw an epoch in different ways"
+        assert len(set(found.values())) == len(found), "two ranks got one sample"
+        return found
+
     def end(self) -> None:
         """All ranks leave; nothing of the training may be left on any node."""
         self.settle()
@@ -200,9 +239,11 @@ class Cluster:
 class Walk:
     """A training with everything that may happen to it, in an order that a seed decides."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, sharing: bool = False) -> None:
         self.rng = rng = random.Random(seed)
         nodes, on_each = rng.choice([(2, 1), (2, 2), (3, 1), (3, 2), (5, 1), (5, 2)])
+        if sharing:
+            nodes, on_each = rng.choice([(2, 1), (2, 2), (3, 1), (3, 2)])
         chunk_size, batch = rng.randint(2, 8), rng.randint(1, 5)
         count = rng.randint(nodes * chunk_size, 90)
         size = rng.choice([60, 96, 150, None])
@@ -222,9 +263,15 @@ class Walk:
         start = 0 if rng.random() < 0.8 else rng.randrange(count)
         depth = rng.randint(1, 3)
         second = {"seed": 7, "group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, chunk_size)}
+        homes: dict[str, list[int]] = {}
+        if sharing:
+            order = second | {"protocol": "shared"}
+            second = order | ({"part": rng.randint(2, 4)} if rng.random() < 0.3 else {})
+            homes = {name: rng.sample(range(nodes), rng.randint(1, nodes)) for name in ("run", "other")}
         self.cluster = Cluster(
             *(sizes, chunk_size, pages, remote_pages, nodes, on_each, batch, order, depth, start),
-            second if rng.random() < 0.25 else None,
+            second if sharing or rng.random() < 0.25 else None,
+            homes,
         )
         self.restarts = rng.choice([0.0, 0.0, 0.0, 0.004])
         """How often a server is replaced, of all that happens."""
@@ -234,7 +281,7 @@ class Walk:
         """Batches that one rank may be ahead of another: with gradients that are averaged it is one."""
         self.trouble = rng.choice([0.0, 0.0, 0.02, 0.1])
         """How often a stream ends or opens, of all that happens."""
-        self.slow = rng.choice([0.0, 0.02, 0.1])
+        self.slow = rng.choice([0.0, 0.02, 0.02 if sharing else 0.1])  # nodes that never meet are refused
         """How often much time passes."""
 
     def step(self) -> None:
@@ -296,14 +343,18 @@ class Walk:
                     cluster.worlds[node].step()
 
 
-def walk(seed: int, steps: int) -> Cluster:
-    """All of a walk."""
-    walk = Walk(seed)
+def walk(seed: int, steps: int, *, sharing: bool = False) -> Cluster:
+    """All of a walk. `sharing`: of two trainings that share."""
+    walk = Walk(seed, sharing=sharing)
     if walk.rng.random() < 0.7:
         walk.cluster.join()
     for _ in range(steps):
         walk.step()
     walk.cluster.end()
     assert walk.cluster.network.hung_up == [], "an honest node is hung up on"
-    assert not any(world.refused for world in walk.cluster.worlds), "a training that agrees is refused"
+    refused = [reason for world in walk.cluster.worlds for reason in world.refused.values()]
+    assert not refused, f"a training that agrees is refused: {refused}"
+    for rank in walk.cluster.ranks:
+        for epoch in range(rank.epoch + 1):
+            walk.cluster.given(rank.name, epoch)
     return walk.cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -208,13 +209,31 @@ def test_only_samples_of_the_part_replace_a_damaged_one(tmp_path: Path, kind: in
 
 
 @pytest.mark.slow
-def test_several_nodes_refuse_a_part(small: Path) -> None:
-    """By each protocol, with what to do instead, before anything is drawn."""
+def test_plans_that_foresee_nodes_refuse_a_part(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to do instead, before anything is drawn."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
     with running_cluster(small, nodes=2, memory=0.5) as cluster:
-        for protocol in ("stripes", "slots"):
-            data_set = BrandDataset(small, server=cluster.addresses[0], protocol=protocol)
-            with pytest.raises(UsageError, match=r"several nodes do not draw a part .* leave out part="):
-                next(iter(BrandSampler(data_set, part=MASK, num_replicas=2, rank=0)))
+        data_set = BrandDataset(small, server=cluster.addresses[0], protocol="slots")
+        with pytest.raises(UsageError, match=r"several nodes do not draw a part .* give protocol='stripes'"):
+            BrandSampler(data_set, part=MASK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["stripes", "shared"])
+def test_several_nodes_draw_a_part(small: Path, protocol: Any) -> None:
+    """Each sample of it once an epoch, on both nodes together."""
+    with running_cluster(small, nodes=2, memory=0.5) as cluster:
+        loaders = []
+        for rank, address in enumerate(cluster.addresses):
+            data_set = BrandDataset(small, fields=("index",), server=address, protocol=protocol, job="part")
+            sampler = BrandSampler(data_set, part=MASK, num_replicas=2, rank=rank)
+            loaders.append(BrandLoader(data_set, 4, sampler=sampler))
+        for _ in range(2):
+            with ThreadPoolExecutor(2) as pool:
+                found = [index for part in pool.map(indices_of, loaders) for index in part]
+            assert set(found) == set(PART)
+            assert len(found) == -(-len(PART) // 2) * 2  # ranks get equally many
 
 
 def test_a_recorded_server_is_replayed(small: Path, tmp_path: Path) -> None:

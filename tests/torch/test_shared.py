@@ -171,7 +171,7 @@ def test_a_state_that_does_not_fit_a_running_epoch_is_refused(server: RunningSer
 
 
 def test_what_cannot_be_is_refused(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name without a server, and jobs on several nodes."""
+    """A name without a server, and ranks on several nodes whose servers do not know each other."""
     with pytest.raises(UsageError, match="give server=, too"):
         BrandDataset(texts, job="name")
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}.items():
@@ -180,7 +180,7 @@ def test_what_cannot_be_is_refused(texts: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("MASTER_ADDR", "node-0.example")
     with (
         running_server(texts, memory=0.25) as server,
-        pytest.raises(UsageError, match="jobs share on one node: with several nodes give protocol='stripes'"),
+        pytest.raises(UsageError, match="servers that know each other"),
     ):
         BrandSampler(BrandDataset(texts, server=server.address, protocol="shared"))
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.early import draws_before
+from brand.node.decide.early import draws_before, reached
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key
@@ -213,7 +213,7 @@ class Aheads:
         rate = self._epochs.sharing.pacing.pulse(key[0]).rate or FIRST_RATE
         return max(0.0, draws * max(1, ahead.ranks) / rate)
 
-    def _behind(self, key: Key, ahead: Ahead) -> int:
+    def _behind(self, key: Key, ahead: Ahead) -> float:
         """What to add to a position of an epoch for the number of draws that come before it."""
-        live, progress = self._epochs.get(key), ahead.epoch.progress
-        return (0 if live is None else draws_before(self._epochs, key, live)) - progress.start - progress.done
+        live = self._epochs.get(key)
+        return (0 if live is None else draws_before(self._epochs, key, live)) - reached(ahead.epoch)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.decide.counters import DrawCounters
+from brand.node.decide.epoch import readable
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.growing_epoch import decides
 from brand.node.decide.lives import Key, Live
@@ -119,9 +120,10 @@ class Draws:
     def end_overdue(self, now_s: float) -> None:
         """Answer draws that have waited too long, as they stand."""
         for draw in self.waiting:
-            live = self._epochs.get(draw.key)
-            overdue = now_s - draw.since_s > LONGEST_WAIT_S and live is not None and decides(live.epoch, draw.positions)
-            if overdue and not self._epochs.sharing.lockstep.waits(draw, now_s):
+            live, leading = self._epochs.get(draw.key), self._epochs.leading
+            if now_s - draw.since_s <= LONGEST_WAIT_S or live is None or not leading.stands(draw.key):
+                continue
+            if decides(live.epoch, draw.positions) and not self._epochs.sharing.lockstep.waits(draw, now_s):
                 self.answer(draw, now_s)
 
     def first_stuck(self, now_s: float) -> Draw | None:
@@ -173,7 +175,8 @@ class Draws:
             (run, number), node = draw.key, self._members.node
             limit_s = SILENCE_S if self._peers.any_lost else LONGEST_WAIT_S
             alone = self._members.nodes == 1 or now_s - draw.since_s > limit_s
-            if alone or self._epochs.runs[run].agreed_on(number, node):
+            agreed = alone or self._epochs.runs[run].agreed_on(number, node)
+            if agreed and self._epochs.leading.stands(draw.key):
                 live.agrees()
         return live.agreed
 
@@ -190,6 +193,8 @@ class Draws:
         epoch.progress.draws(epoch.division.rank_of(int(draw.positions[0])), draw.positions, now_s)
         self._epochs.sharing.drawn(draw.key, len(places), now_s)
         run, number = draw.key
+        self._epochs.runs[run].draws(len(places))
+        self._epochs.runs[run].serves(len(readable(epoch, places)))
         conduct = self._epochs.runs[run].conduct
         if conduct.note(live.account, draw.drawer, draw.positions):
             live.judge(conduct, number)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.epoch import Epoch
+from brand.node.decide.epoch import Epoch, readable
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.states import HELD
@@ -68,8 +68,8 @@ class Early:
         """
         if live.epoch.plan.shares and self._epochs.sharing.pacing.idle(key[0], now_s):
             return math.inf
-        progress, before = live.epoch.progress, draws_before(self._epochs, key, live)
-        return (before + deadline - progress.start - progress.done) * self._epochs.sharing.pacing.slowness(key[0])
+        before = draws_before(self._epochs, key, live)
+        return (before + deadline - reached(live.epoch)) * self._epochs.sharing.pacing.slowness(key[0])
 
     def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
         """Free at least `pages`, of samples that are drawn last, and later than in `beyond` draws.
@@ -81,7 +81,7 @@ class Early:
         found = []
         for key, live in self._epochs.lives.live():
             if live.epoch.plan.shares:
-                places = live.epoch.states.all(HELD)
+                places = readable(live.epoch, live.epoch.states.all(HELD))
                 deadlines = live.epoch.reads.deadlines(places)
                 leads = self.lead(key, live, deadlines, now_s) + np.zeros(len(places))
                 found.append((live.epoch, places, leads))
@@ -106,10 +106,14 @@ class Early:
         return bool(len(last))
 
 
-def draws_before(epochs: Epochs, key: Key, live: Live) -> int:
+def draws_before(epochs: Epochs, key: Key, live: Live) -> float:
     """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
     behind = epochs.get((key[0], key[1] - 1))
     if behind is None or live.begun:
         return 0
-    progress = behind.epoch.progress
-    return len(behind.epoch.plan.sample_of) - progress.start - progress.done
+    return len(behind.epoch.plan.sample_of) - reached(behind.epoch)
+
+
+def reached(epoch: Epoch) -> float:
+    """About the position that the draws of an epoch have reached."""
+    return epoch.progress.reached(len(epoch.plan.sample_of))

@@ -48,7 +48,8 @@ class Epoch:
         self.plan, self.division, self.number, self.requests = plan, division, number, requests
         self._setting = setting
         owners = setting.owners
-        self._mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
+        self.mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
+        """Which samples this node reads itself, shape (samples,); None: all."""
         self.states = SampleStates(samples)
         self.reads = ReadQueue(plan)
         self.progress = Progress(division.start)
@@ -74,15 +75,15 @@ class Epoch:
     def to_read(self, places: NDArray[Any]) -> NDArray[np.bool_]:
         """Which of these places are due and belong to this node."""
         wanted = self.states.due(places)
-        if self._mine is not None:
-            wanted &= self._mine[places]
+        if self.mine is not None:
+            wanted &= self.mine[places]
         return wanted
 
     def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
         """Whether any of these positions waits for a read of this node."""
         places = self.plan.sample_of[positions]
         waits = self.states.waited_for(places)
-        return bool((waits if self._mine is None else waits & self._mine[places]).any())
+        return bool((waits if self.mine is None else waits & self.mine[places]).any())
 
     def expect(
         self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
@@ -100,8 +101,8 @@ class Epoch:
         without = limits.never_held() if self.plan.shares else limits.need_no_read()
         for rank, node in new.items():
             places = self._places(rank, fronts.get(rank, 0))
-            if self._mine is not None:
-                mine, can = self._mine[places], ~self._setting.limits.too_large(node)[places]
+            if self.mine is not None:
+                mine, can = self.mine[places], ~self._setting.limits.too_large(node)[places]
                 if node == self._setting.owners.node:
                     unreachable = np.isin(self.owner_of(places), list(self._setting.unreachable()))
                     places = places[mine | (can & ~unreachable)]
@@ -109,20 +110,20 @@ class Epoch:
                     places = places[mine & can]
             self.states.expects(places[~without[places]])
             self.progress.expects(len(places))
-        self.reads.fill(self.states, read_of_sample(self.plan) if read_of is None else read_of, self._mine)
+        self.reads.fill(self.states, read_of_sample(self.plan) if read_of is None else read_of, self.mine)
 
     def goes_on(self, plan: Plan, read_of: NDArray[Any]) -> None:
         """From now on the plan is another one, which begins with the same draws, as far as ranks have asked."""
         self.plan, self.reads = plan, ReadQueue(plan)
-        self.reads.fill(self.states, read_of, self._mine)
+        self.reads.fill(self.states, read_of, self.mine)
 
     def send_to(self, node: NodeNumber, front: int, requests: Requests | None) -> None:
         """From now on this node can send to `node` what its ranks draw from position `front` on."""
         ranks = [rank for rank, at in self.ranks.items() if at == node]
         positions = np.sort(np.concatenate([np.arange(0), *(self.division.positions(rank) for rank in ranks)]))
         places = self.plan.sample_of[positions]
-        assert self._mine is not None
-        can = self._mine[places] & ~self._setting.limits.too_large(node)[places]
+        assert self.mine is not None
+        can = self.mine[places] & ~self._setting.limits.too_large(node)[places]
         before = self.outgoing.get(node)
         self.outgoing[node] = Outgoing(positions[can], requests, front)
         if before is not None:  # the node has more ranks than it said before; it does not ask twice
@@ -131,11 +132,12 @@ class Epoch:
     def forget(self, node: NodeNumber) -> NDArray[Any]:
         """Send nothing to a node any more. Returns the places that were held for its ranks."""
         self.outgoing.pop(node, None)
+        self.progress.elsewhere.pop(node, None)
         held: list[NDArray[Any]] = [np.arange(0)]
         for rank in [rank for rank, at in self.ranks.items() if at == node]:
             del self.ranks[rank]
             places = self._places(rank, 0)
-            places = places if self._mine is None else places[self._mine[places]]
+            places = places if self.mine is None else places[self.mine[places]]
             self.progress.expects(-len(places))
             held.append(places[self.states.leaves(places)])
         return np.concatenate(held)
@@ -188,3 +190,8 @@ class Epoch:
         positions = self.division.positions(rank)
         places: NDArray[Any] = self.plan.sample_of[positions[np.searchsorted(positions, front) :]]
         return places
+
+
+def readable(epoch: Epoch, places: NDArray[Any]) -> NDArray[Any]:
+    """Those of these places whose samples this node reads itself."""
+    return places if epoch.mine is None else places[epoch.mine[places]]

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from brand.node.decide.account import Account
 from brand.node.decide.division import Division
-from brand.node.decide.epoch import Epoch, Setting
+from brand.node.decide.epoch import Epoch, Setting, readable
 from brand.node.decide.growing_epoch import GrowingEpoch
 from brand.node.decide.growth import Growth
+from brand.node.decide.leading import Leading
 from brand.node.decide.limits import Limits
 from brand.node.decide.lives import Key, Life, Live, Lives, Ready, Wanted
 from brand.node.decide.members import ALONE, Members
@@ -58,6 +59,7 @@ class Epochs:
         self.lives = Lives()
         self.sharing = Sharing(self.runs, self.lives, len(residents.pages_of))
         self.growth = Growth(self.runs, self.lives, len(residents.pages_of))
+        self.leading = Leading(self.runs, self.lives, self.sharing, members)
         self._last_number = 0
         self.changes = 0
         """How often something changed that this node tells other nodes."""
@@ -153,8 +155,11 @@ class Epochs:
                 del self.runs[number]
                 self.sharing.left()
                 self.growth.left()
+                self.leading.left()
             elif had_readers:
                 self._retire(number)
+            else:
+                self.changes += 1
 
     # -- plans -------------------------------------------------------------------------------------------------------
 
@@ -167,10 +172,10 @@ class Epochs:
     def plans_wanted(self, now_s: float, bridge: int) -> Iterator[MakePlan]:
         """Plans to make. Each is returned once. `bridge`: see `Sharing.rejoins`."""
         for key, life in self.lives.items():
-            if isinstance(life.stage, Wanted):
+            if isinstance(life.stage, Wanted) and (joins := self.leading.joins(key, now_s)) is not None:
                 life.hand_out()
-                yield MakePlan(key, self.runs[key[0]].order, self.sharing.decide(key, now_s))
-        for key, joins in self.sharing.rejoins(now_s, bridge):
+                yield MakePlan(key, self.runs[key[0]].order, joins)
+        for key, joins in self.sharing.rejoins(now_s, bridge) if self._members.nodes == 1 else ():
             yield MakePlan(key, self.runs[key[0]].order, joins)
 
     def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
@@ -241,7 +246,7 @@ class Epochs:
         if division.batch:
             known = run.known(division.replicas)
             node_of_rank = np.array([known[rank] for rank in range(division.replicas)])
-            rank_at = split_near(owners.of(plan.sample_of[division.start :]), node_of_rank, division.batch)
+            rank_at = split_near(owners.near(plan.sample_of[division.start :], known), node_of_rank, division.batch)
             division = replace(division, rank_at=rank_at)
         self._last_number += 1
         setting = Setting(owners, self.limits, self._peers.unreachable)
@@ -253,7 +258,8 @@ class Epochs:
         )
         epoch.expect(ranks, run.fronts(key[1]), ready.read_of)
         if plan.shares:  # it holds what is in memory, and will not read that again
-            present = np.flatnonzero(self._residents.present(slice(None)))
+            # Not what others have sent: they send it again in time, and their room is small.
+            present = readable(epoch, np.flatnonzero(self._residents.present(slice(None))))
             found = present[epoch.states.due(present)]
             epoch.states.finds(found)
             self._residents.refer(found)

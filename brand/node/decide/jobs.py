@@ -26,7 +26,7 @@ def _job(epochs: Epochs, number: RunNumber, now_s: float) -> dict[str, Any]:
     return {
         "job": run.name,
         "epoch": key[1],
-        "position": live.epoch.front(),
+        "position": live.epoch.progress.everywhere(live.epoch.here),
         "samples": run.order.draws,
         "drawn": pulse.drawn,
         "rate": 0.0 if pulse.idle(now_s) else round(pulse.rate or 0.0, 1),
@@ -34,5 +34,5 @@ def _job(epochs: Epochs, number: RunNumber, now_s: float) -> dict[str, Any]:
         "pace": joins[-1].pace / UNIT if joins and joins[-1].pace else None,
         "behind": None if front is None or mine is None else front - mine,
         "joins": [list(astuple(join)) for join in joins],
-        "shared": max(0.0, 1 - run.brought / pulse.drawn) if pulse.drawn else 0.0,
+        "shared": max(0.0, 1 - run.brought / run.served) if run.served else 0.0,
     }

@@ -183,6 +183,17 @@ class Life:
         for node in self._takers:
             self._send(node)
 
+    def plans_anew(self) -> NDArray[Any]:
+        """Its plan is void. Returns the places that were held for it."""
+        held: NDArray[Any] = np.arange(0)
+        match self.stage:
+            case Planning(begin) | Ready(begin=begin):
+                self.stage = Wanted(begin)
+            case Live(epoch=epoch, begin=begin):
+                held = epoch.drop()
+                self.stage = Wanted(begin)
+        return held
+
     def drops(self) -> NDArray[Any]:
         """The epoch makes room. Returns the places that were held for it."""
         held: NDArray[Any] = self.stage.epoch.drop() if isinstance(self.stage, Live) else np.arange(0)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.wire.numbers import FIRST_NODE, NodeNumber
+from brand.protocol.hashing import rendezvous
 from brand.protocol.mapping import Mapping
 from brand.protocol.order import Order
 from brand.protocol.owners import owner_of_chunk
@@ -35,6 +36,18 @@ class Owners:
             return np.full(len(places), self.node, np.int32)
         found: NDArray[np.int32] = self.of_chunk[places // self.chunk_size]
         return found
+
+    def near(self, places: NDArray[Any], ranks: dict[int, NodeNumber]) -> NDArray[np.int32]:
+        """The node whose ranks best draw each place: its owner, where ranks are there.
+
+        Else it is a node of the ranks on which jobs with other nodes agree as far as they can.
+        """
+        nearest, nodes = self.of(places), sorted(set(ranks.values()))
+        away = ~np.isin(nearest, nodes)
+        if away.any():
+            nearest = nearest.copy()
+            nearest[away] = rendezvous(places[away], nodes)
+        return nearest
 
     def mine(self, places: NDArray[Any]) -> NDArray[np.bool_]:
         """Which of these places this node owns."""

@@ -97,7 +97,7 @@ class Pacing:
         life = None if key is None else self._lives.get(key)
         if life is None or life.live is None or life.live.epoch.plan.track is None:
             return None
-        return life.live.epoch.plan.track.at(life.live.epoch.front())
+        return life.live.epoch.plan.track.at(life.live.epoch.progress.everywhere(life.live.epoch.here))
 
     def others(self, run: RunNumber) -> list[RunNumber]:
         """Other runs that share with this one and have an epoch under way."""

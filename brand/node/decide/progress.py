@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from brand.node.wire.numbers import NodeNumber
 
 
 class Progress:
@@ -25,6 +27,8 @@ class Progress:
         """When a rank last drew from the epoch; infinity: not yet."""
         self._asked: dict[int, int] = {}
         """The highest position that each rank has asked for."""
+        self.elsewhere: dict[NodeNumber, int] = {}
+        """Positions before which ranks of other nodes have asked for all that they will ask for, as nodes tell it."""
 
     def __repr__(self) -> str:
         return f"Progress({self.drawn} drawn and {self.sent} sent of {self.total}, from position {self.start})"
@@ -53,6 +57,10 @@ class Progress:
         """This node sends samples to other nodes."""
         self.sent += samples
 
+    def hears(self, node: NodeNumber, front: int) -> None:
+        """A node tells how far its ranks have come."""
+        self.elsewhere[node] = front
+
     def skips_to(self, position: int) -> None:
         """No rank asks for a position before this one any more."""
         self.start = max(self.start, position)
@@ -60,6 +68,15 @@ class Progress:
     def front(self, ranks: Iterable[int]) -> int:
         """The position before which these ranks have asked for all that they will ask for."""
         return min((self._asked.get(rank, self.start - 1) + 1 for rank in ranks), default=self.start)
+
+    def everywhere(self, here: Sequence[int]) -> int:
+        """The position before which all ranks have asked, those of this node (`here`) and those of others."""
+        own = [self.front(here)] if here or not self.elsewhere else []
+        return min([*own, *self.elsewhere.values()])
+
+    def reached(self, draws: int) -> float:
+        """About the position that draws have reached, by what is done of what this node has to do. Of so many draws."""
+        return self.start + (self.done * (draws - self.start) / self.total if self.total else 0)
 
     def last(self, rank: int) -> int:
         """The highest position that a rank has asked for; `start` where it has asked for none."""

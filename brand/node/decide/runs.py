@@ -43,12 +43,24 @@ class Run:
     """The node where a rank of so many, (rank, replicas), has last begun an epoch. The rank may have left since."""
     brought: int = 0
     """Samples that its own reads have brought into memory."""
+    served: int = 0
+    """Samples that this node owns, and that ranks have drawn here or that were sent to other nodes."""
+    drawn: int = 0
+    """Samples that ranks of this node have drawn."""
     agreed: set[int] = field(default_factory=set)
     """Epochs that all ranks have begun in the same way as the ranks of this node; some may have gone on since."""
 
     def brings(self, samples: int) -> None:
         """A read of an epoch of the run has brought samples into memory."""
         self.brought += samples
+
+    def serves(self, samples: int) -> None:
+        """Samples of this node were drawn or sent."""
+        self.served += samples
+
+    def draws(self, samples: int) -> None:
+        """Ranks of this node have drawn samples."""
+        self.drawn += samples
 
     def registers(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
         """A client registers the run, and may say its tag and its turn."""

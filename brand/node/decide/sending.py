@@ -15,7 +15,7 @@ from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
 from brand.node.decide.peers import Peer
 from brand.node.memory.residents import Residents
-from brand.node.wire.numbers import RunNumber
+from brand.node.wire.numbers import NodeNumber, RunNumber
 
 MESSAGE_BYTES: Final = 1 << 20
 """Most bytes of samples in one message."""
@@ -58,6 +58,8 @@ class Sending:
         not started that the sample will not come.
         """
         queues = [(key, live.epoch) for key, live in self._epochs.lives.live() if peer.node in live.epoch.outgoing]
+        if len(queues) > 1:
+            queues = self._by_lead(peer.node, queues)
         urgent = [(key, epoch) for key, epoch in queues if epoch.outgoing[peer.node].urgent]
         blocked: set[RunNumber] = set()
         for key, epoch in urgent or queues:  # where the node waits for samples, these and nothing else
@@ -73,6 +75,18 @@ class Sending:
                 return batch
             blocked.add(key[0])  # samples of the next epoch must not take its room
         return None
+
+    def _by_lead(self, node: NodeNumber, queues: list[tuple[Key, Epoch]]) -> list[tuple[Key, Epoch]]:
+        """These epochs, first those of the run whose next samples the node's ranks draw soonest.
+
+        Runs that share are sent the same samples at the same time. Else one of them would fill the room of both.
+        """
+        leads: dict[RunNumber, int] = {}
+        for key, epoch in queues:
+            front = epoch.progress.elsewhere.get(node)
+            if front is not None:
+                leads.setdefault(key[0], epoch.outgoing[node].front(len(epoch.plan.sample_of)) - front)
+        return sorted(queues, key=lambda queue: (leads.get(queue[0][0], 0), queue[0]))
 
     def _take(self, peer: Peer, key: Key, epoch: Epoch, positions: NDArray[np.int64]) -> Batch | None:
         """As many of these positions as fit, up to the first whose sample is still to come."""
@@ -92,6 +106,7 @@ class Sending:
         self._residents.let_go(here[epoch.states.leaves(here)])
         epoch.outgoing[peer.node].advance(fit)
         epoch.progress.sends(fit)
+        self._epochs.runs[key[0]].serves(fit)
         peer.sends(len(data))
         self._counters.sends(len(here), data.nbytes)
         return Batch(key, here, places[~present], data)

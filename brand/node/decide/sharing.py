@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from brand.errors import UsageError
-from brand.node.decide.epoch import Epoch
+from brand.node.decide.division import Division
 from brand.node.decide.lives import Key, Lives
 from brand.node.decide.lockstep import Lockstep
 from brand.node.decide.pacing import Pacing
@@ -69,8 +69,11 @@ class Sharing:
 
     # -- something happens -------------------------------------------------------------------------------------------
 
-    def learns(self, key: Key, said: Joins) -> None:
-        """A client says which joins an epoch had, under another server or in a state. Raises `UsageError`."""
+    def learns(self, key: Key, said: Joins, *, closed: bool = True) -> None:
+        """A client says which joins an epoch had, under another server or in a state. Raises `UsageError`.
+
+        `closed`: what is known of the epoch stays as it is. Else what the client says takes its place.
+        """
         number, epoch = key
         order = self._runs[number].order
         if not order.joins:
@@ -80,6 +83,9 @@ class Sharing:
         except ValueError as error:
             raise UsageError(str(error)) from None
         self._reaches(number, said.lap)
+        if not closed:
+            self._joins |= {key: said.rows} if said.rows else {}
+            return
         known, life = self.known(key), self._lives.get(key)
         if said.is_start_of(known):
             return
@@ -112,10 +118,10 @@ class Sharing:
             for key in [key for key in known if key[0] not in self._runs]:
                 del known[key]
 
-    def decide(self, key: Key, now_s: float) -> tuple[Join, ...]:
-        """The joins with which an epoch is planned that has no plan."""
+    def decide(self, key: Key, now_s: float, *, with_others: bool = True) -> tuple[Join, ...]:
+        """The joins with which an epoch is planned that has no plan. Without others it is a lap of its own."""
         if self._runs[key[0]].order.joins and key not in self._joins:
-            self._joins[key] = (self._first_join(*key, now_s),)
+            self._joins[key] = (self._first_join(*key, now_s) if with_others else self._begins(*key),)
         return self.joins(key)
 
     def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
@@ -139,7 +145,7 @@ class Sharing:
             if abs(mine - front) <= limit or live.epoch.front() - joins[-1].position < order.draws // APART_SHARE:
                 continue
             margin = self._margin.setdefault(key, round((self.pacing.pulse(number).rate or 0) * PLANNING_S))
-            at = self._unasked(key, live.epoch, margin)
+            at = _unasked(self._most[key], live.epoch.division, margin)
             if at < order.draws - order.draws // APART_SHARE:
                 pace = self._pace(number, pacemaker)
                 lap, passed = divmod(front + margin * pace // UNIT, self._samples)
@@ -165,14 +171,13 @@ class Sharing:
 
     def _first_join(self, number: RunNumber, epoch: int, now_s: float) -> Join:
         """Where a run is, and where the front, as an epoch begins or is about to begin."""
-        others = self.pacing.others(number)
         if self._runs[number].order.policy.lock_step is not None:  # the first lap of those under way that it can draw
             least, common = max(epoch, 1 + self._highest.get(number, -1)), self.pacing.common(number)
             under_way = [key for key in self._lives if self.pacing.common(key[0]) == common and self.joins(key)]
             laps = [joins[0].lap for joins in map(self.joins, under_way) if joins[0].lap >= least]
             return alone(min(MAX_LAP, min(laps, default=least)))[0]
-        begins = alone(min(MAX_LAP, max(epoch, 1 + max(self._highest.get(run, -1) for run in (number, *others)))))[0]
-        if not others:
+        begins = self._begins(number, epoch)
+        if not self.pacing.others(number):
             return begins
         behind = self._lives.get((number, epoch - 1))
         before = None if behind is None or behind.live is None or not behind.live.begun else behind.live.epoch
@@ -187,9 +192,14 @@ class Sharing:
         if front_now is None or self._knows(number, front_now):
             return begins
         pace = self._pace(number, pacemaker)
-        left = 0 if before is None else self._runs[number].order.draws - before.front()
+        left = 0 if before is None else self._runs[number].order.draws - before.progress.everywhere(before.here)
         lap, front = divmod(front_now + left * pace // UNIT, self._samples)
         return Join(0, lap, front, pace)
+
+    def _begins(self, number: RunNumber, epoch: int) -> Join:
+        """A lap of its own, from its beginning: the first one that no run has drawn from that shares with this one."""
+        runs = (number, *self.pacing.others(number))
+        return alone(min(MAX_LAP, max(epoch, 1 + max(self._highest.get(run, -1) for run in runs))))[0]
 
     def _pace(self, number: RunNumber, pacemaker: RunNumber) -> int:
         """1,024 times the coordinates that pass during a draw of a run."""
@@ -204,11 +214,11 @@ class Sharing:
         ahead = self._highest.get(number, -1) * self._samples - front
         return ahead > min(self._samples // 4, max(LEAST_LOST, self._samples // LOST_SHARE))
 
-    def _unasked(self, key: Key, epoch: Epoch, margin: int) -> int:
-        """The first position of a round, `margin` positions behind all that were asked for."""
-        division = epoch.division
-        at = max(self._most[key], division.start) + margin
-        return at + (division.start - at) % division.replicas
-
     def _reaches(self, number: RunNumber, lap: int) -> None:
         self._highest[number] = max(self._highest.get(number, -1), lap)
+
+
+def _unasked(most: int, division: Division, margin: int) -> int:
+    """The first position of a round, `margin` positions behind `most`, before which clients have asked."""
+    at = max(most, division.start) + margin
+    return at + (division.start - at) % division.replicas

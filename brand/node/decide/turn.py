@@ -11,6 +11,7 @@ to replay a server (`brand.node.serve.recording`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from brand.node.decide.core import Core, PreparedStart
 from brand.node.decide.divisions import Divisions
 from brand.node.decide.fetches import Fetches
 from brand.node.decide.gaps import NOTHING_KNOWN, StorageFacts
+from brand.node.decide.joinings import Joinings
 from brand.node.decide.members import Members
 from brand.node.decide.peers import Peer, Reach
 from brand.node.decide.stimuli import (
@@ -55,6 +57,7 @@ from brand.node.decide.tasks import Decided, Instruction, Joined, MakePlan, Numb
 from brand.node.decide.telling import Telling
 from brand.node.memory.residents import Residents
 from brand.node.wire.deciding import MOST_PLACES
+from brand.node.wire.joining import Front, Joining
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched, Forgotten, Push, Question, Refused, Reply, Request, Room, Told
 from brand.protocol.mapping import Mapping as Places
@@ -90,6 +93,7 @@ class Turn:
         self.members, self.depth = members, depth
         self.core = Core(index, residents, chunk_size, members, remote_pages, cache, storage, prepared)
         self.telling = Telling(self.core, members.node)
+        self.joinings = Joinings(self.core, self.telling)
         self.divisions = Divisions(self.core.epochs)
         samples = len(residents.pages_of)
         by_share = members.owners(Places(samples, chunk_size, 1))
@@ -146,8 +150,9 @@ class Turn:
             case ClientFetches(client, places):
                 self.fetches.want(client, places, now_s)
             case ClientJoins(client, key, joins):
-                core.epochs.sharing.learns(key, joins)
-                instructions.append(Joined(client, core.epochs.sharing.known(key)))
+                if core.epochs.leading.learns(key, joins):
+                    self.joinings.plan_anew(key)
+                instructions.append(Joined(client, core.epochs.leading.known(key)))
             case ClientOrders(client, key, first, places, sure, wanted):
                 growth = core.epochs.growth
                 if len(places):
@@ -203,6 +208,7 @@ class Turn:
                 preparing.ended(preparer, now_s)
 
     def _opened(self, node: NodeNumber, now_s: float, *, asks: bool) -> Iterator[Say]:
+        self.joinings.opened(node)
         if asks:
             self.core.receiving.opened(node, now_s)
             for message in self.telling.begin_anew(node):
@@ -232,6 +238,10 @@ class Turn:
                     yield Say(node, asks=False, message=refused)
             case Forgotten():
                 self.telling.take_forget(node, message)
+            case Joining():
+                self.joinings.take(node, message, now_s)
+            case Front():
+                self.joinings.take_front(node, message, now_s)
             case Room(pages):
                 peer.allows(pages)
             case Request(number, room, positions):
@@ -296,7 +306,7 @@ class Turn:
         if not len(self.core.peers):
             return
         receiving = self.core.receiving
-        for node, news in self.telling.news():
+        for node, news in chain(self.telling.news(), self.joinings.news(now_s)):
             yield Say(node, asks=True, message=news)
         for asking in receiving.requests():
             room = receiving.room_for(asking.node, now=True)

@@ -51,7 +51,7 @@ from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pages import pages_needed
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
-from brand.node.wire import messages, peer_messages
+from brand.node.wire import joining, messages, peer_messages
 from brand.node.wire.drawing import Begin, Drawer, Drawing
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.prepared import Want
@@ -74,7 +74,7 @@ _VALUES: Final = {
     for value in (
         *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
         *(value for value in vars(peer_messages).values() if isinstance(value, type) and is_dataclass(value)),
-        *(Drawer, Begin, Drawing, Join, Joins, Want, Picture, Sound),
+        *(Drawer, Begin, Drawing, Join, Joins, joining.Said, Want, Picture, Sound),
     )
 }
 """Classes that a log may name."""

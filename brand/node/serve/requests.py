@@ -38,8 +38,7 @@ from brand.node.wire.messages import Kind
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.prepared import Want, pack_numbers, unpack_wants
 from brand.protocol.order import MAX_EPOCH
-from brand.protocol.part import ONE_NODE
-from brand.protocol.shared_policy import SHARED_BY_ONE_NODE
+from brand.protocol.policy import BY_ONE_NODE
 from brand.storage.dataset import StoredDataSet
 
 MAX_REPORTS: Final = 1000
@@ -170,11 +169,8 @@ class Requests:
             raise UsageError(f"no order: {error}") from None
         if order.data_set != self._data.id:
             raise UsageError(f"the order is of data set {order.data_set}, this is {self._data.id}")
-        if self._layout.members.nodes > 1:
-            if order.part is not None:
-                raise UsageError(ONE_NODE)
-            if order.shares:
-                raise UsageError(SHARED_BY_ONE_NODE)
+        if self._layout.members.nodes > 1 and order.policy.one_node:
+            raise UsageError(BY_ONE_NODE)
         self._tell(ClientRegisters(channel.number, order, name, tag, turn))
 
     def _why_not(self, wants: Sequence[Want], theirs: dict[str, Any]) -> str:

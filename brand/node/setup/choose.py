@@ -20,9 +20,9 @@ from brand.protocol.joader_policy import JoaderPolicy
 from brand.protocol.mapping import chunks_per_group
 from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
-from brand.protocol.policy import Policy
+from brand.protocol.policy import BY_ONE_NODE, Policy
 from brand.protocol.pool_policy import PoolPolicy
-from brand.protocol.shared_policy import SHARED_BY_ONE_NODE, SharedPolicy
+from brand.protocol.shared_policy import SharedPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
@@ -226,8 +226,8 @@ def _check_shared(chosen: Shared, nodes: Nodes) -> None:
         raise UsageError("Shared('coordl', jobs=...): say how many jobs go in lock step")
     if chosen.policy != "coordl" and chosen.jobs is not None:
         raise UsageError("Shared(jobs=...): any number of jobs share; only Shared('coordl', jobs=...) counts them")
-    if nodes.nodes > 1:
-        raise UsageError(SHARED_BY_ONE_NODE)
+    if chosen.policy != "follow" and nodes.nodes > 1:
+        raise UsageError(BY_ONE_NODE)
 
 
 def _choose_shared(stripes: StripePolicy, chosen: Shared) -> Policy:

@@ -2,9 +2,9 @@
 
     u16 kind | u16 version | body
 
-The node that opens a stream asks on it, by DRAWING, FORGET, ROOM, REQUEST and FETCH. The owner of the samples answers
-by PUSH, FETCHED and REFUSED. Rare messages have JSON bodies, the others packed numbers and the pages of samples. A
-field with a wrong value raises `ProtocolError`.
+The node that opens a stream asks on it, by DRAWING, FORGET, ROOM, REQUEST and FETCH, and tells by JOINING and FRONT how
+its runs share. The owner of the samples answers by PUSH, FETCHED and REFUSED. Rare messages have JSON bodies, the
+others packed numbers and the pages of samples. A field with a wrong value raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
 from brand.node.wire.drawing import Begin, Drawing
-from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REPLICAS, unpack_json
+from brand.node.wire.joining import Front, Joining, flag, joining_facts, joining_of
+from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REPLICAS, order_facts, unpack_json, unpack_order
 from brand.node.wire.numbers import NodeNumber
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.tickets import MAX_POSITIONS
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_REASON: Final = 1000
 MAX_ROOM: Final = 1 << 62
 _HEAD: Final = struct.Struct("<HH")
@@ -34,6 +35,7 @@ _REQUEST: Final = struct.Struct("<IQ")
 _FETCH: Final = struct.Struct("<Q")
 _PUSH: Final = struct.Struct("<III")
 _FETCHED: Final = struct.Struct("<QQQ")
+_FRONT: Final = struct.Struct("<IQQ")
 
 
 class PeerKind(IntEnum):
@@ -55,6 +57,10 @@ class PeerKind(IntEnum):
     """Owner: a part of its answer to a FETCH."""
     REFUSED = 8
     """Owner: why it cannot serve a run."""
+    JOINING = 9
+    """Asking node: with which joins it would draw an epoch."""
+    FRONT = 10
+    """Asking node: how far its ranks have drawn an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,7 @@ class Refused:
     reason: str
 
 
-Question = Told | Forgotten | Room | Request | Fetch
+Question = Told | Forgotten | Room | Request | Fetch | Joining | Front
 """What a node says on a stream that it has opened."""
 Reply = Push | Fetched | Refused
 """What a node says on a stream that another node has opened."""
@@ -158,6 +164,11 @@ def pack(message: Question | Reply) -> bytes:
             return _frame(PeerKind.REQUEST, _REQUEST.pack(number, room), positions.tobytes())
         case Fetch(number, places):
             return _frame(PeerKind.FETCH, _FETCH.pack(number), places.tobytes())
+        case Joining():
+            named = _names(message.name, message.order, message.epoch)
+            return _json(PeerKind.JOINING, named | joining_facts(message))
+        case Front(number, position, drawn):
+            return _frame(PeerKind.FRONT, _FRONT.pack(number, position, drawn))
         case Push(number, places, missed, data):
             head = _PUSH.pack(number, len(places), len(missed))
             return _frame(PeerKind.PUSH, head, places.tobytes(), missed.tobytes(), data.data)
@@ -187,6 +198,13 @@ def unpack_question(message: bytes, node: NodeNumber) -> Question:
         case PeerKind.FETCH:
             places = _array(body, _FETCH.size, "a fetch")
             return Fetch(_FETCH.unpack_from(body)[0], places)
+        case PeerKind.JOINING:
+            value = unpack_json(body)
+            return joining_of(*_run(value), value)
+        case PeerKind.FRONT:
+            if len(body) != _FRONT.size:
+                raise ProtocolError(f"a front of {len(body)} bytes")
+            return Front(*_FRONT.unpack(body))
         case _:
             raise ProtocolError(f"an asking node does not send {kind.name}")
 
@@ -253,9 +271,7 @@ def _unpack_drawing(body: memoryview, node: NodeNumber) -> Told:
         raise ProtocolError("ranks that are no list of ranks")
     if not all(type(rank) is int and 0 <= rank < replicas for rank in ranks):
         raise ProtocolError(f"ranks are from 0 to {replicas - 1}")
-    asks = value.get("asks")
-    if not isinstance(asks, bool):
-        raise ProtocolError("whether the node asks is missing")
+    asks = flag(value, "asks")
     begin = Begin(
         _whole(value, "start", order.samples),
         replicas,
@@ -283,7 +299,7 @@ def _unpack_push(body: memoryview, page: int) -> Push:
 
 
 def _names(name: str, order: Order, epoch: int | None) -> dict[str, Any]:
-    return {"run": name, "order": order.to_json(), "epoch": epoch}
+    return {"run": name, "epoch": epoch, **order_facts(order)}
 
 
 def _run(value: dict[str, Any]) -> tuple[str, Order, int | None]:
@@ -291,8 +307,8 @@ def _run(value: dict[str, Any]) -> tuple[str, Order, int | None]:
     if not isinstance(name, str) or len(name) > MAX_NAME:
         raise ProtocolError(f"the name of a run is text of at most {MAX_NAME} characters")
     try:
-        order = Order.from_json(value.get("order"))
-    except (ValueError, TypeError) as error:
+        order = unpack_order(value)
+    except (KeyError, ValueError, TypeError) as error:
         raise ProtocolError(f"no order: {error}") from None
     return name, order, None if epoch is None else _whole(value, "epoch", MAX_EPOCH)
 

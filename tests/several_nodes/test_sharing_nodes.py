@@ -1,0 +1,114 @@
+"""Two jobs on the same nodes, with real servers: each draws every sample once, and one read serves both."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brand.protocol.shared_policy import SharedPolicy
+from brand.testing.cluster import running_cluster
+from tests import places
+from tests.orders import order_of
+from tests.several_nodes.support import Rank, all_open, all_reachable, draw_in_step, node_of, servers
+from tests.support import wait_until
+
+pytestmark = [places.EVERYWHERE, pytest.mark.slow]
+
+JOBS = "one", "two"
+
+
+def check_jobs(drawing: dict[str, list[Rank]], epochs: int) -> None:
+    """All ranks of a job have drawn each sample once in each epoch."""
+    for ranks in drawing.values():
+        for epoch in range(epochs):
+            found = np.concatenate([np.concatenate(rank.drawn[epoch]) for rank in ranks])
+            assert np.sort(found).tolist() == list(range(ranks[0].order.samples))
+
+
+def test_two_jobs_on_two_nodes_share_reads(texts: Path) -> None:
+    """In processes joined by gRPC, in step: about half a read a draw, over both nodes."""
+    order, epochs = order_of(texts, SharedPolicy(4, 4)), 4
+    with ExitStack() as stack, servers(texts, 2, memory=0.25) as found:
+        wait_until(lambda: all_reachable(found), "all nodes can be reached")
+        drawing = {
+            name: [
+                Rank(stack.enter_context(closing(node_of(texts, server.address, name))), order, rank, 2)
+                for rank, server in enumerate(found)
+            ]
+            for name in JOBS
+        }
+        draw_in_step([*itertools.chain(*drawing.values())], range(epochs))
+        check_jobs(drawing, epochs)
+        facts = [server.facts() for server in found]
+    read = sum(fact["read_bytes"] for fact in facts) / facts[0]["data_bytes"]
+    drawn = sum(fact["draws"] for fact in facts) / order.samples
+    assert drawn == 2 * epochs
+    assert read / drawn < 0.7, "each job reads for itself"
+
+
+def test_jobs_survive_the_death_of_the_leader(texts: Path) -> None:
+    """It only serves. Both jobs go on, draw every sample once, and begin new epochs without it."""
+    order, epochs = order_of(texts, SharedPolicy(4, 4)), 3
+    with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.4) as cluster:
+        wait_until(lambda: all_open(cluster), "all nodes can be reached")
+        where = cluster.addresses[1:]
+        drawing = {
+            name: [
+                Rank(stack.enter_context(closing(node_of(texts, address, name))), order, rank, 2)
+                for rank, address in enumerate(where)
+            ]
+            for name in JOBS
+        }
+        killed = threading.Event()
+
+        def between(batches: int) -> None:
+            if batches == 20:
+                cluster.kill(0)
+                killed.set()
+
+        draw_in_step([*itertools.chain(*drawing.values())], range(epochs), between)
+        assert killed.is_set()
+        check_jobs(drawing, epochs)
+
+
+def test_jobs_survive_the_restart_of_a_server(texts: Path) -> None:
+    """Of the leader, at which both have ranks: clients tell it where their jobs have joined others."""
+    order, epochs = order_of(texts, SharedPolicy(4, 4)), 2
+    with ExitStack() as stack, running_cluster(texts, nodes=2, memory=0.4) as cluster:
+        wait_until(lambda: all_open(cluster), "all nodes can be reached")
+        drawing = {
+            name: [
+                Rank(stack.enter_context(closing(node_of(texts, address, name))), order, rank, 2)
+                for rank, address in enumerate(cluster.addresses)
+            ]
+            for name in JOBS
+        }
+
+        def between(batches: int) -> None:
+            if batches == 12:
+                cluster.kill(0)
+                cluster.restart(0)
+
+        draw_in_step([*itertools.chain(*drawing.values())], range(epochs), between)
+        check_jobs(drawing, epochs)
+
+
+def test_with_locality_a_job_divides_what_it_has_joined(texts: Path) -> None:
+    """Positions are divided when no node can draw otherwise any more, and each sample comes once."""
+    order, epochs = order_of(texts, SharedPolicy(4, 4)), 2
+    with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.5) as cluster:
+        wait_until(lambda: all_open(cluster), "all nodes can be reached")
+        drawing = {
+            name: [
+                Rank(stack.enter_context(closing(node_of(texts, address, name))), order, rank, 2, locality=True)
+                for rank, address in enumerate(cluster.addresses[number : number + 2])
+            ]
+            for number, name in enumerate(JOBS)
+        }
+        draw_in_step([*itertools.chain(*drawing.values())], range(epochs))
+        check_jobs(drawing, epochs)
