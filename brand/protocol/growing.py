@@ -19,13 +19,18 @@ from brand.protocol.part import Part
 class Growing:
     """The order of one epoch, as far as it is decided."""
 
-    def __init__(self, sample_of: NDArray[Any], samples: int) -> None:
-        """Nothing is decided. `sample_of` has the places of the part in any order, of a data set of `samples`."""
+    def __init__(self, sample_of: NDArray[Any], samples: int, position_of: NDArray[Any] | None = None) -> None:
+        """Nothing is decided. `sample_of` has the places of the part in any order, of a data set of `samples`.
+
+        `position_of` is the inverse, where the caller has it: to make it takes long.
+        """
         self.sample_of: NDArray[np.int32] = sample_of.astype(np.int32)
         """The place at each position, shape (draws,); of those from `decided` on, only the set counts."""
-        self.position_of: NDArray[np.int32] = np.full(samples, -1, np.int32)
+        if position_of is None:
+            position_of = np.full(samples, -1, np.int32)
+            position_of[self.sample_of] = np.arange(len(self.sample_of), dtype=np.int32)
+        self.position_of: NDArray[np.int32] = position_of.astype(np.int32)
         """The inverse, shape (samples,); -1 for what is not of the part."""
-        self.position_of[self.sample_of] = np.arange(len(self.sample_of), dtype=np.int32)
         self.decided = 0
         """Positions before this one stand."""
 

@@ -32,6 +32,7 @@ ORDERS: list[dict[str, Any]] = [
     {"seed": 2, "group_chunks": 3, "stripe": 1, "protocol": "slots"},
     {"seed": 0, "group_chunks": 2, "protocol": "uniform"},
     {"seed": 0, "group_chunks": 4, "stripe": 9, "part": 3},
+    {"seed": 0, "group_chunks": 2, "protocol": "joader"},
 ]
 
 

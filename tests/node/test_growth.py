@@ -153,6 +153,7 @@ def test_jobs_of_all_kinds_draw_their_parts_once() -> None:
     assert world.core.counters.draws.exact == 0
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_leaves_nothing_behind() -> None:
     """The other one goes on, and memory is empty when it has left, too."""
     world = world_of(128, 1 / 4)
@@ -171,6 +172,7 @@ def test_a_job_that_is_killed_leaves_nothing_behind() -> None:
     assert repr(world.core.epochs.growth) == "Growth(GrowingOrders({}), Rounds())"
 
 
+@pytest.mark.slow
 def test_what_is_told_of_a_job() -> None:
     """Nobody makes a pace, and nobody joins."""
     world = world_of(128, 1 / 4)

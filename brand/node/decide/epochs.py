@@ -250,7 +250,7 @@ class Epochs:
             division = replace(division, rank_at=rank_at)
         self._last_number += 1
         setting = Setting(owners, self.limits, self._peers.unreachable)
-        growing = self.growth.starts(key, plan, division.start, begun=ready.begin.times > 0)
+        growing = self.growth.starts(key, plan, ready.read_of, division.start, begun=ready.begin.times > 0)
         epoch = (
             Epoch(plan, division, self._last_number, setting, requests)
             if growing is None

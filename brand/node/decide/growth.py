@@ -70,15 +70,15 @@ class Growth:
             self.orders[key].answers()
         return self.orders.decided(key)
 
-    def starts(self, key: Key, plan: Plan, start: int, *, begun: bool) -> Growing | None:
+    def starts(self, key: Key, plan: Plan, read_of: NDArray[Any] | None, start: int, *, begun: bool) -> Growing | None:
         """An epoch with this plan is live, from position `start` on. `begun`: its ranks draw none before that.
 
-        Returns its order; None where that does not grow.
+        `read_of` is `read_of_sample(plan)`, where the caller has it. Returns its order; None where that does not grow.
         """
         if not plan.grows:
             return None
         order = self.orders.anew(key)
-        growing = order.growing or order.becomes(Growing(plan.sample_of, plan.mapping.samples))
+        growing = order.growing or order.becomes(Growing(plan.sample_of, plan.mapping.samples, read_of))
         if begun and start > growing.decided:
             self._rounds.leave(key)
             growing.skip_to(start)
