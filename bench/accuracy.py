@@ -2,21 +2,31 @@
 
     python -m bench.accuracy --train train.brand --test test.brand --out bench/results/accuracy.json --plot accuracy.svg
 
-Four orders, each with the same seeds, models and batches: PyTorch's `RandomSampler`; `stripes` and `slots` with memory
-for a tenth of the samples, all of it mixing; and `stripes` of 32 samples with a thirty-second of the data mixing, to
-see where the order begins to matter. Pictures are decoded once and kept as tensors. Only the *order* comes from a
-`BrandLoader` in each epoch, so the runs compare the shuffling and nothing else.
+Each order has the same seeds, models and batches: PyTorch's `RandomSampler`; Brand's default with memory for a tenth of
+the samples; `stripes` and `slots` with all of that memory mixing; and `stripes` of 32 samples with a thirty-second of
+the data mixing, to see where the order begins to matter. Pictures are decoded once and kept as tensors. Only the
+*order* comes from a `BrandLoader` in each epoch, so the runs compare the shuffling and nothing else.
+
+Two more orders are of jobs that follow another one (`protocol="shared"`):
+
+    shared, half late     the other job is in the middle of an epoch when this one begins, and both draw equally fast
+    shared, half speed    the other job draws twice as fast
+
+They are the plans that a server makes for such jobs, at constant speeds (`brand.simulate.joining`), so they are the
+same on any machine; that a job gets what is planned is what `tests/torch/test_shared.py` shows. `--only
+"RandomSampler" "default, 1/10" "shared, half late" "shared, half speed"` asks for these orders alone.
 
 Columns: mean test accuracy after the last epoch, its 95 % confidence interval (Student's t over the seeds), and the
-p-value of a paired t-test against `RandomSampler` (the same seed starts with the same model).
+p-values of paired t-tests against `RandomSampler` and against the default (the same seed starts with the same model).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -25,16 +35,38 @@ from torch import nn
 from torch.utils.data import RandomSampler
 
 from brand import BrandDataset, BrandLoader, BrandSampler, Slots, Stripes
+from brand.node.setup.choose import ProtocolChoice
+from brand.protocol.shared_policy import SharedPolicy
+from brand.simulate.joining import Runner, draws_together
+from brand.storage.dataset import StoredDataSet
 
 BATCH = 128
+MEMORY: Final = 0.1
 
 Pictures = tuple[torch.Tensor, torch.Tensor]
-ORDERS = {
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A job that follows another one."""
+
+    late: float
+    """How much of its first epoch the other job has drawn when this one begins."""
+    times: int
+    """How many times as fast the other job draws."""
+
+
+ORDERS: Final[dict[str, ProtocolChoice | Beside | None]] = {
     "RandomSampler": None,
-    "stripes, 1/10": (0.1, Stripes(mixing=0.1)),
-    "slots, 1/10": (0.1, Slots()),
-    "stripes of 32, 1/32 mixing": (0.1, Stripes(length=32, mixing=1 / 32)),
+    "default, 1/10": "stripes",
+    "stripes, 1/10": Stripes(mixing=MEMORY),
+    "slots, 1/10": Slots(),
+    "stripes of 32, 1/32 mixing": Stripes(length=32, mixing=1 / 32),
+    "shared, half late": Beside(late=0.5, times=1),
+    "shared, half speed": Beside(late=0.0, times=2),
 }
+BASES: Final = ("RandomSampler", "default, 1/10")
+"""The orders that others are compared with."""
 
 
 def make_model() -> nn.Module:
@@ -56,21 +88,41 @@ def pictures(path: Path) -> Pictures:
 class Order:
     """The order of each epoch of a run, as indices."""
 
-    def __init__(self, path: Path, name: str, seed: int) -> None:
+    def __init__(self, path: Path, name: str, seed: int, epochs: int) -> None:
         choice = ORDERS[name]
         self._random = torch.Generator().manual_seed(seed)
         self._loader: BrandLoader | None = None
+        self._drawn: list[NDArray[np.int64]] | None = None
         self._length = len(BrandDataset(path))
-        if choice is not None:
-            data = BrandDataset(path, fields=("index",), memory=choice[0], protocol=choice[1])
+        if isinstance(choice, Beside):
+            self._drawn = drawn_beside(path, seed, epochs, choice)
+        elif choice is not None:
+            data = BrandDataset(path, fields=("index",), memory=MEMORY, protocol=choice)
             self._loader = BrandLoader(data, BATCH, sampler=BrandSampler(data, seed=seed))
 
     def epoch(self, number: int) -> NDArray[np.int64]:
         """Indices in the order in which an epoch delivers them, shape (N,)."""
+        if self._drawn is not None:
+            return self._drawn[number]
         if self._loader is None:
             return np.array(list(RandomSampler(range(self._length), generator=self._random)))
         self._loader.set_epoch(number)
         return np.concatenate([batch[0].numpy() for batch in self._loader])
+
+
+def drawn_beside(path: Path, seed: int, epochs: int, how: Beside) -> list[NDArray[np.int64]]:
+    """The indices of each epoch of a job that draws beside another one."""
+    order = BrandDataset(path, memory=MEMORY, protocol="shared").order(seed)
+    assert isinstance(order.policy, SharedPolicy)
+    every, begins = np.ones(order.samples, np.bool_), how.late * order.samples / how.times
+    runners = [Runner(0.0, how.times, every), Runner(begins, 1.0, every, epochs)]
+    found: dict[float, list[NDArray[np.int32]]] = {}
+    for some in draws_together(order.mapping, order.policy.stripe, seed, runners, begins + epochs * order.samples):
+        for draws in some:
+            if draws.runner == 1:
+                found.setdefault(draws.began, []).append(draws.places)
+    data = StoredDataSet(path)
+    return [data.indices(np.concatenate(found[began])) for began in sorted(found)]
 
 
 def run(order: Order, seed: int, epochs: int, train: Pictures, test: Pictures) -> list[float]:
@@ -101,12 +153,11 @@ def summary(found: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
     from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
     rows = []
-    base = np.array(found["RandomSampler"])[:, -1]
-    for name, runs in found.items():
-        last = np.array(runs)[:, -1]
-        half = float(stats.sem(last) * stats.t.ppf(0.975, len(last) - 1))
-        p = None if name == "RandomSampler" else float(stats.ttest_rel(last, base).pvalue)
-        rows.append({"order": name, "accuracy": float(last.mean()), "interval": half, "p": p, "seeds": len(last)})
+    last = {name: np.array(runs)[:, -1] for name, runs in found.items()}
+    for name, mine in last.items():
+        half = float(stats.sem(mine) * stats.t.ppf(0.975, len(mine) - 1))
+        p = {base: float(stats.ttest_rel(mine, last[base]).pvalue) for base in BASES if base in last and base != name}
+        rows.append({"order": name, "accuracy": float(mine.mean()), "interval": half, "p": p, "seeds": len(mine)})
     return rows
 
 
@@ -121,7 +172,7 @@ def plot(found: dict[str, list[list[float]]], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4.2))
     for step, (name, runs) in enumerate(found.items()):
         values = 100 * np.array(runs)
-        epochs = np.arange(1, values.shape[1] + 1) + 0.06 * (step - 1.5)
+        epochs = np.arange(1, values.shape[1] + 1) + 0.06 * (step - (len(found) - 1) / 2)
         half = stats.sem(values, axis=0) * stats.t.ppf(0.975, len(values) - 1)
         axes.errorbar(epochs, values.mean(axis=0), half, label=name, marker="o", capsize=3, linewidth=1.4, markersize=4)
     axes.set(xlabel="epoch", ylabel="test accuracy, %", xticks=range(1, values.shape[1] + 1))
@@ -139,20 +190,23 @@ def main() -> None:
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=ORDERS, default=list(ORDERS), metavar="ORDER")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)  # so small a model is faster with one thread
     train, test = pictures(options.train), pictures(options.test)
-    found: dict[str, list[list[float]]] = {name: [] for name in ORDERS}
+    found: dict[str, list[list[float]]] = {name: [] for name in options.only}
     for seed in range(options.seeds):  # the orders take turns, so that an early stop leaves equally many runs of each
-        for name in ORDERS:
-            found[name].append(run(Order(options.train, name, seed), seed, options.epochs, train, test))
+        for name in options.only:
+            order = Order(options.train, name, seed, options.epochs)
+            found[name].append(run(order, seed, options.epochs, train, test))
             print(f"seed {seed}  {name:28} {' '.join(f'{a:.4f}' for a in found[name][-1])}", flush=True)
     rows = summary(found)
-    print("\n| order | test accuracy | 95 % interval | p against RandomSampler |\n| --- | --- | --- | --- |")
+    heads = ["order", "test accuracy", "95 % interval", *(f"p against {base}" for base in BASES)]
+    print(f"\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     for row in rows:
-        p = "" if row["p"] is None else f"{row['p']:.2f}"
+        p = " | ".join(f"{row['p'][base]:.2f}" if base in row["p"] else "" for base in BASES)
         print(f"| {row['order']} | {100 * row['accuracy']:.2f} % | ± {100 * row['interval']:.2f} | {p} |")
     if options.out:
         options.out.write_text(json.dumps({"rows": rows, "runs": found}, indent=1))

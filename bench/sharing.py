@@ -1,159 +1,97 @@
-"""What do jobs gain that train on one data set at the same time, and share a node server?
+"""What do jobs gain that train on one data set of pictures at the same time, and share a node server?
 
-    python -m bench.sharing --data images.brand --images FOLDER [--jobs 2] [--seconds 25] [--repeat 3] [--out FILE]
+    python -m bench.sharing --data images.brand --images FOLDER [--scene SCENE ...] [--jobs N ...] [--arms ARM ...]
+                            [--seconds 25] [--repeat 3] [--prepared 1GB] [--rate 100] [--out FILE]
 
 Each job is a process of its own. It decodes pictures to a shorter side of 256 pixels, and cuts 224 x 224 pixels out of
-each at random: the first part is the same for all jobs, the second is each job's own. Training costs nothing, so the
-processors decide. All jobs of an arm begin together and run for so many seconds after their first batch. The arms take
-turns; the table has the medians of the sums of all jobs, and the ratio to the first arm within each turn.
+each at random: the first part is the same for all jobs, the second is each job's own. The arms take turns.
 
     plain     a DataLoader with one worker process for each job, over the folder of pictures
     apart     a node server for each job, which prepares for itself
     reading   one node server; each job prepares for itself
     shared    one node server, which prepares once for all jobs (`--prepared`)
-    common    `server="common"`: the first job starts the server, which prepares from the second job on
+
+    together    as many jobs as `--jobs` says begin at the same time (several numbers: one row each)
+    quarters    four jobs begin a quarter of an epoch apart
+    half late   two jobs, the second begins when the first has drawn half of an epoch
+    half speed  two jobs, the second trains half as fast as the first, which draws at most `--rate` pictures a second
+
+Training costs nothing but in `half speed`, so the processors decide, and the rates say what is gained; in `half speed`
+sleeps decide, and the processor time says it. Columns, medians of the turns: pictures a second of all jobs together, of
+the slowest job, and for each second of processor time of jobs and servers; samples prepared for each draw, and bytes
+read for each byte drawn; the ratio of pictures a second, and of pictures for each processor second, to the first arm
+within each turn; and how much longer an epoch takes than with one job alone, where `--jobs` has 1, too. A span of
+`--seconds` is measured once all jobs draw. Late jobs need a data set whose epoch takes a minute or two: `brand convert`
+a part of the folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import random
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
-import torch
-from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from typing import Any, Final, Literal
 
 from bench.harness import machine, progress, show, table
-from brand import BrandDataset, BrandLoader, BrandSampler, Picture
+from bench.sharing_jobs import BATCH, Job, over, serving, side_by_side
+from brand import BrandDataset
 
-ARMS: Final = ("plain", "apart", "reading", "shared", "common")
-BATCH, SIDE = 64, 224
-PREPARE: Final = Picture(shorter=256)
-
-
-def cut(picture: np.ndarray[Any, Any]) -> torch.Tensor:
-    """224 x 224 pixels at random, perhaps mirrored; a picture that is smaller is repeated at its edges."""
-    height, width = picture.shape[:2]
-    if height < SIDE or width < SIDE:
-        picture = np.pad(picture, ((0, max(0, SIDE - height)), (0, max(0, SIDE - width)), (0, 0)), "edge")
-        height, width = picture.shape[:2]
-    top, left = random.randint(0, height - SIDE), random.randint(0, width - SIDE)
-    found = picture[top : top + SIDE, left : left + SIDE]
-    return torch.from_numpy(np.ascontiguousarray(found[:, ::-1] if random.random() < 0.5 else found))
+ARMS: Final = ("plain", "apart", "reading", "shared")
+LATE: Final = {"quarters": (0, 0.25, 0.5, 0.75), "half late": (0, 0.5), "half speed": (0, 0)}
+"""How late each job of a scene begins, in epochs of the first."""
 
 
-class Folder(Dataset[torch.Tensor]):
-    """Pictures of a folder, decoded by Pillow as most trainings do."""
-
-    def __init__(self, folder: str) -> None:
-        self.paths = sorted(str(path) for path in Path(folder).rglob("*") if path.is_file())
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        with Image.open(self.paths[index]) as opened:
-            picture = opened.convert("RGB")
-            scale = 256 / min(picture.size)
-            size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-            return cut(np.asarray(picture.resize(size, Image.Resampling.BILINEAR)))
+def jobs_of(scene: str, count: int, arm: str, servers: Sequence[str], given: argparse.Namespace) -> list[Job]:
+    """The jobs of a scene."""
+    protocols: dict[str, Literal["stripes", "shared"] | None] = {"plain": None, "apart": "stripes"}
+    protocol = protocols.get(arm, "shared")
+    step_s = BATCH / given.rate if scene == "half speed" else 0.0
+    return [
+        Job(given.data, protocol, server, given.images, step_s=(1 + number) * step_s, late=late)
+        for number, (late, server) in enumerate(zip(LATE.get(scene, count * (0,)), servers, strict=True))
+    ]
 
 
-def loader_of(arm: str, data: str, images: str, server: str, name: str) -> Any:
-    """The loader of a job."""
-    if arm == "plain":
-        return DataLoader(Folder(images), BATCH, shuffle=True, num_workers=1)
-    more = {} if arm == "apart" else {"server": server, "job": name}
-    data_set = BrandDataset(
-        data,
-        fields=("image", "label"),
-        prepare={"image": PREPARE},
-        transform={"image": cut},
-        protocol="stripes" if arm == "apart" else "shared",
-        memory=0.25 if arm in ("apart", "common") else None,
-        **more,  # type: ignore[arg-type]
-    )
-    return BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set), threads=1, ahead=4)
-
-
-def work(arm: str, data: str, images: str, server: str, name: str, seconds: float) -> None:
-    """One job: say `ready` at the first batch, begin at a line of standard input, and print how many came."""
-    loader = loader_of(arm, data, images, server, name)
-    batches = iter(loader)
-    next(batches)
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    sys.stdin.readline()
-    started, done = time.perf_counter(), 0
-    for batch in batches:
-        done += len(batch) if arm == "plain" else len(batch[0])
-        if time.perf_counter() - started > seconds:
-            break
-    sys.stdout.write(json.dumps({"images": done, "seconds": time.perf_counter() - started}) + "\n")
-    sys.stdout.flush()
-    os._exit(0)  # workers of a DataLoader would finish their batches first
-
-
-@contextmanager
-def serving(data: str, prepared: str | None) -> Iterator[str]:
-    """A server, and where it listens."""
-    address = f"unix:@bench-sharing-{os.getpid()}"
-    command = [sys.executable, "-m", "brand", "serve", data, "--memory", "0.25", "--address", address]
-    with subprocess.Popen(
-        command + (["--prepared", prepared] if prepared else []), stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield address
-        finally:
-            process.terminate()
-
-
-def turn(arm: str, jobs: int, given: argparse.Namespace) -> dict[str, float]:
+def turn(scene: str, count: int, arm: str, given: argparse.Namespace) -> dict[str, float]:
     """Let all jobs of an arm run."""
     with ExitStack() as stack:
-        server = "common" if arm == "common" else ""
-        if arm in ("reading", "shared"):
-            server = stack.enter_context(serving(given.data, given.prepared if arm == "shared" else None))
-        base = [sys.executable, "-m", "bench.sharing", "--data", given.data, "--images", given.images]
-        processes = [
-            subprocess.Popen(
-                [*base, "--seconds", str(given.seconds), "--work", arm, server or "-", f"job {number}"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for number in range(jobs)
-        ]
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        found = [json.loads(process.communicate()[0]) for process in processes]
-        served = arm in ("reading", "shared")  # a common server ends with its jobs
-        facts = BrandDataset(given.data, server=server)._node.stats() if served else {}
-    prepared = facts.get("prepared") or {}
+        servers = count * [""]
+        if arm == "apart":
+            servers = [stack.enter_context(serving(given.data)) for _ in range(count)]
+        elif arm != "plain":
+            prepared = given.prepared if arm == "shared" else None
+            servers = count * [stack.enter_context(serving(given.data, prepared))]
+        jobs = jobs_of(scene, count, arm, servers, given)
+        span = over(given.seconds, stack.enter_context(side_by_side(jobs, len(BrandDataset(given.data)))))
     return {
-        "images_per_s": sum(each["images"] / each["seconds"] for each in found),
-        "least": min(each["images"] / each["seconds"] for each in found),
-        "prepared_per_draw": prepared.get("made", 0) / max(1, facts.get("draws", 0)) if prepared else float("nan"),
-        "read_per_draw": facts["amplification"] if facts else float("nan"),
+        "images_per_s": sum(span.rates),
+        "slowest": min(span.rates),
+        "per_cpu_s": sum(span.rates) * given.seconds / span.cpu_s,
+        "prepared_per_draw": span.made,
+        "read_per_byte": span.read,
     }
+
+
+def rows_of(found: dict[tuple[str, int, str], list[dict[str, float]]]) -> list[list[str]]:
+    """A row for each scene, number of jobs and arm."""
+    rows = []
+    for (scene, count, arm), turns in found.items():
+        first = next(theirs for (a, b, _), theirs in found.items() if (a, b) == (scene, count))
+        middle = {name: statistics.median(each[name] for each in turns) for name in turns[0]}
+        ratios = [
+            statistics.median(mine[name] / theirs[name] for mine, theirs in zip(turns, first, strict=True))
+            for name in ("images_per_s", "per_cpu_s")
+        ]
+        alone = found.get((scene, 1, arm))
+        longer = (
+            statistics.median(a["slowest"] / b["slowest"] for a, b in zip(alone, turns, strict=True)) if alone else 0
+        )
+        numbers = [f"{value:.2f}" for value in (*middle.values(), *ratios)]
+        rows.append([scene, str(count), arm, *numbers, f"{longer:.2f}" if alone else ""])
+    return rows
 
 
 def main() -> None:
@@ -161,34 +99,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", required=True, help="a data set of pictures")
     parser.add_argument("--images", required=True, help="the folder of the same pictures")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--scene", nargs="+", choices=["together", *LATE], default=["together"])
+    parser.add_argument("--jobs", type=int, nargs="+", default=[2], help="of the scene `together`")
     parser.add_argument("--seconds", type=float, default=25)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--prepared", default="1GB", help="memory for prepared pictures")
+    parser.add_argument("--rate", type=float, default=100, help="pictures a second of the faster job in `half speed`")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.work:
-        arm, server, name = given.work
-        work(arm, given.data, given.images, server, name, given.seconds)
-    found: dict[str, list[dict[str, float]]] = {arm: [] for arm in given.arms}
+    scenes = [(scene, n) for scene in given.scene for n in ([len(LATE[scene])] if scene in LATE else given.jobs)]
+    found: dict[tuple[str, int, str], list[dict[str, float]]] = {
+        (scene, count, arm): [] for scene, count in scenes for arm in given.arms
+    }
     for _ in range(given.repeat):
-        for arm in given.arms:
-            found[arm].append(turn(arm, given.jobs, given))
-            progress(f"{arm}: {found[arm][-1]['images_per_s']:.0f} images/s")
-    first = found[given.arms[0]]
-    rows = []
-    for arm, turns in found.items():
-        ratio = statistics.median(
-            mine["images_per_s"] / theirs["images_per_s"] for mine, theirs in zip(turns, first, strict=True)
-        )
-        middle = {name: statistics.median(each[name] for each in turns) for name in turns[0]}
-        rows.append([arm, *(f"{middle[name]:.2f}" for name in middle), f"{ratio:.2f}"])
-    heads = ["arm", "images/s, all jobs", "slowest job", "prepared per draw", "read per draw", f"/ {given.arms[0]}"]
-    show(table(heads, rows))
+        for (scene, count, arm), turns in found.items():
+            turns.append(turn(scene, count, arm, given))
+            progress(f"{scene}, {count} jobs, {arm}: {turns[-1]['images_per_s']:.0f} images/s")
+    heads = ["scene", "jobs", "arm", "images/s, all jobs", "slowest job", "images/CPU s", "prepared/draw", "read/byte"]
+    show(table([*heads, f"/ {given.arms[0]}", "of CPU", "epoch / 1 job"], rows_of(found)))
     if given.out:
-        given.out.write_text(json.dumps({"machine": machine(), "jobs": given.jobs, "turns": found}, indent=1))
+        turns_of: list[dict[str, Any]] = [
+            {"scene": scene, "jobs": count, "arm": arm, "turns": turns} for (scene, count, arm), turns in found.items()
+        ]
+        given.out.write_text(json.dumps({"machine": machine(), "found": turns_of}, indent=1))
 
 
 if __name__ == "__main__":

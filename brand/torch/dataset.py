@@ -145,6 +145,7 @@ class BrandDataset(Dataset[Any]):
         if job is not None and (server is None or not 0 < len(job) <= MAX_NAME):
             raise UsageError(f"job= names a job of a server, in at most {MAX_NAME} characters: give server=, too")
         self.prepare = checked(prepare or {}, self._stored.header.schema, self.fields, decode=decode)
+        self.job = job
         self._way = Way(
             self._stored,
             server=server,

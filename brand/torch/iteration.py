@@ -33,7 +33,7 @@ from brand.torch.assemble import assemble, pinned
 from brand.torch.fetched import Fetched
 from brand.torch.gate import Gate
 from brand.torch.positions import Positions
-from brand.torch.seeding import SampleSeeds, seed_of
+from brand.torch.seeding import SampleSeeds, seed_of, seed_of_job
 
 if TYPE_CHECKING:
     from brand.torch.loader import BrandLoader
@@ -89,7 +89,8 @@ class Iteration:
         try:
             if self.positions is not None:
                 self.positions.begin()
-                self._run = (self._loader.sampler.seed, self.positions.epoch)  # type: ignore[attr-defined]
+                seed = seed_of_job(self._loader.sampler.seed, self._data.job)  # type: ignore[attr-defined]
+                self._run = (seed, self.positions.epoch)
             self._thread.start()
             self._pace.begin()
             while True:

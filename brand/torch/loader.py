@@ -42,7 +42,7 @@ class BrandLoader(DataLoader[Any]):
     as torchvision's decoders take them, and their bytes are copied once. A `DataLoader` gives bytes.
 
     Transforms run in several threads at a time. In them, torch's random functions give the same numbers in every run,
-    because each sample has its own seed.
+    because each sample has its own seed; jobs with a name (`job=`) have numbers of their own.
 
     Args:
         data_set: The data set; its `transform`, `fields` and `decode` apply.

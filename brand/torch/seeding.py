@@ -1,9 +1,9 @@
 """How are random transforms the same in every run, though threads run them in any order?
 
-Each sample has its own seed, from the seed of the run, the epoch and the index. While a transform runs, torch's random
-functions of this thread (torchvision's transforms use no others) take their numbers from a generator with that seed
-instead of the process's generator. All threads share the `random` module and numpy's global generator, so these are
-left alone.
+Each sample has its own seed, from the seed of the run, the name of its job, the epoch and the index. While a transform
+runs, torch's random functions of this thread (torchvision's transforms use no others) take their numbers from a
+generator with that seed instead of the process's generator. All threads share the `random` module and numpy's global
+generator, so these are left alone.
 
 Most of torch's random functions take a generator. The others get one where they call an operator that takes one. That
 costs ten times as much, so only these functions are watched so closely.
@@ -93,6 +93,13 @@ class _Operators(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
             return func.overloadpacket(*args, **{**kwargs, "generator": self._generator})
         return func(*args, **kwargs)
+
+
+def seed_of_job(seed: int, job: str | None) -> int:
+    """The seed of a run of this name. Jobs that share have the same seed, and random numbers of their own."""
+    if job is None:
+        return seed
+    return int.from_bytes(hashlib.blake2s(f"{seed} {job}".encode(), digest_size=8).digest()) >> 1
 
 
 def seed_of(run: int, epoch: int, index: int, turn: int) -> int:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
+from brand import Picture, pack
 from brand.errors import UsageError
 from brand.node.setup.choose import Shared
+from brand.node.setup.preparing import Prepared
+from brand.protocol.joins import Joins
+from brand.storage.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts
@@ -33,6 +40,26 @@ def server(texts: Path) -> Iterator[RunningServer]:
     """A server whose memory holds a quarter of the data set."""
     with running_server(texts, memory=0.25) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """160 pictures of noise."""
+    rng, samples = np.random.default_rng(0), []
+    for number in range(160):
+        file = io.BytesIO()
+        Image.fromarray(rng.integers(0, 255, (20, 16, 3), np.uint8)).save(file, "PNG")
+        samples.append({"image": file.getvalue(), "label": number % 5})
+    target = tmp_path_factory.mktemp("sets") / "pictures.brand"
+    pack(samples, target, {"image": "image", "label": "int"}, chunk_size=8, jobs=1)
+    return target
+
+
+def preparers_of(server: RunningServer) -> list[int]:
+    """Processes that prepare for a server of this process."""
+    preparers = server.node._work._preparers
+    assert preparers is not None
+    return [found.process.pid for found in list(preparers._processes.values())]
 
 
 def job(server: RunningServer, name: str, **more: Any) -> BrandDataset:
@@ -141,6 +168,85 @@ def test_a_late_job_goes_on_from_each_of_its_states(texts: Path, server: Running
                 assert rest == found[state["position"] :]
             else:
                 assert sorted(rest) == list(range(SAMPLES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rejoin", [False, True])
+def test_each_state_tells_what_was_drawn(texts: Path, server: RunningServer, rejoin: bool) -> None:
+    """At each step of an epoch beside a faster job. Without new joins it also tells what comes."""
+    leading = job(server, "leading")
+    ahead = (batch for _ in range(9) for batch in BrandLoader(leading, 16, sampler=BrandSampler(leading), ahead=1))
+    drawn(islice(ahead, 20))
+    following = job(server, "following", protocol=Shared(rejoin=rejoin))
+    loader = BrandLoader(following, 16, sampler=BrandSampler(following), threads=1, ahead=1)
+    found, states = list[int](), list[dict[str, Any]]()
+    for (indices,) in loader:
+        found += indices.tolist()
+        states.append(json.loads(json.dumps(loader.state_dict())))
+        drawn(islice(ahead, 3))
+    assert sorted(found) == list(range(SAMPLES))
+    order = following.order(0)
+    for step, state in enumerate(states[:-1], 1):
+        joins = Joins.from_json(state["joins"], state["lap"]).rows
+        planned = StoredDataSet(texts).indices(order.plan(0, joins).sample_of).tolist()
+        assert state["position"] == 16 * step
+        assert planned[: 16 * step] == found[: 16 * step]
+        assert rejoin or planned == found
+    assert (states[-1]["epoch"], states[-1]["position"]) == (1, 0)
+
+
+@pytest.mark.slow
+def test_each_job_gets_what_it_would_get_alone(pictures: Path) -> None:
+    """Parts, fields and preparations of its own, of a server that prepares, and one of whose preparers is killed."""
+    exact = BrandDataset(pictures)
+    small, large = Picture(size=(8, 8)), Picture(shorter=12, mode="L")
+    kinds: list[dict[str, Any]] = [
+        {"fields": ("index", "label")},
+        {"fields": ("index", "image"), "prepare": {"image": small}},
+        {"fields": ("index", "image", "label"), "prepare": {"image": small}},
+        {"fields": ("index", "image"), "prepare": {"image": large}},
+    ]
+    some = np.arange(len(exact)) % 4 != 0
+    with running_server(pictures, memory=0.3, prepared=Prepared("100kB", 2)) as server:
+        made = [
+            BrandDataset(pictures, server=server.address, protocol="shared", job=f"job {number}", **kind)
+            for number, kind in enumerate(kinds)
+        ]
+        parts = [None, None, some, some]
+        loaders = [
+            BrandLoader(data_set, 7 + 2 * number, sampler=BrandSampler(data_set, part=part), collate_fn=list)
+            for number, (data_set, part) in enumerate(zip(made, parts, strict=True))
+        ]
+        found: list[list[Any]] = [[] for _ in made]
+        for step, batches in enumerate(zip_longest(*loaders, fillvalue=())):
+            for number, batch in enumerate(batches):
+                found[number] += batch
+            if step == 4:
+                os.kill(preparers_of(server)[0], signal.SIGKILL)
+        facts = server.facts()["prepared"]
+    assert facts["ended"] >= 1
+    assert facts["drawn"] > 0
+    for number, (kind, part) in enumerate(zip(kinds, parts, strict=True)):
+        wanted = np.flatnonzero(np.ones(len(exact), np.bool_) if part is None else part).tolist()
+        assert sorted(sample[0] for sample in found[number]) == wanted
+        alone = BrandDataset(pictures, **kind)
+        for sample in found[number]:
+            for mine, its in zip(sample, alone[sample[0]], strict=True):
+                assert np.array_equal(mine, its)
+
+
+def test_random_transforms_are_each_jobs_own(server: RunningServer) -> None:
+    """Jobs with one seed have other numbers for a sample; the same job has the same ones again."""
+
+    def numbers(name: str) -> dict[int, float]:
+        data_set = job(server, name, transform={"index": lambda index: (index, torch.rand(1).item())})
+        loader = BrandLoader(data_set, 100, sampler=BrandSampler(data_set), collate_fn=list)
+        return {index: number for samples in loader for ((index, number),) in samples}
+
+    one, other, again = numbers("one"), numbers("other"), numbers("one")
+    assert one == again
+    assert one.keys() == other.keys()
+    assert sum(one[index] == other[index] for index in one) <= 1
 
 
 def test_a_state_tells_the_joins(server: RunningServer) -> None:

@@ -1,0 +1,258 @@
+"""How do benchmarks let jobs draw side by side, and how fast was each of them in a span of time?
+
+    benchmark                                         job: python -m bench.sharing_jobs SPEC
+    starts all jobs                                   imports PyTorch, opens its data, says `ready`
+    says `go`: to a job that is late, once the        draws; a line for each batch: the time, and how many
+    first job has drawn so much of an epoch           samples it has by now
+    `over` measures a span; then it kills all jobs    trains, which is a sleep of `step_s`
+
+The time is that of the monotonic clock, which all processes have in common. A server is a child of the benchmark, so
+its processor time counts as well.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from bench.system import cpu_s_of, process_tree
+from brand import BrandDataset, BrandLoader, BrandSampler, Picture
+
+BATCH, SIDE = 64, 224
+PREPARE: Final = Picture(shorter=256)
+BEGIN_LIMIT_S: Final = 1800.0
+"""How long a job may take until it draws, or until it has drawn so much that the next one begins."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job draws, and how."""
+
+    data: str
+    protocol: Literal["stripes", "shared"] | None
+    """None: a `DataLoader` with one worker process, over the folder `images`."""
+    server: str = ""
+    images: str = ""
+    decode: bool = True
+    """Whether it decodes pictures and cuts 224 x 224 pixels out of each; else it takes the bytes of their files."""
+    step_s: float = 0.0
+    """How long it trains for each batch."""
+    late: float = 0.0
+    """How much of an epoch the first job has drawn when this one begins."""
+
+
+class Folder(Dataset[torch.Tensor]):
+    """Pictures of a folder, decoded by Pillow as most trainings do."""
+
+    def __init__(self, folder: str) -> None:
+        self.paths = sorted(str(path) for path in Path(folder).rglob("*") if path.is_file())
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with Image.open(self.paths[index]) as opened:
+            picture = opened.convert("RGB")
+            scale = 256 / min(picture.size)
+            size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+            return cut(np.asarray(picture.resize(size, Image.Resampling.BILINEAR)))
+
+
+def cut(picture: np.ndarray[Any, Any]) -> torch.Tensor:
+    """224 x 224 pixels at random, perhaps mirrored; a picture that is smaller is repeated at its edges."""
+    height, width = picture.shape[:2]
+    if height < SIDE or width < SIDE:
+        picture = np.pad(picture, ((0, max(0, SIDE - height)), (0, max(0, SIDE - width)), (0, 0)), "edge")
+        height, width = picture.shape[:2]
+    top, left = random.randint(0, height - SIDE), random.randint(0, width - SIDE)
+    found = picture[top : top + SIDE, left : left + SIDE]
+    return torch.from_numpy(np.ascontiguousarray(found[:, ::-1] if random.random() < 0.5 else found))
+
+
+def loader_of(job: Job, name: str) -> Any:
+    """The loader of a job."""
+    if job.protocol is None:
+        return DataLoader(Folder(job.images), BATCH, shuffle=True, num_workers=1)
+    more: dict[str, Any] = {"decode": False}
+    if job.decode:
+        more = {"prepare": {"image": PREPARE}, "transform": {"image": cut}}
+    data_set = BrandDataset(
+        job.data, fields=("image", "label"), protocol=job.protocol, server=job.server, job=name, **more
+    )
+    return BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set), threads=1, ahead=4)
+
+
+def work(job: Job, name: str) -> None:
+    """One job, which ends when it is killed."""
+    loader, done = loader_of(job, name), 0
+    _say("ready")
+    sys.stdin.readline()
+    while True:
+        for batch in loader:
+            done += len(batch) if job.protocol is None else len(batch[0])
+            _say(f"{time.monotonic()} {done}")
+            time.sleep(job.step_s)
+
+
+class Running:
+    """A job that runs."""
+
+    def __init__(self, job: Job, number: int) -> None:
+        self.job = job
+        command = [sys.executable, "-m", "bench.sharing_jobs", json.dumps(asdict(job)), f"job {number}"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._times, self._samples = [0.0], [0]
+        if self._line() != "ready":
+            raise RuntimeError(f"{job} has not begun")
+
+    def go(self) -> None:
+        """Let it draw."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    @property
+    def drawn(self) -> int:
+        """Samples until now."""
+        return self._samples[-1]
+
+    def rate(self, from_s: float, to_s: float) -> float:
+        """Samples a second in a span of time that is over."""
+        before, after = np.interp([from_s, to_s], self._times, self._samples)
+        return float(after - before) / (to_s - from_s)
+
+    def kill(self) -> None:
+        """End it, with its workers."""
+        for process in process_tree(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self.process.wait()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def _follow(self) -> None:
+        while line := self._line():
+            at_s, samples = line.split()
+            self._times.append(float(at_s))
+            self._samples.append(int(samples))
+
+
+@contextmanager
+def side_by_side(jobs: Sequence[Job], samples: int) -> Iterator[list[Running]]:
+    """Jobs that draw from a data set of so many samples, once each of them has drawn three batches."""
+    with ExitStack() as stack:
+        running = list[Running]()
+        for number, job in enumerate(jobs):
+            running.append(Running(job, number))
+            stack.callback(running[-1].kill)
+        for each in sorted(running, key=lambda each: each.job.late):
+            _wait_for(running[0], each.job.late * samples)
+            each.go()
+        for each in running:
+            _wait_for(each, 3 * BATCH)
+        yield running
+
+
+@dataclass(frozen=True)
+class Span:
+    """What was measured in a span of time."""
+
+    rates: list[float]
+    """Samples a second, by job."""
+    cpu_s: float
+    """Of all jobs and servers."""
+    made: float
+    """Samples that the server prepared, for each draw; NaN where it prepares none."""
+    read: float
+    """Bytes that the servers read from storage, for each byte drawn; NaN where there is none."""
+
+
+def over(seconds: float, running: Sequence[Running]) -> Span:
+    """What jobs do for a while."""
+    servers = {each.job.server: each.job.data for each in running if each.job.server}
+    before, cpu_s, from_s = facts_of(servers), _cpu_s(), time.monotonic()
+    time.sleep(seconds)
+    to_s, after = time.monotonic(), facts_of(servers)
+    cpu_s = _cpu_s() - cpu_s
+    time.sleep(1)  # so that each job tells of a batch that came later
+    drawn, drawn_bytes, read_bytes, made = (after[name] - before[name] for name in after)
+    prepares = any(each.job.decode and each.job.protocol == "shared" for each in running)
+    return Span(
+        [each.rate(from_s, to_s) for each in running],
+        cpu_s,
+        made / drawn if prepares and drawn else math.nan,
+        read_bytes / drawn_bytes if drawn_bytes else math.nan,
+    )
+
+
+def facts_of(servers: Mapping[str, str]) -> dict[str, float]:
+    """Samples and bytes drawn, bytes read, and samples prepared, of servers of these data sets together."""
+    found = {"drawn": 0.0, "drawn_bytes": 0.0, "read_bytes": 0.0, "made": 0.0}
+    for server, data in servers.items():
+        data_set = BrandDataset(data, server=server)
+        facts, mean = data_set._node.stats(), data_set.mean_bytes
+        found["drawn"] += facts["draws"]
+        found["drawn_bytes"] += facts["draws"] * mean
+        found["read_bytes"] += facts["read_bytes"] + facts["exact"] * mean
+        found["made"] += (facts["prepared"] or {"made": 0})["made"]
+        data_set._node.close()
+    return found
+
+
+@contextmanager
+def serving(data: str, prepared: str | None = None, memory: float = 0.25, within: Sequence[str] = ()) -> Iterator[str]:
+    """A server, and where it listens. `within` is a command that runs the one of the server."""
+    address = f"unix:@bench-sharing-{secrets.token_hex(8)}"
+    command = [*within, sys.executable, "-m", "brand", "serve", data, "--memory", str(memory), "--address", address]
+    with subprocess.Popen(
+        command + (["--prepared", prepared] if prepared else []), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield address
+        finally:
+            os.kill(BrandDataset(data, server=address)._node.stats()["process"], signal.SIGTERM)
+
+
+def _cpu_s() -> float:
+    return cpu_s_of(set(process_tree(os.getpid())) - {os.getpid()})
+
+
+def _wait_for(running: Running, samples: float) -> None:
+    """Until a job has drawn so many."""
+    end_s = time.monotonic() + BEGIN_LIMIT_S
+    while running.drawn < samples:
+        if running.process.poll() is not None or time.monotonic() > end_s:
+            raise RuntimeError(f"{running.job} has drawn {running.drawn} samples, and no more")
+        time.sleep(0.01)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    work(Job(**json.loads(sys.argv[1])), sys.argv[2])
