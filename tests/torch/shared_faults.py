@@ -243,8 +243,13 @@ class Round:
 
     def _wait(self, condition: Any, what: str) -> None:
         """Wait; where it takes too long, tell where the processes are."""
+
+        def looked_at_now_and_then() -> bool:
+            time.sleep(0.01)
+            return bool(condition())
+
         try:
-            wait_until(lambda: condition() or time.sleep(0.01), what, limit_s=self.limit_s)
+            wait_until(looked_at_now_and_then, what, limit_s=self.limit_s)
         except AssertionError:
             asked = [process for session in self.left.sessions for process in session_processes(session)]
             for process in [*asked, *self.servers]:
