@@ -1,6 +1,7 @@
 """What becomes of jobs that share a server where one process is killed or stopped at any moment?
 
-    python -m tests.torch.shared_faults [--rounds 100] [--seed 0] [--only FAULT ...] [--out FILE]
+    python -m tests.torch.shared_faults [--rounds 100] [--first 0] [--seed 0] [--only FAULT ...] [--out FILE]
+                                        [--keep FOLDER]
 
 A round has two to four jobs, each a process with its own batch size, loader, speed and begin, two epochs of a data set
 of 900 pictures, and one fault. Their server is common to them, or was started by hand and prepares the pictures. A
@@ -12,7 +13,8 @@ The table has, for each fault, the longest time for which a job waited for a bat
 median and the maximum of the rounds. A job that was killed or stopped is left out, and so is the first batch of an
 iteration whose workers have to start. `none` shows what the machine itself costs. `--seed` and the number of a round
 fix all but the moment at which processes get the processor. `tests/torch/test_shared_faults.py` has some of these
-rounds.
+rounds. `--keep` has the folder of each round that was wrong: what its processes said, and the decisions of a server that
+was started by hand, for `python -m brand.testing.replay`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import json
 import os
 import random
 import secrets
+import shutil
 import signal
 import statistics
 import subprocess
@@ -156,6 +159,7 @@ class Round:
         """A server that was started by hand, and prepares."""
         command = [sys.executable, "-c", _SERVE, "serve", str(self.data), "--memory", str(MEMORY)]
         command += ["--prepared", "1MB", "--preparers", "2", "--address", address]
+        command += ["--record", str(self.folder / f"decisions-{len(self.servers)}.log")]
         environment = os.environ | self.left.environment
         with (
             (self.folder / "server.txt").open("ab") as said,
@@ -320,11 +324,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="FAULT")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the folders of wrong rounds go")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     found, failed = list[Found](), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as place:
-        data, sums = make_pictures(Path(place))
+        data, sums = make_pictures(given.keep or Path(place))
         for number in range(given.first, given.first + given.rounds):
             fault, chance = given.only[number % len(given.only)], Chance(given.seed, number)
             with (
@@ -336,6 +341,8 @@ def main() -> None:
                     found.append(played.play())
                     _say(f"{chance} {fault}: {found[-1].after_s:.2f} s")
                 except Exception:  # noqa: BLE001 - the next rounds are of interest, too
+                    if given.keep is not None:
+                        shutil.copytree(here, given.keep / str(chance))
                     failed.append({"round": str(chance), "fault": fault, "why": traceback.format_exc()})
                     _say(f"{chance} {fault}: FAILED\n{failed[-1]['why']}")
     _say(f"\n| {'fault':23} | rounds | failed | waited before, s | and after |\n|{' --- |' * 5}")
