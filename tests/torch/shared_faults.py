@@ -13,8 +13,8 @@ The table has, for each fault, the longest time for which a job waited for a bat
 median and the maximum of the rounds. A job that was killed or stopped is left out, and so is the first batch of an
 iteration whose workers have to start. `none` shows what the machine itself costs. `--seed` and the number of a round
 fix all but the moment at which processes get the processor. `tests/torch/test_shared_faults.py` has some of these
-rounds. `--keep` has the folder of each round that was wrong: what its processes said, and the decisions of a server that
-was started by hand, for `python -m brand.testing.replay`.
+rounds. `--keep` gets the folder of each round that was wrong: what its processes said, and the decisions of a server
+that was started by hand, for `python -m brand.testing.replay`.
 """
 
 from __future__ import annotations
