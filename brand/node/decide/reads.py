@@ -239,7 +239,7 @@ class Reads:
         before: NDArray[np.intp] = np.cumsum(held) - held  # samples that the read brings, before each of the stripe
         pieces = np.empty(len(starts), PIECE)
         pieces["chunk"], pieces["offset"] = first // epoch.plan.mapping.chunk_size, rows["offset"][starts]
-        pieces["size"] = rows["offset"][ends - 1] + rows["size"][ends - 1] - rows["offset"][starts]
+        pieces["size"] = [sizes[start:end].sum() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         pieces["span"], pieces["samples"] = ends - starts, before[ends - 1] + 1 - before[starts]
         pieces["forget"] = np.logical_and.reduceat(residents.to_keep(absent), before[starts])
         pieces["cached"] = np.logical_and.reduceat(self._caching.holds(absent), before[starts])
