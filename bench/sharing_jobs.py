@@ -41,6 +41,9 @@ PREPARE: Final = Picture(shorter=256)
 BEGIN_LIMIT_S: Final = 1800.0
 """How long a job may take until it draws, or until it has drawn so much that the next one begins."""
 
+TELL_LIMIT_S: Final = 20.0
+"""How long after a span a job may take for the batch in which that span ends."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -140,6 +143,11 @@ class Running:
         before, after = np.interp([from_s, to_s], self._times, self._samples)
         return float(after - before) / (to_s - from_s)
 
+    def wait_until(self, at_s: float) -> None:
+        """Wait until it tells of a batch that came later, or so long that there can be none."""
+        while self._times[-1] < at_s and time.monotonic() < at_s + TELL_LIMIT_S:
+            time.sleep(0.01)
+
     def kill(self) -> None:
         """End it, with its workers."""
         for process in process_tree(self.process.pid):
@@ -195,7 +203,8 @@ def over(seconds: float, running: Sequence[Running]) -> Span:
     time.sleep(seconds)
     to_s, after = time.monotonic(), facts_of(servers)
     cpu_s = _cpu_s() - cpu_s
-    time.sleep(1)  # so that each job tells of a batch that came later
+    for each in running:
+        each.wait_until(to_s)
     drawn, drawn_bytes, read_bytes, made = (after[name] - before[name] for name in after)
     prepares = any(each.job.decode and each.job.protocol == "shared" for each in running)
     return Span(

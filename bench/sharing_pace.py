@@ -64,8 +64,9 @@ def killed(given: argparse.Namespace) -> Figures:
                 time.sleep(2 * AFTER_S)
                 at_s = time.monotonic()
                 running[number].kill()
-                time.sleep(AFTER_S + 1)
+                time.sleep(AFTER_S)
                 other = running[1 - number]
+                other.wait_until(at_s + AFTER_S)
                 before, after = other.rate(at_s - AFTER_S, at_s), other.rate(at_s, at_s + AFTER_S)
         found |= {f"{name}: samples/s after": after, f"{name}: after / before": after / before}
     return found

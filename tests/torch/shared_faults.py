@@ -33,7 +33,7 @@ import tempfile
 import time
 import traceback
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
@@ -245,15 +245,15 @@ class Round:
     def _wait_for_ends(self) -> None:
         self._wait(lambda: not any(map(self._runs, self.jobs)), "all jobs end")
 
-    def _wait(self, condition: Any, what: str) -> None:
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
         """Wait; where it takes too long, tell where the processes are."""
 
-        def looked_at_now_and_then() -> bool:
-            time.sleep(0.01)
-            return bool(condition())
+        def holds() -> bool:
+            time.sleep(0.01)  # the processor is for the jobs
+            return condition()
 
         try:
-            wait_until(looked_at_now_and_then, what, limit_s=self.limit_s)
+            wait_until(holds, what, limit_s=self.limit_s)
         except AssertionError:
             asked = [process for session in self.left.sessions for process in session_processes(session)]
             for process in [*asked, *self.servers]:
