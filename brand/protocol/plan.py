@@ -104,6 +104,11 @@ class Plan:
         return self.grows or self.track is not None
 
     @property
+    def narrows(self) -> bool:
+        """Whether reads bring no more than what is absent: of a part, or where other jobs have read the rest."""
+        return self.shares or len(self.sample_of) < self.mapping.samples
+
+    @property
     def read_count(self) -> int:
         """Number of reads."""
         return len(self.sample_of) if self.reads is None else len(self.reads)

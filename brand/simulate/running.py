@@ -287,10 +287,8 @@ class _Node:
         numbers = epoch.reads.rest()
         table, samples = plan.reads_at(numbers), held.samples[numbers]
         from_cache = (held.cached == held.samples)[numbers]
-        first, end = held.first[numbers], held.last[numbers] + 1
-        before = np.concatenate(([0], np.cumsum(self._run.sizes, dtype=np.int64)))
-        sizes = before[end] - before[first]
-        found = Reads(sizes, held.pages[numbers], end - first, samples, table["deadline"], from_cache)
+        count = table["count"].astype(np.int64)
+        found = Reads(self._sizes(table), held.pages[numbers], count, samples, table["deadline"], from_cache)
         unit = self._turn.core.caching.whole_unit
         if unit == 1 or self._cached is not None:
             return found
@@ -298,21 +296,25 @@ class _Node:
         keeps = self._residents.to_keep(places)
         return first_reads(found, unit_at(plan.mapping, unit, places), self._placed[places], keeps)
 
+    def _sizes(self, reads: NDArray[np.void]) -> NDArray[np.int64]:
+        """Bytes of each read."""
+        ends = np.concatenate(([0], np.cumsum(self._run.sizes, dtype=np.int64)))
+        first = reads["chunk"].astype(np.int64) * self._run.order.chunk_size + reads["first"]
+        sizes: NDArray[np.int64] = ends[first + reads["count"]] - ends[first]
+        return sizes
+
     def _held(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any]) -> _Held:
         """What each read of the plan brings into memory."""
         pages, (held, cached) = np.zeros(plan.read_count, np.int64), np.zeros((2, plan.read_count), np.int32)
-        first, last = np.full(plan.read_count, len(self._run.sizes)), np.full(plan.read_count, -1)
         for part in blocks(len(self._run.sizes)):
             places = np.arange(part.start, part.stop)
             due = epoch.states.due(part) & (epoch.owner_of(places) == self._members.node)
             read = read_of[part][due]
             np.add.at(pages, read, self._residents.pages_of[part][due].astype(np.int64))
             np.add.at(held, read, 1)
-            np.minimum.at(first, read, places[due])
-            np.maximum.at(last, read, places[due])
             if self._cached is not None:
                 np.add.at(cached, read, self._cached[part][due])
-        return _Held(pages, held, cached, first, last)
+        return _Held(pages, held, cached)
 
     def _draws(self, epoch: Epoch, plan: Plan) -> _Draws:
         """What the draws of the plan free, send, receive and read exactly."""
@@ -357,10 +359,6 @@ class _Held:
     samples: NDArray[np.int32]
     cached: NDArray[np.int32]
     """Those of the samples that the cache folder holds."""
-    first: NDArray[np.int64]
-    """The first place that each read brings; it reads from there."""
-    last: NDArray[np.int64]
-    """The last one."""
 
 
 @dataclass(slots=True)

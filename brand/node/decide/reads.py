@@ -147,7 +147,9 @@ class Reads:
         if len(absent):
             needed = int(self._residents.pages_of[absent].sum())
             if needed <= self._room():
-                first, end = int(absent.min()), int(absent.max()) + 1
+                first, end = epoch.plan.places_read(number)
+                if epoch.plan.narrows:
+                    first, end = int(absent.min()), int(absent.max()) + 1
                 page = self._residents.pool.allocator.page
                 rows = rows_of(self._index, first, end, self._residents.pages_of, page)
                 if rows is not None:
@@ -235,15 +237,18 @@ class Reads:
         held[absent - first] = True
         heads, pages = residents.pool.take(absent, rows[held])
         sizes = rows["size"].astype(np.int64)
-        starts, ends = cut_at_gaps(sizes, held, self.storage.gap_bytes)
-        before: NDArray[np.intp] = np.cumsum(held) - held  # samples that the read brings, before each of the stripe
+        starts, ends = np.array([0]), np.array([len(rows)])
+        if epoch.plan.narrows:
+            starts, ends = cut_at_gaps(sizes, held, self.storage.gap_bytes)
+        upto = np.cumsum(held)  # samples that the read brings, up to each of the stripe
+        before: NDArray[np.intp] = upto - held
         pieces = np.empty(len(starts), PIECE)
         pieces["chunk"], pieces["offset"] = first // epoch.plan.mapping.chunk_size, rows["offset"][starts]
         pieces["size"] = [sizes[start:end].sum() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-        pieces["span"], pieces["samples"] = ends - starts, before[ends - 1] + 1 - before[starts]
+        pieces["span"], pieces["samples"] = ends - starts, upto[ends - 1] - before[starts]
         pieces["forget"] = np.logical_and.reduceat(residents.to_keep(absent), before[starts])
         pieces["cached"] = np.logical_and.reduceat(self._caching.holds(absent), before[starts])
-        page_ends = np.cumsum(residents.pages_of[absent])[before[ends - 1]].tolist()
+        page_ends = np.cumsum(residents.pages_of[absent])[upto[ends - 1] - 1].tolist()
         vectors = [
             residents.pool.vector(sizes[start:end], held[start:end], pages[page:page_end])
             for start, end, page, page_end in zip(
