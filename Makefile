@@ -10,11 +10,12 @@ DEV := $(VENV)/.ready-dev
 DOCS := $(VENV)/.ready-docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo quick test explore marks coverage lint bench docs clean
+.PHONY: help demo quick test everywhere explore marks coverage lint bench docs clean
 help:
 	@echo "make demo    convert, look at, verify and train from a small real data set"
 	@echo "make quick   all tests but the slow ones: less than a minute"
 	@echo "make test    all tests but the large real sets, other frameworks and the pages"
+	@echo "make everywhere  the same, each case with data sets in a folder and in an object store"
 	@echo "make explore ROUNDS of each test of chance (100) and twenty times the Hypothesis examples, with a fresh SEED that"
 	@echo "             it prints; an hour or more. make explore SEED=N has the same again"
 	@echo "make marks   measure which tests are marked slow and are not, and the other way round"
@@ -57,11 +58,14 @@ quick: $(DEV)
 test: $(DEV)
 	$(BIN)/python -m pytest -n auto
 
+everywhere: $(DEV)
+	$(BIN)/python -m pytest -n auto --everywhere
+
 # The kills, the walks and the Hypothesis tests of `make test`, many more of each, and others in each run.
 explore: SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 explore: $(DEV)
 	$(BIN)/python -m pytest -n auto -m "(rounds or hypothesis) and not realdata and not pages" --rounds $(ROUNDS) --seed $(SEED) \
-		--hypothesis-profile explore --hypothesis-seed $(SEED)
+		--everywhere --hypothesis-profile explore --hypothesis-seed $(SEED)
 	$(BIN)/python -m brand.testing.integrity --trials $$((200 * $(ROUNDS))) --seed $(SEED)
 
 marks: $(DEV)

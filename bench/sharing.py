@@ -14,7 +14,8 @@ each at random: the first part is the same for all jobs, the second is each job'
     together    as many jobs as `--jobs` says begin at the same time (several numbers: one row each)
     quarters    four jobs begin a quarter of an epoch apart
     half late   two jobs, the second begins when the first has drawn half of an epoch
-    half speed  two jobs, the second trains half as fast as the first, which draws at most `--rate` pictures a second
+    half speed  two jobs, the second trains half as fast as the first, which draws at most `--rate` pictures a second;
+                measured from the middle of the first job's epoch on
 
 Training costs nothing but in `half speed`, so the processors decide, and the rates say what is gained; in `half speed`
 sleeps decide, and the processor time says it. Columns, medians of the turns: pictures a second of all jobs together, of
@@ -36,7 +37,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bench.harness import machine, progress, show, table
-from bench.sharing_jobs import BATCH, Job, over, serving, side_by_side
+from bench.sharing_jobs import BATCH, Job, over, serving, side_by_side, wait_for
 from brand import BrandDataset
 
 ARMS: Final = ("plain", "apart", "reading", "shared")
@@ -65,7 +66,11 @@ def turn(scene: str, count: int, arm: str, given: argparse.Namespace) -> dict[st
             prepared = given.prepared if arm == "shared" else None
             servers = count * [stack.enter_context(serving(given.data, prepared))]
         jobs = jobs_of(scene, count, arm, servers, given)
-        span = over(given.seconds, stack.enter_context(side_by_side(jobs, len(BrandDataset(given.data)))))
+        samples = len(BrandDataset(given.data))
+        running = stack.enter_context(side_by_side(jobs, samples))
+        if scene == "half speed":  # until then, the slower job has lost the other one, and joined it at its pace
+            wait_for(running[0], samples / 2)
+        span = over(given.seconds, running)
     return {
         "images_per_s": sum(span.rates),
         "slowest": min(span.rates),

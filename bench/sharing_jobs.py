@@ -76,7 +76,7 @@ class Folder(Dataset[torch.Tensor]):
             picture = opened.convert("RGB")
             scale = 256 / min(picture.size)
             size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-            return cut(np.asarray(picture.resize(size, Image.Resampling.BILINEAR)))
+            return cut(np.array(picture.resize(size, Image.Resampling.BILINEAR)))
 
 
 def cut(picture: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -86,8 +86,8 @@ def cut(picture: np.ndarray[Any, Any]) -> torch.Tensor:
         picture = np.pad(picture, ((0, max(0, SIDE - height)), (0, max(0, SIDE - width)), (0, 0)), "edge")
         height, width = picture.shape[:2]
     top, left = random.randint(0, height - SIDE), random.randint(0, width - SIDE)
-    found = picture[top : top + SIDE, left : left + SIDE]
-    return torch.from_numpy(np.ascontiguousarray(found[:, ::-1] if random.random() < 0.5 else found))
+    found = torch.from_numpy(picture)[top : top + SIDE, left : left + SIDE]
+    return found.flip(1) if random.random() < 0.5 else found.contiguous()
 
 
 def loader_of(job: Job, name: str) -> Any:
@@ -175,10 +175,10 @@ def side_by_side(jobs: Sequence[Job], samples: int) -> Iterator[list[Running]]:
             running.append(Running(job, number))
             stack.callback(running[-1].kill)
         for each in sorted(running, key=lambda each: each.job.late):
-            _wait_for(running[0], each.job.late * samples)
+            wait_for(running[0], each.job.late * samples)
             each.go()
         for each in running:
-            _wait_for(each, 3 * BATCH)
+            wait_for(each, 3 * BATCH)
         yield running
 
 
@@ -249,7 +249,7 @@ def _cpu_s() -> float:
     return cpu_s_of(set(process_tree(os.getpid())) - {os.getpid()})
 
 
-def _wait_for(running: Running, samples: float) -> None:
+def wait_for(running: Running, samples: float) -> None:
     """Until a job has drawn so many."""
     end_s = time.monotonic() + BEGIN_LIMIT_S
     while running.drawn < samples:

@@ -79,14 +79,14 @@ def busy_cpu_s() -> tuple[float, float]:
 
 
 def cpu_s_of(processes: Iterable[int]) -> float:
-    """Processor seconds of these processes, as far as they live, without their children."""
+    """Processor seconds of these processes, as far as they live, and of their children that have ended."""
     ticks = 0
     for process in processes:
         try:
             fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        ticks += int(fields[11]) + int(fields[12])
+        ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -33,8 +33,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How many rounds of chance, and which."""
+    """How many rounds of chance, and which; and where data sets lie."""
     rounds.add_options(parser)
+    places.add_options(parser)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -42,7 +43,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     rounds.deal(metafunc)
 
 
-@pytest.fixture(params=["folder", "store"], autouse=bool(os.environ.get("ALLP")))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A case of a test runs in one place."""
+    places.leave_out(config, items)
+
+
+@pytest.fixture(params=["folder", "store"])
 def lies_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the data sets of a test lie that runs `EVERYWHERE` (`tests/places.py`)."""
     where: str = request.param

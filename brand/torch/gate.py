@@ -12,6 +12,35 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import torch
+
+
+def pool_of(threads: int) -> ThreadPoolExecutor:
+    """A pool in whose threads PyTorch starts no further ones.
+
+    Else each thread of the pool would get a team of its own, which waits in a loop for its next work and takes the
+    processors from decoding.
+    """
+    torch.get_num_threads()  # settles the number of this thread, which may first work while `_work_alone` runs
+    return ThreadPoolExecutor(threads, "brand-decode", initializer=_work_alone)
+
+
+_settling = threading.Lock()
+"""Held while the number that later threads take over is 1."""
+
+
+def _work_alone() -> None:
+    """Let PyTorch work with one thread in this one, and in threads that begin later with as many as before.
+
+    PyTorch settles a thread's number as the thread asks for it or first works: it is the last that any thread has set.
+    """
+    with _settling:
+        others = torch.get_num_threads()  # else this thread's first work would undo the next line
+        torch.set_num_threads(1)
+        restore = threading.Thread(target=torch.set_num_threads, args=(others,))
+        restore.start()
+        restore.join()
+
 
 class Gate:
     """Runs tasks in the order in which they came, at most `limit` at a time. A task reports its own errors."""

@@ -11,7 +11,6 @@ import operator
 import os
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, Literal
 
@@ -19,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from brand.errors import UsageError, counted
 from brand.torch.dataset import BrandDataset
-from brand.torch.gate import Gate
+from brand.torch.gate import Gate, pool_of
 from brand.torch.iteration import Iteration
 from brand.torch.sampler import BrandSampler
 from brand.torch.stages import Stages
@@ -53,7 +52,8 @@ class BrandLoader(DataLoader[Any]):
         collate_fn: Makes a batch of a list of samples; PyTorch's `default_collate` by default.
         pin_memory: Whether batches lie in page-locked memory, for fast copies to a GPU.
         threads: Number of threads that decode; by default the number of processors that this process may use. "auto"
-            finds, while the loop trains, the fewest that feed the loop, at most that number.
+            finds, while the loop trains, the fewest that feed the loop, at most that number. In each of them, PyTorch
+            works with one thread.
         ahead: Batches that are on their way while one is trained; by default as many as 64 MB hold, at least 2.
     """
 
@@ -129,7 +129,7 @@ class BrandLoader(DataLoader[Any]):
         if self._epoch is not None:
             self._epoch.close()
         if self._gate is None:
-            self._gate = Gate(ThreadPoolExecutor(self.threads, "brand-decode"), self.pace.threads)
+            self._gate = Gate(pool_of(self.threads), self.pace.threads)
         self.iterations += 1
         self._epoch = epoch = Iteration(self, iter(self.sampler), self._gate)
         batches = epoch.batches()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.node.decide import core
+from brand.node.decide import pacing
 from brand.protocol.stripe_policy import StripePolicy
 from brand.testing.node import running_server
 from tests.node.support import RawClient, draw, greeted
@@ -57,7 +57,7 @@ def test_one_of_two_ranks(texts: Path) -> None:
 
 def test_beside_a_run_that_pauses(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two trainings at one server, one of which stands still in mid-epoch, longer than `IDLE_S`."""
-    monkeypatch.setattr(core, "IDLE_S", 0.0)
+    monkeypatch.setattr(pacing, "IDLE_S", 0.0)
     with (
         running_server(texts, memory=0.15) as server,
         greeted(server.address, texts) as first,

@@ -138,6 +138,27 @@ def test_a_pulse_knows_a_rate_after_a_while() -> None:
     assert pulse.rate is None
 
 
+@pytest.mark.parametrize("apart_s", [3.0, 12.0])
+def test_a_loop_with_long_steps_is_not_idle_between_its_draws(apart_s: float) -> None:
+    """Its rate is known, and one pause changes nothing; after a while without a draw it is idle, too."""
+    pulse, now_s = Pulse(), 0.0
+    for step in range(80):
+        for part in range(8):  # a request is drawn in parts, which may take a while
+            pulse.beat(16, now_s + part * apart_s / 30)
+        if step > 2:
+            assert not pulse.idle(now_s + apart_s)
+            assert pulse.idle(now_s + 1.7 * apart_s)
+        if step > 20:
+            assert pulse.rate == pytest.approx(128 / apart_s)
+        now_s += apart_s
+    now_s += 100
+    for _ in range(3):
+        pulse.beat(128, now_s)
+        now_s += apart_s
+    assert not pulse.idle(now_s)
+    assert pulse.idle(now_s + 0.6 * apart_s)
+
+
 def paced(world: World, jobs: list[Job], samples: list[int], seconds: float) -> None:
     """Let jobs draw side by side for a while, each so many samples in a half second."""
     end_s = world.now_s + seconds

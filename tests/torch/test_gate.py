@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -9,6 +11,27 @@ from functools import partial
 from brand.torch.gate import Gate
 from tests.rounds import Chance, rounds
 from tests.support import LIMIT_S, wait_until
+
+NUMBERS = """
+import threading, torch
+from brand.torch.gate import pool_of
+
+torch.set_num_threads(3)
+together, found = threading.Barrier(16), []
+
+def number():
+    together.wait(60)
+    torch.stack(20 * [torch.zeros(100_000)])
+    return torch.get_num_threads()
+
+with pool_of(16) as pool:
+    found += {task.result(60) for task in [pool.submit(number) for _ in range(16)]}
+later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+later.start()
+later.join()
+print(*found, torch.get_num_threads())
+"""
+"""PyTorch's threads in the threads of a pool that begin at once, in one that begins later, and in the first one."""
 
 
 class Held:
@@ -80,3 +103,10 @@ def test_every_task_runs_whatever_the_limit_does(chance: Chance) -> None:
             thread.join(LIMIT_S)
         wait_until(lambda: done == [1] * 400, "each task once")
     assert not too_many
+
+
+def test_only_threads_of_the_pool_work_alone() -> None:
+    """PyTorch works with one thread in each of them, also once it has done something, and elsewhere as before."""
+    command = [sys.executable, "-c", NUMBERS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
+    assert done.stdout == "1 3 3\n"

@@ -289,6 +289,7 @@ def test_no_two_orders_of_a_process_have_the_same_tag(
 
 
 @pytest.mark.slow
+@places.IN_A_FOLDER
 def test_the_hint_is_said_once_also_by_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Openings
 ) -> None:

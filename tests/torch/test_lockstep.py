@@ -17,6 +17,7 @@ from brand.node.setup.choose import Shared
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts
+from tests.support import LIMIT_S
 
 SAMPLES, WINDOW = 1200, 256
 
@@ -33,9 +34,14 @@ def drawn(batches: Any) -> list[int]:
 
 
 def side_by_side(loaders: Sequence[Any]) -> list[list[int]]:
-    """What each loader draws in an epoch, each in a thread of its own."""
+    """What each loader draws in an epoch, each in a thread of its own; the last one, which may fork, in this thread.
+
+    A process that is forked in a thread of a pool ends with exit code 1: Python joins the pool's threads at its end.
+    """
     with ThreadPoolExecutor(len(loaders)) as threads:
-        return list(threads.map(drawn, loaders))
+        others = [threads.submit(drawn, loader) for loader in loaders[:-1]]
+        last = drawn(loaders[-1])
+        return [*(other.result(LIMIT_S) for other in others), last]
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from brand.node.decide.early import draws_before, reached
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key
-from brand.node.decide.pacing import IDLE_S
 from brand.node.decide.states import HELD
 from brand.node.decide.wants import Wants
 from brand.node.memory.prepared import RAW, PreparedMemory, Shelf
@@ -193,16 +192,12 @@ class Aheads:
         return found
 
     def counted(self, now_s: float) -> set[RunNumber]:
-        """Runs that wait for a draw, have drawn in the last `IDLE_S`, or have not begun to draw; all where none has.
+        """Runs that are not idle, or have not begun to draw; all where there is none.
 
         One rule says what is prepared and what goes, or runs would take each other's room without end.
         """
         every = {key[0] for key, _ in self._aheads.values()}
-        runs = {draw.key[0] for draw in self._epochs.lives.draws()}
-        for run in every:
-            asked = [ahead.epoch.progress.asked_s for key, ahead in self._aheads.values() if key[0] == run]
-            latest = max((at for at in asked if at < np.inf), default=np.inf)
-            runs |= {run} if latest > now_s - IDLE_S else set()
+        runs = {run for run in every if not self._epochs.sharing.pacing.idle(run, now_s)}
         return runs or every
 
     def _due_s(self, key: Key, ahead: Ahead, rank: int, position: int) -> float:

@@ -23,7 +23,6 @@ from brand.node.decide.jobs import jobs
 from brand.node.decide.keeping import AHEAD_SHARE, Keeping, Reserved
 from brand.node.decide.limits import Limits
 from brand.node.decide.members import Members
-from brand.node.decide.pacing import IDLE_S
 from brand.node.decide.peers import Peers
 from brand.node.decide.preparers import Preparers
 from brand.node.decide.preparing import Preparing
@@ -167,7 +166,7 @@ class Core:
         share = self.residents.pool.allocator.count // AHEAD_SHARE
         made_room = (
             self.caching.writing.make_room()
-            or self.epochs.drop_idle(now_s - IDLE_S)
+            or self.epochs.drop_idle(now_s)
             or self._give_up_skipped()
             or self.residents.keep_less(self.chunk_size, share)
         )
@@ -180,7 +179,7 @@ class Core:
         self.epochs.tick(now_s)
         self.draws.settle(now_s)
         if self.draws.tend(now_s):
-            self.epochs.drop_idle(now_s - IDLE_S)  # samples of idle runs may fill the room that owners need to send
+            self.epochs.drop_idle(now_s)  # samples of idle runs may fill the room that owners need to send
         self.draws.settle(now_s)
         self.draws.end_overdue(now_s)
 

@@ -190,7 +190,7 @@ class Draws:
         here = places[present]
         self._residents.refer(here[~epoch.states.are(HELD, here)])
         epoch.states.leaves(places)
-        epoch.progress.draws(epoch.division.rank_of(int(draw.positions[0])), draw.positions, now_s)
+        epoch.progress.draws(epoch.division.rank_of(int(draw.positions[0])), draw.positions)
         self._epochs.sharing.drawn(draw.key, len(places), now_s)
         run, number = draw.key
         self._epochs.runs[run].draws(len(places))

@@ -209,14 +209,14 @@ class Epochs:
                 if now_s - since_s > RANKS_S and not stage.begin.division.batch:
                     self._make(key)
 
-    def drop_idle(self, since_s: float) -> bool:
-        """Drop the samples of runs without draws since `since_s`. Returns whether there were any.
+    def drop_idle(self, now_s: float) -> bool:
+        """Drop the samples of runs that draw nothing just now. Returns whether there were any.
 
         The next draw of such a run begins its epoch anew.
         """
         live = self.lives.live()
-        busy = {draw.key[0] for draw in self.lives.draws()}
-        busy |= {run for (run, _), at in live if at.begun and not at.epoch.progress.asked_s <= since_s}
+        busy = {run for (run, _), at in live if at.begun and not self.sharing.pacing.idle(run, now_s)}
+        busy |= {draw.key[0] for draw in self.lives.draws()}
         idle = [key for key, at in live if key[0] not in busy and len(at.epoch.states.all(HELD))]
         for key in idle:
             self._residents.let_go(self.lives[key].drops())

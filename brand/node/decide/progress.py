@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -23,8 +22,6 @@ class Progress:
         """Samples that this node has sent to other nodes, or will not send."""
         self.total = 0
         """Samples that ranks of this node will draw in all, or this node will send."""
-        self.asked_s = math.inf
-        """When a rank last drew from the epoch; infinity: not yet."""
         self._asked: dict[int, int] = {}
         """The highest position that each rank has asked for."""
         self.elsewhere: dict[NodeNumber, int] = {}
@@ -47,9 +44,8 @@ class Progress:
         """`samples` more samples (fewer, if below 0) will be drawn at this node or sent from it."""
         self.total += samples
 
-    def draws(self, rank: int, positions: NDArray[np.int64], now_s: float) -> None:
+    def draws(self, rank: int, positions: NDArray[np.int64]) -> None:
         """A rank draws positions."""
-        self.asked_s = now_s
         self._asked[rank] = max(self._asked.get(rank, -1), int(positions.max()))
         self.drawn += len(positions)
 

@@ -70,7 +70,9 @@ class ReadQueue:
     def put_back(self, places: NDArray[Any]) -> None:
         """The reads of these places are to start at their time, even if they did already. As for `deadlines`."""
         assert self._read_of is not None
-        self._todo, self._at = np.union1d(self.rest(), self._read_of[places]), 0
+        todo = np.zeros(self._plan.read_count, np.bool_)
+        todo[self.rest()] = todo[self._read_of[places]] = True
+        self._todo, self._at = np.flatnonzero(todo), 0
 
     def pop(self, count: int = 1) -> None:
         """The next reads have started, or are not needed."""
