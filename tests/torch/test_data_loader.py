@@ -202,10 +202,17 @@ def test_a_damaged_sample_is_named(damaged: tuple[Path, int, int]) -> None:
 
 @pytest.mark.slow
 def test_a_damaged_sample_is_named_out_of_a_worker(damaged: tuple[Path, int, int]) -> None:
-    """The message crosses the process border whole (PyTorch makes it a RuntimeError if it cannot rebuild the class)."""
+    """The message crosses the process border whole (PyTorch makes it a RuntimeError if it cannot rebuild the class).
+
+    It is in the last batch: a spawned worker that ends while it still sends tensors may abort (before Python 3.14).
+    """
     path, _, sample = damaged
     loader = DataLoader(
-        BrandDataset(path, fields=("index", "label")), batch_size=50, num_workers=2, multiprocessing_context="spawn"
+        BrandDataset(path, fields=("index", "label")),
+        batch_size=50,
+        sampler=[*[index for index in range(101) if index != sample][:100], sample],
+        num_workers=2,
+        multiprocessing_context="spawn",
     )
     error = failure_of(loader)
     assert isinstance(error, ChecksumError | RuntimeError)

@@ -1,9 +1,9 @@
 """What does one node do next, as far as it needs no other node? Its epochs, draws, reads and kept samples.
 
 A draw waits for the reads that will bring its samples. Where no more reads can start (`unblock`), the node makes room:
-it drops samples that wait to be written to the cache folder, then runs that no client draws from, then gives up skipped
-positions, then kept samples. If that is not enough, it answers the draw as it stands, and the client reads the missing
-samples exactly from storage. Memory is only a cache: slower is allowed, wrong is not.
+it drops samples that wait to be written to the cache folder, then what jobs hold early, then runs that no client draws
+from, then gives up skipped positions, then kept samples. If that is not enough, it answers the draw as it stands, and
+the client reads the missing samples exactly from storage. Memory is only a cache: slower is allowed, wrong is not.
 """
 
 from __future__ import annotations
@@ -166,6 +166,7 @@ class Core:
         share = self.residents.pool.allocator.count // AHEAD_SHARE
         made_room = (
             self.caching.writing.make_room()
+            or self.reads.make_room(now_s)
             or self.epochs.drop_idle(now_s)
             or self._give_up_skipped()
             or self.residents.keep_less(self.chunk_size, share)

@@ -30,7 +30,10 @@ from brand.node.memory.residents import Residents
 BUNDLE: Final = 32
 """The most samples of a bundle."""
 ROOM_SHARE: Final = 64
-"""Where samples that jobs hold early make room for a read, so large a share of memory becomes free at once."""
+"""Where samples that jobs hold early make room for a read, so large a share of memory becomes free at once.
+
+Where none of them could, that is tried again once jobs have let go of so large a share.
+"""
 BUNDLE_BYTES: Final = 2 << 20
 """The most memory that a bundle of more than one sample takes."""
 
@@ -59,6 +62,8 @@ class Reads:
         """Reads that have started and not ended; a bundle is one."""
         self.no_room = False
         """Whether memory had no room for the next read."""
+        self._make_room_at = 0
+        """What `residents.released` must be before samples that jobs hold early are looked through again."""
 
     def __repr__(self) -> str:
         return f"Reads({self.on_the_way} on the way{', no room for more' if self.no_room else ''})"
@@ -76,15 +81,25 @@ class Reads:
         self.no_room = False
         if self._again:
             return self._begin(self._again.popleft())
-        share = self._residents.pool.allocator.count // ROOM_SHARE
         while (found := self._most_urgent(now_s)) is not None:
-            epoch, lead = found
+            epoch, _ = found
             read = self._bundle(epoch) if epoch.plan.reads is None else self._stripe(epoch)
-            if read is None and self.no_room and epoch.plan.shares and self._early.give_back(share, now_s, beyond=lead):
-                self.no_room = False
-            elif read is not None or self.no_room:
+            if read is not None:
                 return read
+            if self.no_room and (self._residents.released < self._make_room_at or not self.make_room(now_s)):
+                return None
+            self.no_room = False
         return None
+
+    def make_room(self, now_s: float) -> bool:
+        """Free samples that jobs hold early, and draw later than those of the next read. Returns whether any were."""
+        found = self._most_urgent(now_s)
+        if found is None or not found[0].plan.shares:
+            return False
+        share = self._residents.pool.allocator.count // ROOM_SHARE
+        made_room = self._early.give_back(share, now_s, beyond=found[1])
+        self._make_room_at = self._residents.released + (0 if made_room else share)
+        return made_room
 
     def done(self, read: Read, failed: tuple[int, ...]) -> None:
         """A read has ended, and some of its pieces failed. Those that failed in the cache folder go to the storage.

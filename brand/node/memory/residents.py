@@ -28,6 +28,8 @@ class Residents:
         self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
         self.sent_pages = np.zeros(nodes, np.int64)
         """Pages in memory that each node has sent, shape (nodes,)."""
+        self.released = 0
+        """References that were taken so far, counted by the pages of their samples."""
 
     def __repr__(self) -> str:
         here = np.count_nonzero(self._head >= 0)
@@ -73,6 +75,7 @@ class Residents:
     def let_go(self, places: Places) -> None:
         """Take a reference from each sample, and free the samples that have none left."""
         self._references[places] -= 1
+        self.released += int(self.pages_of[places].sum(dtype=np.int64))
         gone = places[self._references[places] == 0]
         if len(gone):
             self.pool.give_back(gone, self._head[gone])
