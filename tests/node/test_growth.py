@@ -365,6 +365,20 @@ def test_old_orders_are_forgotten_and_not_made_up_anew() -> None:
     assert job.given() == list(range(32))
 
 
+def test_a_forgotten_order_is_not_read_ahead() -> None:
+    """A rank goes back to the epoch before it, and draws all of that: a slow process may still draw from what is over."""
+    world = world_of(32, 1 / 2)
+    job = Job(world, 1, batch=32)
+    for _ in range(MOST_KEPT + 4):
+        together([job], world)
+    orders = world.core.epochs.growth.orders
+    assert orders.over((job.run, 1))
+    job.begin(0)
+    together([job], world)
+    assert orders.over((job.run, 1))
+    assert not world.draw(1, job.run, 1, [0])
+
+
 def test_positions_that_are_left_out_stay_left_out() -> None:
     """A rank begins behind what is decided: what it leaves out is any choice, and not drawn."""
     world = world_of(64, 1 / 2)

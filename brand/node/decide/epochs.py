@@ -164,9 +164,12 @@ class Epochs:
     # -- plans -------------------------------------------------------------------------------------------------------
 
     def want(self, key: Key, begin: Beginning | None = None) -> None:
-        """Have a plan made for an epoch that has none. `begin`: how ranks have begun the epoch."""
+        """Have a plan made for an epoch that has none. `begin`: how ranks have begun the epoch; None: it is read ahead.
+
+        What is over, with an order that is forgotten, is not read ahead: only a rank that begins it gets another order.
+        """
         self.changes += 1
-        if key[1] <= MAX_EPOCH:
+        if key[1] <= MAX_EPOCH and not (begin is None and self.growth.orders.over(key)):
             self.lives[key].wants(begin)
 
     def plans_wanted(self, now_s: float, bridge: int) -> Iterator[MakePlan]:
