@@ -366,7 +366,7 @@ def test_old_orders_are_forgotten_and_not_made_up_anew() -> None:
 
 
 def test_a_forgotten_order_is_not_read_ahead() -> None:
-    """A rank goes back to the epoch before it, and draws all of that: a slow process may still draw from what is over."""
+    """A rank goes back to the epoch before it, and draws all of that. A slow process may still draw what is over."""
     world = world_of(32, 1 / 2)
     job = Job(world, 1, batch=32)
     for _ in range(MOST_KEPT + 4):
