@@ -29,11 +29,10 @@ from brand.node.memory.residents import Residents
 
 BUNDLE: Final = 32
 """The most samples of a bundle."""
-ROOM_SHARE: Final = 64
-"""Where samples that jobs hold early make room for a read, so large a share of memory becomes free at once.
-
-Where none of them could, that is tried again once jobs have let go of so large a share.
-"""
+ROOM_SHARE: Final = 32
+"""Where samples that jobs hold early make room for a read, so large a share of memory becomes free at once."""
+LOOK_SHARE: Final = 8
+"""Where none of them could make room, that is looked at again once jobs have let go of so large a share."""
 BUNDLE_BYTES: Final = 2 << 20
 """The most memory that a bundle of more than one sample takes."""
 
@@ -96,9 +95,9 @@ class Reads:
         found = self._most_urgent(now_s)
         if found is None or not found[0].plan.shares:
             return False
-        share = self._residents.pool.allocator.count // ROOM_SHARE
-        made_room = self._early.give_back(share, now_s, beyond=found[1])
-        self._make_room_at = self._residents.released + (0 if made_room else share)
+        pages = self._residents.pool.allocator.count
+        made_room = self._early.give_back(pages // ROOM_SHARE, now_s, beyond=found[1])
+        self._make_room_at = self._residents.released + (0 if made_room else pages // LOOK_SHARE)
         return made_room
 
     def done(self, read: Read, failed: tuple[int, ...]) -> None:
