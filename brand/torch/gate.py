@@ -7,6 +7,7 @@ runner at least stays while there are tasks.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -26,7 +27,8 @@ def pool_of(threads: int) -> ThreadPoolExecutor:
 
 
 _settling = threading.Lock()
-"""Held while the number that later threads take over is 1."""
+"""Held while the number that later threads take over is 1. No process is forked meanwhile."""
+os.register_at_fork(before=_settling.acquire, after_in_parent=_settling.release, after_in_child=_settling.release)
 
 
 def _work_alone() -> None:

@@ -33,6 +33,35 @@ print(*found, torch.get_num_threads())
 """
 """PyTorch's threads in the threads of a pool that begin at once, in one that begins later, and in the first one."""
 
+FORKS = """
+import os, threading
+from brand.torch.gate import pool_of
+
+stop = threading.Event()
+
+def begin_pools():
+    while not stop.is_set():
+        with pool_of(2) as pool:
+            pool.submit(int)
+
+thread = threading.Thread(target=begin_pools)
+thread.start()
+found = set()
+for _ in range(60):
+    child = os.fork()
+    if not child:
+        try:
+            pool_of(1).submit(int).result(20)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    found.add(os.waitpid(child, 0)[1])
+stop.set()
+thread.join()
+print(*found)
+"""
+"""How processes end that are forked while another thread begins pools, and begin one themselves."""
+
 
 class Held:
     """Tasks that run until they are let go, and count who runs."""
@@ -110,3 +139,10 @@ def test_only_threads_of_the_pool_work_alone() -> None:
     command = [sys.executable, "-c", NUMBERS]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
     assert done.stdout == "1 3 3\n"
+
+
+def test_a_process_that_is_forked_while_a_pool_begins_can_begin_one() -> None:
+    """It waits for no lock that a thread of its parent holds."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
+    assert done.stdout == "0\n"
