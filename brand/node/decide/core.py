@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from brand.node.decide.caching import CacheStart, Caching
 from brand.node.decide.counters import Counters
 from brand.node.decide.draws import Draws
@@ -77,8 +75,6 @@ class Core:
         largest = max(1, (allocator.count - 1) // LARGEST_SHARE)
         limits = Limits(residents, largest, members.node, largest_sent(remote_pages, members, allocator.page))
         self.residents, self.remote_pages, self.chunk_size = residents, remote_pages, chunk_size
-        self._mean_pages = float(np.mean(residents.pages_of))
-        """Of a sample. Each step needs it, and there may be many samples."""
         self.counters = Counters()
         self.peers = Peers(members.others)
         self.epochs = Epochs(residents, limits, chunk_size, members, self.peers)
@@ -132,7 +128,7 @@ class Core:
         """About how many samples memory holds for runs that draw them later than others."""
         residents = self.residents
         pages = residents.pool.allocator.count - 1 - self.remote_pages - residents.kept_pages
-        return int(pages / self._mean_pages / 2)
+        return int(pages / residents.pool.mean_pages / 2)
 
     def plan_ready(self, made: PlanMade, now_s: float) -> None:
         """A plan is made."""
@@ -219,8 +215,8 @@ class Core:
 
     def _give_up_skipped(self) -> bool:
         """Free samples that lie before the positions that clients ask for. Returns whether there were any."""
-        found = False
-        slack = min(SKIP_SLACK, int(self.residents.pool.allocator.count / self._mean_pages / 2))
+        found, pool = False, self.residents.pool
+        slack = min(SKIP_SLACK, int(pool.allocator.count / pool.mean_pages / 2))
         for key, live in self.epochs.lives.live():
             waiting = [draw.positions for draw in self.epochs.lives[key].draws]
             if waiting:

@@ -10,7 +10,7 @@ and of them those that the fewest jobs still need, then the oldest (the count of
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from brand.node.decide.states import HELD
 from brand.node.decide.tasks import Read
 from brand.node.memory.residents import Residents
 
+LOOK_SHARE: Final = 8
+"""Where nothing could be given back, that is looked at again once jobs have let go of so large a share of memory."""
+
 
 class Early:
     """Samples that jobs hold before their own reads begin. The epochs own the holds."""
@@ -30,6 +33,8 @@ class Early:
         self._residents, self._epochs = residents, epochs
         self._came = np.zeros(len(residents.pages_of), np.int32)
         """The read that has last brought each sample for a job whose order grows."""
+        self._look_at = 0
+        """What `residents.released` must be before it is worth a look whether anything can be given back."""
 
     def __repr__(self) -> str:
         return f"Early({self._epochs!r})"
@@ -71,6 +76,11 @@ class Early:
         before = draws_before(self._epochs, key, live)
         return (before + deadline - reached(live.epoch)) * self._epochs.sharing.pacing.slowness(key[0])
 
+    @property
+    def may_give_back(self) -> bool:
+        """Whether it is worth a look. A look goes through all that jobs hold."""
+        return self._residents.released >= self._look_at
+
     def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
         """Free at least `pages`, of samples that are drawn last, and later than in `beyond` draws.
 
@@ -78,6 +88,7 @@ class Early:
 
         Returns whether any were freed.
         """
+        self._look_at = self._residents.released + self._residents.pool.allocator.count // LOOK_SHARE
         found = []
         for key, live in self._epochs.lives.live():
             if live.epoch.plan.shares:
@@ -103,6 +114,8 @@ class Early:
             epoch.states.returns(theirs)
             epoch.reads.put_back(theirs)
             self._residents.let_go(theirs)
+        if len(last):
+            self._look_at = 0
         return bool(len(last))
 
 

@@ -31,8 +31,6 @@ BUNDLE: Final = 32
 """The most samples of a bundle."""
 ROOM_SHARE: Final = 32
 """Where samples that jobs hold early make room for a read, so large a share of memory becomes free at once."""
-LOOK_SHARE: Final = 8
-"""Where none of them could make room, that is looked at again once jobs have let go of so large a share."""
 BUNDLE_BYTES: Final = 2 << 20
 """The most memory that a bundle of more than one sample takes."""
 
@@ -61,8 +59,6 @@ class Reads:
         """Reads that have started and not ended; a bundle is one."""
         self.no_room = False
         """Whether memory had no room for the next read."""
-        self._make_room_at = 0
-        """What `residents.released` must be before samples that jobs hold early are looked through again."""
 
     def __repr__(self) -> str:
         return f"Reads({self.on_the_way} on the way{', no room for more' if self.no_room else ''})"
@@ -85,7 +81,7 @@ class Reads:
             read = self._bundle(epoch) if epoch.plan.reads is None else self._stripe(epoch)
             if read is not None:
                 return read
-            if self.no_room and (self._residents.released < self._make_room_at or not self.make_room(now_s)):
+            if self.no_room and not (self._early.may_give_back and self.make_room(now_s)):
                 return None
             self.no_room = False
         return None
@@ -95,10 +91,8 @@ class Reads:
         found = self._most_urgent(now_s)
         if found is None or not found[0].plan.shares:
             return False
-        pages = self._residents.pool.allocator.count
-        made_room = self._early.give_back(pages // ROOM_SHARE, now_s, beyond=found[1])
-        self._make_room_at = self._residents.released + (0 if made_room else pages // LOOK_SHARE)
-        return made_room
+        share = self._residents.pool.allocator.count // ROOM_SHARE
+        return self._early.give_back(share, now_s, beyond=found[1])
 
     def done(self, read: Read, failed: tuple[int, ...]) -> None:
         """A read has ended, and some of its pieces failed. Those that failed in the cache folder go to the storage.

@@ -21,6 +21,8 @@ class Pool:
 
     def __init__(self, allocator: Allocator, memory: PageMemory, pages_of: NDArray[np.uint32]) -> None:
         self.allocator, self._memory, self.pages_of = allocator, memory, pages_of
+        self.mean_pages = float(np.mean(pages_of)) if len(pages_of) else 0.0
+        """Of a sample. Each step of a server needs it, and there may be many samples."""
 
     def __repr__(self) -> str:
         return f"Pool({self.allocator!r}, {self._memory!r})"
