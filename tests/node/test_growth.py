@@ -348,12 +348,18 @@ def test_a_state_may_want_more_than_is_drawn() -> None:
     assert tell(world, 2, (lost, 0), 0, []).decided == 8
 
 
-def test_old_orders_are_forgotten_and_not_made_up_anew() -> None:
-    """A draw of such an epoch is refused, until a rank begins it again."""
+def after_many_epochs() -> tuple[World, Job]:
+    """A job that has drawn so many epochs, each by one draw, that the orders of the first ones are forgotten."""
     world = world_of(32, 1 / 2)
     job = Job(world, 1, batch=32)
     for _ in range(MOST_KEPT + 4):
         together([job], world)
+    return world, job
+
+
+def test_old_orders_are_forgotten_and_not_made_up_anew() -> None:
+    """A draw of such an epoch is refused, until a rank begins it again."""
+    world, job = after_many_epochs()
     orders = world.core.epochs.growth.orders
     assert orders.over((job.run, 0))
     assert not orders.over((job.run, job.epoch - 1))
@@ -367,10 +373,7 @@ def test_old_orders_are_forgotten_and_not_made_up_anew() -> None:
 
 def test_a_forgotten_order_is_not_read_ahead() -> None:
     """A rank goes back to the epoch before it, and draws all of that. A slow process may still draw what is over."""
-    world = world_of(32, 1 / 2)
-    job = Job(world, 1, batch=32)
-    for _ in range(MOST_KEPT + 4):
-        together([job], world)
+    world, job = after_many_epochs()
     orders = world.core.epochs.growth.orders
     assert orders.over((job.run, 1))
     job.begin(0)
