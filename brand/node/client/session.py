@@ -6,25 +6,24 @@ One thread at a time uses a connection. A forked child closes it, because it mus
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import socket
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import EndedError, FormatError, ProtocolError, ServerError, unpack_error
-from brand.formats.constants import ROW
 from brand.formats.stored import Stored
 from brand.node.client.buffers import Buffers
 from brand.node.client.launch import START_LIMIT_S
+from brand.node.client.taking import Taking
 from brand.node.client.wants import NOTHING, Pages, Values, Wants
-from brand.node.memory.page_memory import ROW_BYTES
+from brand.node.client.welcome import MOST_MEMORIES, Memories, ServerFacts, unpack_welcome
 from brand.node.wire import messages
 from brand.node.wire.connection import same_user, socket_name
 from brand.node.wire.deciding import pack_known_order, unpack_decided
@@ -65,28 +64,6 @@ class Drawn:
     """How many positions of the epoch are decided, where its order grows."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What a server tells about itself."""
-
-    share: float
-    """Which part of the data fits into its memory; 1 or more: all of it."""
-    nodes: int
-    """How many nodes serve the data set together."""
-    remote_share: float
-    """Part of the memory that other nodes may fill."""
-    listens_at: str | None
-    """Where other nodes reach it, `host:port`; None where it is alone."""
-    joined: bool
-    """Whether it knows where the other nodes are."""
-    node: int
-    """Number of its node."""
-    process: int
-    """Its process id."""
-    life: str = field(repr=False)
-    """Tells it from other servers at its address, before and after."""
-
-
 class Session:
     """One connection of this process to a server, used by one thread at a time."""
 
@@ -120,9 +97,12 @@ class Session:
             if not same_user(self._socket):
                 raise ServerError(f"the server at {address} belongs to another user")
             hello = {"data_set": data_set, "owner": owner, "worker": worker}
-            (pages, *second), self.server = self._greet(messages.pack_json(Kind.HELLO, hello))
-            self._first = Pages(pages, buffers)
-            self._second = Pages(second[0], buffers) if second else None
+            memories, self.server = self._greet(messages.pack_json(Kind.HELLO, hello))
+            self._first = Pages(memories.pages, buffers)
+            self._second = None if memories.prepared is None else Pages(memories.prepared, buffers)
+            self._taking = None
+            if memories.entries is not None:
+                self._taking = Taking(self._first, memories.entries, self.request, self.send)
             self._each = 0.0
             """Bytes that the last prepared samples took, each."""
         except BaseException:
@@ -181,12 +161,17 @@ class Session:
         number = self.number_of(run, order)
         if known.rows and (order, epoch) not in self._joined:
             self.joins(run, order, epoch, known)  # a server that was started anew knows nothing of them
+        taking = None if order.shares else self._taking
+        taken = None if taking is None else taking.take(number, epoch, positions)
+        if taken is not None:
+            return Drawn(taken[0], np.arange(len(positions)), taken[1], NOTHING, 0.0, known, 0)
         asked_s = time.monotonic()
         lease = messages.unpack_lease(self.request(messages.pack_draw(number, epoch, positions), Kind.LEASE))
         waited_s = time.monotonic() - asked_s
         if len(lease.places) != len(positions) or not 0 <= lease.places.min() <= lease.places.max() < order.samples:
             raise ProtocolError("the server's answer is to another question")
-        stored, present = self._gather(lease), np.flatnonzero(lease.state)
+        stored = self._first.stored(self._first.copy(Chains(lease.counts, lease.pages)), lease.counts)
+        present = np.flatnonzero(lease.state)
         prepared = self._prepared(lease, stored, present, self._prepares.get(number, ()))
         right = lease.state[present] & CHECKED > 0
         if not right.all():
@@ -196,6 +181,8 @@ class Session:
         self.send(messages.pack_release(lease.number, checked=not len(wrong), wrong=wrong))
         if not right.all():  # the caller reads them exactly, and says what is wrong if storage is
             stored, present = stored.part(right), present[right]
+        if taking is not None:
+            taking.answered(number, epoch)
         if order.joins and lease.joins > len(known.rows):
             known = self.joins(run, order, epoch, known)
         return Drawn(lease.places, present, stored, prepared, waited_s, known, lease.joins if order.grows else 0)
@@ -225,15 +212,6 @@ class Session:
         """Close the connection."""
         self._hang_up()
 
-    def _gather(self, lease: messages.Lease) -> Stored:
-        """Copy all samples of a lease out of the shared pages."""
-        page, memory = self._first.pages.shape[1], self._first.copy(Chains(lease.counts, lease.pages))
-        starts = (np.cumsum(lease.counts, dtype=np.int64) - lease.counts) * page
-        rows = memory[starts[:, None] + np.arange(ROW_BYTES)].view(ROW)[:, 0] if len(starts) else np.empty(0, ROW)
-        if (rows["size"].astype(np.int64) + ROW_BYTES > lease.counts.astype(np.int64) * page).any():
-            raise ProtocolError("a sample is larger than its pages")
-        return Stored(memory, starts + ROW_BYTES, rows)
-
     def _prepared(
         self, lease: messages.Lease, stored: Stored, present: NDArray[np.intp], numbers: tuple[int, ...]
     ) -> Values:
@@ -246,11 +224,11 @@ class Session:
         self._each = len(lease.prepared.pages) * PAGE / np.count_nonzero(which)
         return self._wants.values(self._second, numbers, lease.prepared, stored.rows["index"][which], present[which])
 
-    def _greet(self, hello: bytes) -> tuple[list[NDArray[np.uint8]], ServerFacts]:
-        """Send HELLO. Returns the server's memories, read-only, shape (pages, page size), and its facts."""
+    def _greet(self, hello: bytes) -> tuple[Memories, ServerFacts]:
+        """Send HELLO, and take the server's answer."""
         with suppress(BrokenPipeError):  # the server has hung up, and may have said why
             self._socket.sendall(hello)
-        head, descriptors, flags, _ = socket.recv_fds(self._socket, HEAD.size, 2)
+        head, descriptors, flags, _ = socket.recv_fds(self._socket, HEAD.size, MOST_MEMORIES)
         try:
             while 0 < len(head) < HEAD.size:
                 more = self._socket.recv(HEAD.size - len(head))
@@ -260,25 +238,7 @@ class Session:
             welcome = messages.unpack_json(self._body(head, Kind.HELLO))
             if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not hand over the descriptor
                 raise ServerError(no_descriptor_left(OSError(errno.EMFILE, "")))
-            second = welcome.get("prepared_pages")
-            if not isinstance(second, list) or not all(isinstance(each, int) for each in second):
-                raise ProtocolError("the server does not say whether it prepares")
-            if len(descriptors) != 1 + len(second):
-                raise ProtocolError("the server sent no memory")
-            page, count, every = welcome.get("page"), welcome.get("pages"), welcome.get("all_pages")
-            nodes, remote = welcome.get("nodes"), welcome.get("remote_pages")
-            if not (isinstance(page, int) and isinstance(count, int) and isinstance(every, int)):
-                raise ProtocolError("the server does not say how large its memory is")
-            if not (isinstance(nodes, int) and isinstance(remote, int)):
-                raise ProtocolError("the server does not say which nodes there are")
-            if page < ROW_BYTES or every < 1:
-                raise ProtocolError("the server's memory is not as it says")
-            memories = [_mapped(descriptors[0], count, page), *(_mapped(descriptors[1], each, PAGE) for each in second)]
-            listens_at, joined = welcome.get("listens_at"), bool(welcome.get("joined"))
-            node, process = int(welcome.get("node") or 0), int(welcome.get("process") or 0)
-            life = str(welcome.get("life"))
-            facts = ServerFacts(count / every, nodes, remote / count, listens_at, joined, node, process, life)
-            return memories, facts
+            return unpack_welcome(welcome, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -310,14 +270,6 @@ class Session:
                 raise ConnectionResetError("it hung up")
             done += count
         return data
-
-
-def _mapped(descriptor: int, count: int, page: int) -> NDArray[np.uint8]:
-    """A memory of a server, read-only, shape (count, page). Raises `ProtocolError`."""
-    size = os.fstat(descriptor).st_size
-    if count < 1 or count * page != size:
-        raise ProtocolError("the server's memory is not as it says")
-    return np.frombuffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ), np.uint8).reshape(count, page)
 
 
 def _connect(connection: socket.socket, address: str) -> None:

@@ -14,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, ProtocolError
+from brand.formats.constants import ROW
 from brand.formats.preparation import Preparation, decoders
+from brand.formats.stored import Stored
 from brand.node.client.buffers import Buffers
+from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import Want, pack_wants, unpack_chains, unpack_numbers
 from brand.node.wire.preparer import PAGE
@@ -117,3 +120,12 @@ class Pages:
         memory = self.buffers.take(len(chains.pages) * page)
         np.take(self.pages, chains.pages, axis=0, out=memory.reshape(-1, page), mode="clip")
         return memory
+
+    def stored(self, memory: NDArray[np.uint8], counts: NDArray[np.uint32]) -> Stored:
+        """The samples in copies of pages, each in so many of them. Raises `ProtocolError`."""
+        page = self.pages.shape[1]
+        starts = (np.cumsum(counts, dtype=np.int64) - counts) * page
+        rows = memory[starts[:, None] + np.arange(ROW_BYTES)].view(ROW)[:, 0] if len(starts) else np.empty(0, ROW)
+        if (rows["size"].astype(np.int64) + ROW_BYTES > counts.astype(np.int64) * page).any():
+            raise ProtocolError("a sample is larger than its pages")
+        return Stored(memory, starts + ROW_BYTES, rows)

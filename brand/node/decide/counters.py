@@ -16,7 +16,9 @@ class DrawCounters:
     draws: int = 0
     """Drawn samples."""
     from_memory: int = 0
-    """Drawn samples that the server delivered from memory."""
+    """Drawn samples that came from the server's memory."""
+    taken: int = 0
+    """Those of them that clients took by themselves, without asking."""
     exact: int = 0
     """Drawn samples that clients read one by one."""
     waited: int = 0
@@ -27,6 +29,12 @@ class DrawCounters:
     def asked(self, samples: int) -> None:
         """A client draws."""
         self.draws += samples
+
+    def takes(self, samples: int) -> None:
+        """A client has taken samples by itself."""
+        self.draws += samples
+        self.from_memory += samples
+        self.taken += samples
 
     def waits(self, samples: int) -> None:
         """A draw waits."""

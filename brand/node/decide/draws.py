@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.decide.counters import DrawCounters
-from brand.node.decide.epoch import readable
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.growing_epoch import decides
 from brand.node.decide.lives import Key, Live
@@ -24,6 +23,7 @@ from brand.node.decide.peers import Peers
 from brand.node.decide.preparing import NOTHING, Preparing
 from brand.node.decide.receiving import SILENCE_S, Receiving
 from brand.node.decide.states import HELD
+from brand.node.decide.taking import Taking
 from brand.node.decide.tasks import Answer, Draw
 from brand.node.memory.leases import Leases
 from brand.node.memory.residents import Residents
@@ -51,6 +51,7 @@ class Draws:
         self._residents, self._epochs, self._receiving = residents, epochs, receiving
         self._members, self._peers, self._counters = members, peers, counters
         self.preparing = preparing
+        self.taking = Taking(residents, epochs, counters)
         self.leases = Leases(residents, None if preparing is None else preparing.memory)
         self._answers: deque[Answer] = deque()
         self._last = 0
@@ -190,16 +191,7 @@ class Draws:
         here = places[present]
         self._residents.refer(here[~epoch.states.are(HELD, here)])
         epoch.states.leaves(places)
-        epoch.progress.draws(epoch.division.rank_of(int(draw.positions[0])), draw.positions)
-        self._epochs.sharing.drawn(draw.key, len(places), now_s)
-        run, number = draw.key
-        self._epochs.runs[run].draws(len(places))
-        self._epochs.runs[run].serves(len(readable(epoch, places)))
-        conduct = self._epochs.runs[run].conduct
-        if conduct.note(live.account, draw.drawer, draw.positions):
-            live.judge(conduct, number)
-        if live.begun and epoch.progress.half_done:
-            self._epochs.want((run, number + 1))  # to be read ahead
+        self.taking.note(draw.key, live, draw.positions, places, now_s, draw.drawer)
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
         state[present] += self._residents.checked(here)

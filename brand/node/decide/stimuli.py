@@ -58,6 +58,18 @@ class ClientDraws:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ClientTakes:
+    """A client has taken kept samples by itself, at these positions of an epoch."""
+
+    client: ClientNumber
+    key: Key
+    positions: NDArray[np.int64]
+    right: NDArray[np.int64]
+    """Places of samples whose checksums it has found right, in the bytes that are in memory."""
+    drawer: Drawer | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ClientReleases:
     """A client has copied the samples of a lease. `checked`: all checksums were right."""
 
@@ -247,6 +259,7 @@ Stimulus = (
     ClientRegisters
     | ClientBegins
     | ClientDraws
+    | ClientTakes
     | ClientReleases
     | ClientDivides
     | ClientFetches

@@ -38,6 +38,7 @@ from brand.node.decide.stimuli import (
     ClientPrepares,
     ClientRegisters,
     ClientReleases,
+    ClientTakes,
     KeptChosen,
     NodeRefuses,
     NodeSays,
@@ -142,6 +143,8 @@ class Turn:
                 core.epochs.begin_here(client, key, position, (rank, replicas), batch, processes, drawer)
             case ClientDraws(client, key, positions, drawer):
                 core.draws.ask(client, key, positions, now_s, drawer)
+            case ClientTakes(_, key, positions, right, drawer):
+                core.draws.taking.by_themselves(key, positions, right, now_s, drawer)
             case ClientReleases(client, lease, checked, wrong):
                 leased = core.draws.leases.release(client, lease, checked=checked)
                 core.caching.distrust(leased[np.isin(leased, wrong)])
@@ -187,7 +190,7 @@ class Turn:
                 self.telling.disagreements.refuse_all(reason)
             case NodeSays(node, message):
                 instructions += self._heard(node, message, now_s)
-        if core.preparing is not None and not isinstance(stimulus, ClientDraws | ClientReleases):
+        if core.preparing is not None and not isinstance(stimulus, ClientDraws | ClientTakes | ClientReleases):
             core.preparing.news()
         return instructions + list(core.draws.answers())
 

@@ -67,9 +67,17 @@ class Allocator:
         sizes[np.cumsum(parts) - 1] = counts - (parts - 1) * LEAP
         return _walk(self._next, _walk(self._leap, heads, parts), sizes)
 
+    def side_by_side(self, heads: NDArray[np.int32], counts: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether the pages of each chain lie side by side, in order, shape (chains,)."""
+        if not len(heads):
+            return np.ones(0, np.bool_)
+        starts = np.cumsum(counts, dtype=np.int64) - counts
+        steps = self.chains(heads, counts) - np.arange(int(counts.sum(dtype=np.int64)))
+        return np.logical_and.reduceat(steps == np.repeat(steps[starts], counts), starts)
+
     def give_back(self, pages: NDArray[np.int32]) -> None:
-        """Free pages."""
-        self._free[self.free : self.free + len(pages)] = pages
+        """Free pages. Chains whose pages lie side by side are taken so again, where their length is the same."""
+        self._free[self.free : self.free + len(pages)] = pages[::-1]
         self.free += len(pages)
 
 

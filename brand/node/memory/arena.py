@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -76,3 +77,25 @@ class Arena:
     def close(self) -> None:
         """Let go of the memory. Clients that mapped it keep their view of it."""
         os.close(self.descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Arenas:
+    """All that a server shares with its clients."""
+
+    samples: Arena
+    prepared: Arena | None = None
+    """For prepared samples."""
+    directory: Arena | None = None
+    """For the entries of a `Directory`."""
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Open files of those that are there, in this order."""
+        return [each.descriptor for each in (self.samples, self.prepared, self.directory) if each is not None]
+
+    def close(self) -> None:
+        """Let go of all memory."""
+        for each in (self.samples, self.prepared, self.directory):
+            if each is not None:
+                each.close()

@@ -10,14 +10,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.memory.directory import Directory, Entries
 from brand.node.memory.pool import Places, Pool
 
 
 class Residents:
-    """Samples of one data set in the pages of a pool."""
+    """Samples of one data set in the pages of a pool. `directory` shows clients what is kept; None: nothing does."""
 
-    def __init__(self, pool: Pool, nodes: int = 1) -> None:
-        self.pool, self.pages_of = pool, pool.pages_of
+    def __init__(self, pool: Pool, nodes: int = 1, directory: Directory | None = None) -> None:
+        self.pool, self.pages_of, self._directory = pool, pool.pages_of, directory
         samples = len(pool.pages_of)
         self._head = np.full(samples, -1, np.int32)
         self._references = np.zeros(samples, np.int32)
@@ -50,6 +51,14 @@ class Residents:
     def mark_checked(self, places: Places) -> None:
         """The checksums of these samples were right."""
         self._checked[places] = True
+        if self._directory is not None:
+            self._directory.mark_checked(places)
+
+    def shows(self, places: Places, entries: Entries) -> NDArray[np.bool_]:
+        """Which samples are those that a client found with these entries of the directory, shape (places,)."""
+        if self._directory is None:
+            return np.zeros(len(places), np.bool_)
+        return self._directory.shows(places, entries)
 
     def chains(self, places: Places) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
@@ -92,6 +101,8 @@ class Residents:
         dropped = np.flatnonzero(self._kept & ~mask)
         self._kept[dropped] = False
         self.kept_pages -= int(self.pages_of[dropped].sum())
+        if self._directory is not None:
+            self._directory.hide(dropped)
         self.let_go(dropped)
         self._keep(np.flatnonzero(mask & ~self._kept & (self._head >= 0)))
 
@@ -120,3 +131,7 @@ class Residents:
         self._references[places] += 1
         self._kept[places] = True
         self.kept_pages += int(self.pages_of[places].sum())
+        if self._directory is not None:
+            places = places[self.pool.allocator.side_by_side(self._head[places], self.pages_of[places])]
+            self._directory.show(places, self._head[places], self.pages_of[places])
+            self._directory.mark_checked(places[self._checked[places]])

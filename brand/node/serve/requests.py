@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from brand.errors import MissingExtraError, ProtocolError, UsageError
 from brand.formats.preparation import decoders
 from brand.node.decide.lives import Key
@@ -21,10 +23,11 @@ from brand.node.decide.stimuli import (
     ClientPrepares,
     ClientRegisters,
     ClientReleases,
+    ClientTakes,
     Stimulus,
 )
 from brand.node.decide.turn import Turn
-from brand.node.memory.arena import Arena
+from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients
 from brand.node.serve.exchange import Exchange
 from brand.node.serve.lifetime import Lifetime
@@ -37,6 +40,7 @@ from brand.node.wire.joining import unpack_known_joins
 from brand.node.wire.messages import Kind
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.prepared import Want, pack_numbers, unpack_wants
+from brand.node.wire.taking import MOST_PLACES, Taken, pack_places, unpack_taken, unpack_where
 from brand.protocol.order import MAX_EPOCH
 from brand.protocol.policy import BY_ONE_NODE
 from brand.storage.dataset import StoredDataSet
@@ -52,7 +56,7 @@ class Requests:
         data: StoredDataSet,
         address: str,
         layout: Layout,
-        arenas: Sequence[Arena],
+        arenas: Arenas,
         turn: Turn,
         exchange: Exchange | None,
         lifetime: Lifetime,
@@ -103,6 +107,12 @@ class Requests:
             case Kind.DRAW:
                 run, epoch, positions = messages.unpack_draw(body)
                 self._tell(ClientDraws(client, self._key(client, run, epoch), positions, channel.drawer))
+            case Kind.PLACES:
+                run, epoch, first = unpack_where(body)
+                key = self._key(client, run, epoch)
+                clients.send(channel, pack_places(self._turn.core.draws.taking.places(key, first, MOST_PLACES)))
+            case Kind.TAKEN:
+                self._take(channel, unpack_taken(body))
             case Kind.RELEASE:
                 self._tell(ClientReleases(client, *messages.unpack_release(body)))
             case Kind.JOINS:
@@ -148,10 +158,19 @@ class Requests:
             "remote_pages": layout.remote_pages,
             "listens_at": None if exchange is None else exchange.address,
             "joined": exchange is not None and exchange.connected,
-            "prepared_pages": [len(arena.pages) for arena in self._arenas[1:]],
+            "prepared_pages": 0 if self._arenas.prepared is None else len(self._arenas.prepared.pages),
+            "entries": 0 if self._arenas.directory is None else len(self._arenas.directory.pages),
         }
-        descriptors = [arena.descriptor for arena in self._arenas]
-        clients.send(channel, messages.pack_json(Kind.HELLO, welcome), descriptors)
+        clients.send(channel, messages.pack_json(Kind.HELLO, welcome), self._arenas.descriptors)
+
+    def _take(self, channel: Channel, taken: Taken) -> None:
+        """A client has taken samples by itself. Their checksums are right where it says which bytes it has checked."""
+        core, key = self._turn.core, self._key(channel.number, taken.run, taken.epoch)
+        right = np.empty(0, np.int64)
+        if len(taken.entries):
+            places = core.draws.taking.places_at(key, taken.positions)
+            right = places[core.residents.shows(places, taken.entries)] if len(places) else places
+        self._tell(ClientTakes(channel.number, key, taken.positions, right, channel.drawer))
 
     def _register(self, clients: Clients, channel: Channel, value: dict[str, Any]) -> None:
         name, tag, turn = str(value.get("run")), value.get("tag"), value.get("turn")
@@ -175,7 +194,7 @@ class Requests:
 
     def _why_not(self, wants: Sequence[Want], theirs: dict[str, Any]) -> str:
         """Why this server does not prepare for a client with these decoders; empty where it does."""
-        if len(self._arenas) == 1:
+        if self._arenas.prepared is None:
             return "it prepares nothing: start it with --prepared"
         for codec in sorted({want.how.codec for want in wants}):
             try:

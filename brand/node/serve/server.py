@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from brand.errors import BrandError
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
@@ -43,7 +45,8 @@ from brand.node.decide.tasks import (
     Write,
 )
 from brand.node.decide.turn import Turn
-from brand.node.memory.arena import Arena
+from brand.node.memory.arena import Arena, Arenas
+from brand.node.memory.directory import ENTRY_BYTES, Directory
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.serve.clients import Clients
@@ -134,7 +137,9 @@ class NodeServer:
                 None if prepared is None else PreparedStart(prepared.allocator, prepared.count, prepared.least_runs)
             )
             second = None if with_what is None else Arena(with_what.allocator.count, PAGE)
-            self._arenas = [arena] if second is None else [arena, second]
+            # What is prepared comes with a draw, so clients take nothing by themselves then.
+            shown = Arena(len(data), ENTRY_BYTES) if layout.holds_all and second is None else None
+            self._arenas = Arenas(arena, second, shown)
             setup = Setup(data.header.schema, b"" if second is None else data.dictionary, page)
             joined = None if among is None else among.network(data, page)
         except BaseException:
@@ -150,7 +155,8 @@ class NodeServer:
 
         executor = Executor(depth, readers)
         storing = None if folder is None else Storing(folder, data, arena, executor.post)
-        residents = Residents(Pool(layout.allocator, arena, layout.pages_of), nodes)
+        directory = None if shown is None else Directory(shown.pages.view(np.uint64)[:, 0])
+        residents = Residents(Pool(layout.allocator, arena, layout.pages_of), nodes, directory)
         self._turn = Turn(
             *(data, residents, chunk_size, layout.members, depth, layout.remote_pages, cached, storage, with_what)
         )
@@ -311,5 +317,4 @@ class NodeServer:
         self._lifetime.close()
         self._selector.close()
         os.close(self._stop)
-        for arena in self._arenas:
-            arena.close()
+        self._arenas.close()

@@ -34,6 +34,11 @@ class Layout:
     remote_pages: int
     """Pages that other nodes may fill."""
 
+    @property
+    def holds_all(self) -> bool:
+        """Whether all samples have room at once, and this node reads all of them."""
+        return self.allocator.count >= self.all_pages and self.members.nodes == 1
+
 
 def lay_out(sizes: NDArray[np.uint32], memory: Memory, remote_memory: Memory, members: Members) -> Layout:
     """The layout of a server for samples of these stored sizes. Raises `UsageError`."""

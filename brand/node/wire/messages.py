@@ -3,8 +3,8 @@
     u32 length of the body | u16 kind | u16 version | body
 
 Rare messages have JSON bodies (`HELLO`, `ORDER`, `PREPARE`, `PEERS`, `STATS`, `REPORT`, `FAILED`). Frequent messages
-have packed numbers (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`, `JOINS`, `DECIDED`). Both sides
-distrust: a body has a largest size, and a field with a wrong value raises `ProtocolError`.
+have packed numbers (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`, `JOINS`, `DECIDED`, `PLACES`, `TAKEN`).
+Both sides distrust: a body has a largest size, and a field with a wrong value raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from brand.errors import ProtocolError as ProtocolError
 from brand.protocol.order import Order
 from brand.protocol.part import Part
 
-VERSION: Final = 5
+VERSION: Final = 6
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
 """Largest body that a server takes, but for an ORDER with the bits of a part."""
@@ -99,6 +99,10 @@ class Kind(IntEnum):
     DECIDED = 15
     """Client: the order of an epoch, as far as it knows it, where orders grow (`brand.node.wire.deciding`). Server: the
     order, as far as it is decided."""
+    PLACES = 16
+    """Client: where in an epoch it will take samples by itself (`brand.node.wire.taking`). Server: which ones lie there."""
+    TAKEN = 17
+    """Client: positions whose samples it has taken by itself. No reply."""
 
 
 @dataclass(frozen=True, slots=True)

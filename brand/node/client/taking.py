@@ -1,0 +1,98 @@
+"""Which samples does a client take by itself, without asking the server? Those that the server keeps and shows.
+
+    positions -> places       the server says it for many positions at once; the client remembers the last ones
+    places -> entries         the directory, in shared memory (`brand.node.memory.directory`)
+    entries -> samples        copied out of the pages; the entries are looked at again afterwards
+
+Where one sample of a draw is not shown, or has changed meanwhile, or is not right, the client asks for all of them, as
+if it had not looked. What it has taken it tells the server, which waits for none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError
+from brand.formats.stored import Stored
+from brand.node.client.wants import Pages
+from brand.node.memory.directory import Entries, are_checked, pages_of, unchanged
+from brand.node.wire.messages import Chains, Kind
+from brand.node.wire.taking import MOST_PLACES, MOST_TAKEN, pack_taken, pack_where, unpack_places
+
+REMEMBERED: Final = 4
+"""Blocks of `MOST_PLACES` positions that a client remembers."""
+
+Request = Callable[[bytes, Kind], memoryview]
+Send = Callable[[bytes], None]
+
+
+class Taking:
+    """Takes samples on one connection, which `request` and `send` use. `entries` are those of the directory."""
+
+    def __init__(self, pages: Pages, entries: Entries, request: Request, send: Send) -> None:
+        self._pages, self._entries, self._request, self._send = pages, entries, request, send
+        self._at: tuple[int, int] | None = None
+        """Run and epoch of the last draw that the server has answered."""
+        self._never = False
+        """Whether the samples of this epoch have to be asked for."""
+        self._blocks: dict[int, NDArray[np.int32]] = {}
+        """Places at positions of that epoch, by block. Those that were asked for last come last."""
+
+    def __repr__(self) -> str:
+        return f"Taking({len(self._entries)} entries, epoch {self._at}, {len(self._blocks)} blocks of places)"
+
+    def answered(self, run: int, epoch: int) -> None:
+        """The server has answered a draw: the epoch has begun, and its samples may be taken from now on."""
+        if self._at != (run, epoch):
+            self._at, self._never = (run, epoch), False
+            self._blocks.clear()
+
+    def take(self, run: int, epoch: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], Stored] | None:
+        """The places and the samples at positions; None where the client has to ask. Raises `ProtocolError`."""
+        if self._never or self._at != (run, epoch) or len(positions) > MOST_TAKEN or (np.diff(positions) <= 0).any():
+            return None
+        places = self._places(run, epoch, positions)
+        if places is None:
+            return None
+        entries = self._entries[places]
+        if not entries.all():
+            return None
+        chains = Chains(*pages_of(entries))
+        memory = self._pages.copy(chains)
+        if not unchanged(self._entries[places], entries).all():
+            return None
+        stored = self._pages.stored(memory, chains.counts)
+        news = ~are_checked(entries)
+        if news.any() and not stored.part(news).right().all():
+            return None
+        self._send(pack_taken(run, epoch, positions, entries if news.any() else entries[:0]))
+        return places, stored
+
+    def _places(self, run: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """The samples at positions; None where the server does not say which they are."""
+        first, last = int(positions[0]) // MOST_PLACES, int(positions[-1]) // MOST_PLACES
+        if last - first >= REMEMBERED:
+            return None
+        for number in range(first, last + 1):
+            block = self._blocks.pop(number, None)
+            if block is None:
+                body = self._request(pack_where(run, epoch, number * MOST_PLACES), Kind.PLACES)
+                block = unpack_places(body, len(self._entries)).copy()
+                if not len(block):
+                    self._never = True
+                    return None
+                if len(self._blocks) == REMEMBERED:
+                    del self._blocks[next(iter(self._blocks))]
+            self._blocks[number] = block
+        if first == last:
+            found = self._blocks[first]
+        else:
+            found = np.concatenate([self._blocks[number] for number in range(first, last + 1)])
+        if int(positions[-1]) - first * MOST_PLACES >= len(found):
+            raise ProtocolError("the server says too few places")
+        places: NDArray[np.int64] = found[positions - first * MOST_PLACES].astype(np.int64)
+        return places

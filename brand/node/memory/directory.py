@@ -1,0 +1,81 @@
+"""Where does each kept sample lie? An entry of 8 bytes for each place, which clients read while the server writes.
+
+    bit 63         its checksum was right
+    bits 48 to 62  a stamp
+    bits 32 to 47  its pages, which lie side by side
+    bits 0 to 31   its first page; an entry of 0 shows nothing
+
+The server shows a sample when its bytes are in memory for good, and hides it before its pages are used again. A client
+takes an entry, copies the pages, and looks at the entry again: where nothing but the first bit has changed, it has
+copied the sample. (An operation of numpy takes far longer than a processor delays a write.) The stamp tells a sample
+from the same one that was dropped and read again meanwhile.
+
+The server's thread owns the entries. Clients have them read-only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.memory.pool import Places
+
+CHECKED: Final = np.uint64(1 << 63)
+MOST_PAGES: Final = (1 << 16) - 1
+"""Pages of the largest sample that is shown."""
+STAMPS: Final = 1 << 15
+ENTRY_BYTES: Final = 8
+
+Entries = NDArray[np.uint64]
+
+
+class Directory:
+    """The server's side of it. `entries` has 0 for each place, shape (samples,)."""
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+        self._stamp = 0
+
+    def __repr__(self) -> str:
+        return f"Directory({np.count_nonzero(self._entries)} of {len(self._entries)} samples shown)"
+
+    def show(self, places: Places, heads: NDArray[np.int32], counts: NDArray[np.uint32]) -> None:
+        """The bytes of these samples are in memory, each in `counts` pages side by side, from its head on."""
+        self._stamp = (self._stamp + 1) % STAMPS
+        some = counts <= MOST_PAGES
+        shown = heads[some].astype(np.uint64) | counts[some].astype(np.uint64) << np.uint64(32)
+        self._entries[places[some]] = shown | np.uint64(self._stamp << 48)
+
+    def hide(self, places: Places) -> None:
+        """The pages of these samples may be used again."""
+        self._entries[places] = 0
+
+    def mark_checked(self, places: Places) -> None:
+        """The checksums of these samples were right."""
+        shown = places[self._entries[places] != 0]
+        self._entries[shown] |= CHECKED
+
+    def shows(self, places: Places, entries: Entries) -> NDArray[np.bool_]:
+        """Which samples are those that a client found with these entries, shape (places,)."""
+        return unchanged(self._entries[places], entries) & (entries != 0)
+
+
+def unchanged(now: Entries, before: Entries) -> NDArray[np.bool_]:
+    """Whether each entry shows what it showed before, shape (entries,)."""
+    return np.equal((now ^ before) & ~CHECKED, 0)
+
+
+def are_checked(entries: Entries) -> NDArray[np.bool_]:
+    """Whether the checksum of each sample was right, shape (entries,)."""
+    return np.not_equal(entries & CHECKED, 0)
+
+
+def pages_of(entries: Entries) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Number of pages of each sample that is shown, and all pages, sample by sample."""
+    heads, counts = (entries & np.uint64(0xFFFF_FFFF)).astype(np.int64), (entries >> np.uint64(32)).astype(np.uint16)
+    ends = np.cumsum(counts, dtype=np.int64)
+    pages = np.repeat(heads - (ends - counts), counts)
+    pages += np.arange(len(pages))
+    return counts.astype(np.uint32), pages
