@@ -135,7 +135,8 @@ class Positions(Iterator[int]):
             positions = self.start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
         else:
             positions = self._mine[self._made : end]
-        positions = positions % self._samples
+        if len(positions) and int(positions[-1]) >= self._samples:
+            positions = positions % self._samples
         self._made = end
         return tickets(sampler.tag, self.epoch, positions) if sampler.shuffle else sampler.indices_at(positions)
 

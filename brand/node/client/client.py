@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import ServerError, counted
+from brand.errors import BrandError, ServerError, counted
 from brand.node.client.connector import Cluster, Connector
 from brand.node.client.orders import Orders
 from brand.node.client.session import Drawn, ServerFacts, Session
@@ -237,6 +237,7 @@ class Client:
 
     def stats(self) -> dict[str, Any]:
         """Counters of the server. Raises `ServerError`."""
+        _tell(self._idle)
         return self._with_control(lambda c: messages.unpack_json(c.request(messages.frame(Kind.STATS), Kind.STATS)))
 
     def report(self, fact: dict[str, Any]) -> None:
@@ -254,6 +255,7 @@ class Client:
 
     def close(self) -> None:
         """Close all connections."""
+        _tell(self._idle)
         with self._lock:
             for connection in (self._control, *self._idle):
                 if connection is not None:
@@ -284,6 +286,17 @@ class Client:
                     if attempt == ATTEMPTS - 1:
                         raise self._connector.given_up(error) from error
             raise AssertionError
+
+
+def _tell(idle: list[Session]) -> None:
+    """Tell the server what this process has taken by itself, on connections that no thread uses."""
+    told = []
+    while idle:
+        connection = idle.pop()
+        with suppress(OSError, BrandError):  # the next draw says why
+            connection.tell()
+            told.append(connection)
+    idle += told
 
 
 def look_at(address: str) -> dict[str, Any]:

@@ -102,7 +102,8 @@ class Session:
             self._second = None if memories.prepared is None else Pages(memories.prepared, buffers)
             self._taking = None
             if memories.entries is not None:
-                self._taking = Taking(self._first, memories.entries, self.request, self.send)
+                workers = 1 if worker is None else worker[1]
+                self._taking = Taking(self._first, memories.entries, self.request, self.send, workers)
             self._each = 0.0
             """Bytes that the last prepared samples took, each."""
         except BaseException:
@@ -162,9 +163,10 @@ class Session:
         if known.rows and (order, epoch) not in self._joined:
             self.joins(run, order, epoch, known)  # a server that was started anew knows nothing of them
         taking = None if order.shares else self._taking
-        taken = None if taking is None else taking.take(number, epoch, positions)
+        taken = None if taking is None else taking.take(number, epoch, positions, order.draws)
         if taken is not None:
             return Drawn(taken[0], np.arange(len(positions)), taken[1], NOTHING, 0.0, known, 0)
+        self.tell()
         asked_s = time.monotonic()
         lease = messages.unpack_lease(self.request(messages.pack_draw(number, epoch, positions), Kind.LEASE))
         waited_s = time.monotonic() - asked_s
@@ -208,8 +210,13 @@ class Session:
             raise ProtocolError("the server tells an order that cannot be")
         return decided, found
 
+    def tell(self) -> None:
+        """Tell the server what this process has taken by itself."""
+        if self._taking is not None:
+            self._taking.tell()
+
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection. What was not told yet stays so."""
         self._hang_up()
 
     def _prepared(

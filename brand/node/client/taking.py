@@ -5,11 +5,13 @@
     entries -> samples        copied out of the pages; the entries are looked at again afterwards
 
 Where one sample of a draw is not shown, or has changed meanwhile, or is not right, the client asks for all of them, as
-if it had not looked. What it has taken it tells the server, which waits for none of this.
+if it had not looked. It tells the server what it has taken, in the order of its draws and before it asks for more. Some
+draws are told together, because each message wakes the server; near the end of an epoch each is told at once.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -25,22 +27,36 @@ from brand.node.wire.taking import MOST_PLACES, MOST_TAKEN, pack_taken, pack_whe
 
 REMEMBERED: Final = 4
 """Blocks of `MOST_PLACES` positions that a client remembers."""
+TOLD_TOGETHER: Final = 2048
+"""Samples that the client tells the server together."""
+TOLD_AFTER_S: Final = 0.2
+"""What was taken so long ago is told with the next draw."""
 
 Request = Callable[[bytes, Kind], memoryview]
 Send = Callable[[bytes], None]
 
 
 class Taking:
-    """Takes samples on one connection, which `request` and `send` use. `entries` are those of the directory."""
+    """Takes samples on one connection, which `request` and `send` use. `entries` are those of the directory.
 
-    def __init__(self, pages: Pages, entries: Entries, request: Request, send: Send) -> None:
+    `workers` share the positions of the training process.
+    """
+
+    def __init__(self, pages: Pages, entries: Entries, request: Request, send: Send, workers: int = 1) -> None:
         self._pages, self._entries, self._request, self._send = pages, entries, request, send
+        self._workers = workers
         self._at: tuple[int, int] | None = None
         """Run and epoch of the last draw that the server has answered."""
         self._never = False
         """Whether the samples of this epoch have to be asked for."""
         self._blocks: dict[int, NDArray[np.int32]] = {}
         """Places at positions of that epoch, by block. Those that were asked for last come last."""
+        self._untold: list[bytes] = []
+        """Messages about what was taken."""
+        self._samples = 0
+        """How many samples they are about."""
+        self._since_s = 0.0
+        """When the first of these was taken."""
 
     def __repr__(self) -> str:
         return f"Taking({len(self._entries)} entries, epoch {self._at}, {len(self._blocks)} blocks of places)"
@@ -51,8 +67,13 @@ class Taking:
             self._at, self._never = (run, epoch), False
             self._blocks.clear()
 
-    def take(self, run: int, epoch: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], Stored] | None:
-        """The places and the samples at positions; None where the client has to ask. Raises `ProtocolError`."""
+    def take(
+        self, run: int, epoch: int, positions: NDArray[np.int64], draws: int
+    ) -> tuple[NDArray[np.int64], Stored] | None:
+        """The places and the samples at positions of an epoch of so many draws; None where the client has to ask.
+
+        Raises `ProtocolError`.
+        """
         if self._never or self._at != (run, epoch) or len(positions) > MOST_TAKEN or (np.diff(positions) <= 0).any():
             return None
         places = self._places(run, epoch, positions)
@@ -69,8 +90,28 @@ class Taking:
         news = ~are_checked(entries)
         if news.any() and not stored.part(news).right().all():
             return None
-        self._send(pack_taken(run, epoch, positions, entries if news.any() else entries[:0]))
+        self._note(pack_taken(run, epoch, positions, entries if news.any() else entries[:0]), positions, draws)
         return places, stored
+
+    def tell(self) -> None:
+        """Tell the server all that was taken."""
+        if self._untold:
+            message = b"".join(self._untold)
+            self._untold.clear()
+            self._samples = 0
+            self._send(message)
+
+    def _note(self, message: bytes, positions: NDArray[np.int64], draws: int) -> None:
+        """Samples were taken; `message` says so to the server."""
+        now_s = time.monotonic()
+        if not self._untold:
+            self._since_s = now_s
+        self._untold.append(message)
+        self._samples += len(positions)
+        step = self._workers * (int(positions[1] - positions[0]) if len(positions) > 1 else 1)
+        left = (draws - 1 - int(positions[-1])) // step
+        if left < TOLD_TOGETHER or self._samples >= TOLD_TOGETHER or now_s - self._since_s > TOLD_AFTER_S:
+            self.tell()
 
     def _places(self, run: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """The samples at positions; None where the server does not say which they are."""
