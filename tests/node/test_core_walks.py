@@ -105,7 +105,7 @@ class Walk:
         world = self.world
         if rank.position < 0:
             self.begin(rank, rank.epoch)
-        free = [client for client in rank.workers if client not in world.asked]
+        free = [client for client in rank.workers if client not in world.asked and client not in world.looked]
         end = min(world.draws(rank.number), rank.position + rank.batch * rank.replicas)
         positions = list(range(rank.position, end, rank.replicas))
         if not positions:
@@ -114,8 +114,15 @@ class Walk:
             leases = Counter[int](held.answer.client for held in world.held.values())
             client = self.rng.choice(free)
             assert leases[client] < MAX_LEASES
-            assert world.draw(client, rank.number, rank.epoch, positions)
+            if self.rng.random() < 0.3 or not world.look(client, rank.number, rank.epoch, positions):
+                assert world.draw(client, rank.number, rank.epoch, positions)
             rank.position = positions[-1] + rank.replicas
+
+    def take(self, client: int) -> None:
+        """A client has copied samples by itself. Where they were dropped meanwhile, it asks for them."""
+        world, looked = self.world, self.world.looked[client]
+        if not world.take(client, checked=self.rng.random() < 0.8):
+            assert world.draw(client, looked.key[0], looked.key[1], looked.positions.tolist())
 
     def disturb(self, rank: Rank) -> None:
         """Something that does not happen every day."""
@@ -139,7 +146,7 @@ class Walk:
             world.register(rank.workers[-1], **rank.run)
         elif what == "stray":
             client = rank.workers[0]
-            if client not in world.asked:
+            if client not in world.asked and client not in world.looked:
                 draws = world.draws(rank.number)
                 world.draw(client, rank.number, rng.randint(0, 4), [rng.randrange(draws) for _ in range(4)])
         elif what == "leave":
@@ -152,9 +159,11 @@ class Walk:
     def step(self) -> None:
         """Something happens."""
         rng, world = self.rng, self.world
-        what = rng.choices(["draw", "release", "read", "job", "loop", "odd"], [10, 8, 7, 6, 8, 1.5])[0]
+        what = rng.choices(["draw", "take", "release", "read", "job", "loop", "odd"], [10, 6, 8, 7, 6, 8, 1.5])[0]
         if what == "draw":
             self.draw(rng.choice(self.ranks))
+        elif what == "take" and world.looked:
+            self.take(rng.choice(list(world.looked)))
         elif what == "release" and world.held:
             world.release(rng.choice(list(world.held)), checked=rng.random() < 0.8)
         elif what == "read" and world.reads:
@@ -176,6 +185,8 @@ def walk(seed: int) -> None:
         walk.step()
         if quiet and number % 16 == 0:
             walk.world.quiet()
+    for client in list(walk.world.looked):
+        walk.take(client)
     finish(walk.world, walk.all_clients)
 
 
@@ -211,8 +222,19 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     count(Residents, "keep_less", lambda self, args, result: result)
     count(Early, "give_back", lambda self, args, result: result)
     count(Epoch, "goes_on", lambda self, args, _: coming(self))
+    count(World, "take", lambda self, args, result: result)
     count(Core, "read_done", lambda self, args, _: self.residents.present(args[0].places).any())
-    wanted = {"give_back", "goes_on", "expect", "drop", "drop_idle", "_give_up_skipped", "keep_less", "read_done"}
+    wanted = {
+        "give_back",
+        "goes_on",
+        "expect",
+        "drop",
+        "drop_idle",
+        "_give_up_skipped",
+        "keep_less",
+        "read_done",
+        "take",
+    }
     for seed in range(ROUNDS * WALKS):
         walk(seed)
         if all(seen[name] for name in wanted):

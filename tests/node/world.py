@@ -34,6 +34,7 @@ from brand.node.decide.stimuli import (
     ClientLeaves,
     ClientRegisters,
     ClientReleases,
+    ClientTakes,
     KeptChosen,
     PlanMade,
     ReadEnded,
@@ -57,6 +58,7 @@ from brand.node.decide.turn import Turn
 from brand.node.decide.writing import WRITES
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
+from brand.node.memory.directory import Directory, Entries, are_checked, pages_of, unchanged
 from brand.node.memory.leases import MAX_LEASES
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.pages import pages_needed
@@ -134,6 +136,18 @@ class Asked:
 
 
 @dataclass
+class Looked:
+    """Kept samples that a client is copying by itself: their entries when it looked first, and the bytes of their first
+    pages, which it has copied."""
+
+    key: Key
+    positions: NDArray[np.int64]
+    places: NDArray[np.int64]
+    entries: Entries
+    begun: list[bytes]
+
+
+@dataclass
 class Run:
     """A run, as it should be known."""
 
@@ -168,6 +182,8 @@ class World:
     """Leases by number."""
     asked: dict[int, Asked] = field(default_factory=dict)
     """What each client has asked for and not got."""
+    looked: dict[int, Looked] = field(default_factory=dict)
+    """What each client is copying by itself."""
     answered: list[Answer] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
     """Clients that left; a number is never used again."""
@@ -201,7 +217,13 @@ class World:
         self.pages_of = pages_needed(self.index.sizes, PAGE)
         self.allocator = Allocator(self.pages * PAGE, PAGE)
         self.arena = Arena(self.allocator.count, PAGE)
-        residents = Residents(Pool(self.allocator, self.arena, self.pages_of), self.members.nodes)
+        self.entries = np.zeros(len(self.sizes), np.uint64)
+        shows = self.members is ALONE and self.prepared is None
+        residents = Residents(
+            Pool(self.allocator, self.arena, self.pages_of),
+            self.members.nodes,
+            Directory(self.entries) if shows else None,
+        )
         self.turn = Turn(
             *(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages),
             self._cache_start(),
@@ -302,6 +324,50 @@ class World:
         self.check()
         return True
 
+    def look(self, client: int, run: int, epoch: int, positions: Sequence[int]) -> bool:
+        """A client looks whether it can take samples by itself, and begins to copy; whether it can."""
+        key, asked = (RunNumber(run), epoch), np.array(positions, np.int64)
+        some = self.core.draws.taking.places(key, 0, len(self.sizes))
+        if client in self.asked or not len(some) or not self.entries[some[asked]].all():
+            return False
+        places = some[asked].astype(np.int64)
+        assert places.tolist() == self.plan(self.runs[run].order, epoch).sample_of[asked].tolist()
+        entries = self.entries[places]
+        counts, pages = pages_of(entries)
+        assert (counts == self.pages_of[places]).all()
+        firsts = pages[np.cumsum(counts, dtype=np.int64) - counts]
+        begun = [self.arena.pages[page].tobytes() for page in firsts.tolist()]
+        self.looked[client] = Looked(key, asked, places, entries, begun)
+        return True
+
+    def take(self, client: int, *, checked: bool = True) -> bool:
+        """A client has copied, looks again, and tells what it has taken; whether it has got its samples."""
+        looked = self.looked.pop(client)
+        counts, pages = pages_of(looked.entries)
+        copied, at = list[bytes](), 0
+        for first, count in zip(looked.begun, counts.tolist(), strict=True):
+            copied.append(first + self.arena.pages[pages[at + 1 : at + count]].tobytes())
+            at += count
+        if not unchanged(self.entries[looked.places], looked.entries).all():
+            return False
+        given = self.given.setdefault(looked.key, {})
+        for position, place, data in zip(looked.positions.tolist(), looked.places.tolist(), copied, strict=True):
+            assert self._is(place, data), f"{place} was taken and is not what was read"
+            assert given.setdefault(position, place) == place, f"another sample at position {position} than before"
+        assert len(set(given.values())) == len(given), "a sample at two positions of an epoch"
+        assert set(looked.places[are_checked(looked.entries)].tolist()) <= self.right
+        right = looked.places if checked else looked.places[:0]
+        self.right |= set(right.tolist())
+        self.tell(ClientTakes(ClientNumber(client), looked.key, looked.positions, right))
+        self.check()
+        return True
+
+    def _is(self, place: int, data: bytes) -> bool:
+        """Whether pages hold the row and the bytes of a sample."""
+        size = int(self.index.sizes[place])
+        row, stored = self.index.table[place].tobytes(), content(place, size).tobytes()
+        return data[:ROW_BYTES] == row and data[ROW_BYTES : ROW_BYTES + size] == stored
+
     def fetch(self, client: int, places: Sequence[int]) -> None:
         """A client wants samples that only other nodes have, by name."""
         self.fetching[client] = list(places)
@@ -322,6 +388,7 @@ class World:
         for lease in [number for number, held in self.held.items() if held.answer.client == client]:
             assert self.contents(self.held[lease].answer) == self.held[lease].contents
             del self.held[lease]
+        self.looked.pop(client, None)
         unanswered = self.asked.pop(client, None)
         self.unanswered += 0 if unanswered is None else len(unanswered.positions)
         self.gone.add(client)
@@ -601,13 +668,26 @@ class World:
         got = self.contents(answer)
         for position, data in got.items():
             place = int(answer.places[position])
-            size = int(self.index.sizes[place])
-            assert data[:ROW_BYTES] == self.index.table[place].tobytes(), f"the row of {place} is another's"
-            assert data[ROW_BYTES : ROW_BYTES + size] == content(place, size).tobytes(), f"{place} is not what was read"
+            assert self._is(place, data), f"{place} is not what was read"
         self.held[answer.lease] = Held(answer, got)
         self.answered.append(answer)
 
     # -- what must always hold ---------------------------------------------------------------------------------------
+
+    def _check_directory(self) -> None:
+        """What is kept is shown where it lies, if its pages lie side by side, and nothing else is shown."""
+        residents, shown = self.core.residents, np.flatnonzero(self.entries)
+        counts, pages = pages_of(self.entries[shown])
+        chains = residents.chains(shown)
+        assert counts.tolist() == chains[0].tolist()
+        assert pages.tolist() == chains[1].tolist(), "a sample lies elsewhere than the directory says"
+        assert are_checked(self.entries[shown]).tolist() == residents.checked(shown).tolist()
+        assert residents.kept()[shown].all(), "a sample is shown that may go"
+        if residents._directory is not None:
+            hidden = np.flatnonzero(residents.kept() & (self.entries == 0))
+            for place in hidden.tolist():
+                steps = np.diff(residents.chains(np.array([place]))[1])
+                assert (steps != 1).any(), "a sample that is kept is not shown"
 
     def check(self) -> None:
         """Every page has one owner; every reference has a reason; what is due can still come."""
@@ -637,6 +717,7 @@ class World:
         assert residents.kept_pages == int(self.pages_of[residents._kept].sum())
         assert not (residents._kept & ~residents._to_keep).any()
         assert core.caching.writing._pages == sum(int(self.pages_of[places].sum()) for places in queued)
+        self._check_directory()
         giants = self.pages_of > max(1, (allocator.count - 1) // LARGEST_SHARE)
         assert not giants[present].any(), "a sample is held that is too large to be"
 

@@ -340,7 +340,7 @@ def test_a_peer_that_lies(texts: Path) -> None:
         turn(server)
         counts, pages = core.residents.chains(array([theirs]))
         assert counts.tolist() == [len(lie)]
-        kept = server._arenas[0].pages[pages[0], :ROW_BYTES].tobytes()
+        kept = server._arenas.samples.pages[pages[0], :ROW_BYTES].tobytes()
         assert kept == data.rows_at(array([theirs])).tobytes()
         assert made.hung_up == []
         lie = lie[:1].repeat(int(residents_of(server).pages_of[mine]), axis=0)

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, ServerError, counted
 from brand.node.client.connector import Cluster, Connector
 from brand.node.client.orders import Orders
-from brand.node.client.session import Drawn, ServerFacts, Session
+from brand.node.client.session import Drawn, Session
 from brand.node.client.wants import Wants
+from brand.node.client.welcome import ServerFacts
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from brand.errors import EndedError, ServerError
 from brand.node.client.launch import Spec, start_server
-from brand.node.client.session import ServerFacts, Session
+from brand.node.client.session import Session
 from brand.node.client.wants import Wants
+from brand.node.client.welcome import ServerFacts
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages

@@ -68,9 +68,7 @@ def unpack_welcome(welcome: Mapping[str, Any], descriptors: Sequence[int]) -> tu
     if len(sizes) != len(descriptors):
         raise ProtocolError("the server sent no memory, or more than it says")
     mapped = [_mapped(descriptor, *size) for descriptor, size in zip(descriptors, sizes, strict=True)]
-    memories = Memories(
-        mapped[0], mapped[1] if second else None, mapped[-1].view(np.uint64)[:, 0] if shown else None
-    )
+    memories = Memories(mapped[0], mapped[1] if second else None, mapped[-1].view(np.uint64)[:, 0] if shown else None)
     listens_at, joined = welcome.get("listens_at"), bool(welcome.get("joined"))
     node, process = int(welcome.get("node") or 0), int(welcome.get("process") or 0)
     life = str(welcome.get("life"))

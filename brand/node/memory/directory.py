@@ -59,23 +59,26 @@ class Directory:
 
     def shows(self, places: Places, entries: Entries) -> NDArray[np.bool_]:
         """Which samples are those that a client found with these entries, shape (places,)."""
-        return unchanged(self._entries[places], entries) & (entries != 0)
+        same: NDArray[np.bool_] = unchanged(self._entries[places], entries) & (entries != 0)
+        return same
 
 
 def unchanged(now: Entries, before: Entries) -> NDArray[np.bool_]:
     """Whether each entry shows what it showed before, shape (entries,)."""
-    return np.equal((now ^ before) & ~CHECKED, 0)
+    same: NDArray[np.bool_] = (now ^ before) & ~CHECKED == 0
+    return same
 
 
 def are_checked(entries: Entries) -> NDArray[np.bool_]:
     """Whether the checksum of each sample was right, shape (entries,)."""
-    return np.not_equal(entries & CHECKED, 0)
+    checked: NDArray[np.bool_] = entries & CHECKED != 0
+    return checked
 
 
-def pages_of(entries: Entries) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+def pages_of(entries: Entries) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
     """Number of pages of each sample that is shown, and all pages, sample by sample."""
-    heads, counts = (entries & np.uint64(0xFFFF_FFFF)).astype(np.int64), (entries >> np.uint64(32)).astype(np.uint16)
-    ends = np.cumsum(counts, dtype=np.int64)
+    heads, counts = entries.astype(np.uint32).view(np.int32), (entries >> np.uint64(32)).astype(np.uint16)
+    ends = np.cumsum(counts, dtype=np.int32)
     pages = np.repeat(heads - (ends - counts), counts)
-    pages += np.arange(len(pages))
+    pages += np.arange(len(pages), dtype=np.int32)
     return counts.astype(np.uint32), pages

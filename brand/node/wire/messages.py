@@ -100,7 +100,7 @@ class Kind(IntEnum):
     """Client: the order of an epoch, as far as it knows it, where orders grow (`brand.node.wire.deciding`). Server: the
     order, as far as it is decided."""
     PLACES = 16
-    """Client: where in an epoch it will take samples by itself (`brand.node.wire.taking`). Server: which ones lie there."""
+    """Client: where in an epoch it takes samples by itself (`brand.node.wire.taking`). Server: which ones lie there."""
     TAKEN = 17
     """Client: positions whose samples it has taken by itself. No reply."""
 
