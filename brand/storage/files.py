@@ -12,7 +12,7 @@ import errno
 import os
 import resource
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -123,6 +123,15 @@ class RangeReader:
             except OSError as error:
                 error.filename = self._files.path_of(number)  # the error of a read knows only the descriptor
                 raise
+
+    def read_cached(self, ranges: Iterable[Range]) -> bool:
+        """Fill each range's buffer from the page cache. Returns whether it held all of them.
+
+        It stops at the first one that is not there, or whose file cannot be opened.
+        """
+        with suppress(OSError):
+            return all(map(self._filled_from_cache, ranges))
+        return False
 
     def close(self) -> None:
         """See `Reader`."""

@@ -20,6 +20,7 @@ from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.setup.tls import Tls
 from brand.node.wire.connection import own_address
+from brand.storage.cached import cached_samples
 from brand.storage.dataset import StoredDataSet
 from brand.torch.discovery import Job, find_nodes
 from brand.torch.ranks import find_rank, job_name, node_by_launcher
@@ -76,6 +77,7 @@ class Way:
             cache=self._cache,
             wants=Wants(self._prepare),
             common=self._server == COMMON,
+            cached=cached_samples(self._data),
         )
 
     @cached_property

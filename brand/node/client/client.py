@@ -30,6 +30,7 @@ from brand.node.wire.messages import Kind
 from brand.node.wire.samples import unpack_samples
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
+from brand.storage.cached import CachedSamples
 
 ATTEMPTS: Final = 3
 FETCH_BYTES: Final = 8 << 20
@@ -55,6 +56,7 @@ class Client:
         cache: The cache folder of a server that this client starts; None: it has none.
         wants: What the server may prepare for this client; None: nothing.
         common: Whether a server that this client starts is for several jobs.
+        cached: Makes a reader of what the page cache holds, for each connection; None: the page cache is no use.
     """
 
     def __init__(  # noqa: PLR0913 - a keyword each
@@ -71,6 +73,7 @@ class Client:
         cache: Cache | None = None,
         wants: Wants | None = None,
         common: bool = False,
+        cached: Callable[[], CachedSamples] | None = None,
     ) -> None:
         self.path, self.address, self.run = path, address, run
         self._mean_bytes = mean_bytes
@@ -79,7 +82,13 @@ class Client:
         self.orders = Orders(run, self._with_control)
         """What this process knows of orders that grow."""
         self._connector = Connector(
-            path, data_set, address, memory, attach=attach, cluster=cluster, cache=cache, wants=wants, common=common
+            *(path, data_set, address, memory),
+            attach=attach,
+            cluster=cluster,
+            cache=cache,
+            wants=wants,
+            common=common,
+            cached=cached,
         )
         self._begin_anew()
         _clients.add(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from brand.errors import EndedError, ServerError
@@ -14,6 +15,7 @@ from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages
 from brand.node.wire.messages import Kind
+from brand.storage.cached import CachedSamples
 
 
 class Cluster(Protocol):
@@ -46,10 +48,11 @@ class Connector:
         cache: Cache | None,
         wants: Wants | None = None,
         common: bool = False,
+        cached: Callable[[], CachedSamples] | None = None,
     ) -> None:
         self._path, self._data_set, self._address = path, data_set, address
         self._memory, self._attach, self._cluster, self._cache = memory, attach, cluster, cache
-        self._wants, self._common = wants, common
+        self._wants, self._common, self._cached = wants, common, cached
         self._served: ServerFacts | None = None
         """The server to which this process, or the one that it was forked from, was last connected."""
         self._said = ""
@@ -66,14 +69,14 @@ class Connector:
         if not hasattr(os, "memfd_create"):
             raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
         try:
-            return self._joined(Session(self._address, self._data_set, owner, worker, self._wants))
+            return self._joined(Session(self._address, self._data_set, owner, worker, self._wants, self._cached))
         except ConnectionError:
             if self._attach:
                 raise ServerError(self._why_none()) from None
         member = None if self._cluster is None else self._cluster.member()
         cache = None if self._cache is None else self._cache.to_json()
         start_server(Spec(self._path, self._address, self._memory, (owner,), member, cache, self._common))
-        return self._joined(Session(self._address, self._data_set, owner, worker, self._wants))
+        return self._joined(Session(self._address, self._data_set, owner, worker, self._wants, self._cached))
 
     def note_end(self, error: Exception) -> None:
         """A connection has ended."""

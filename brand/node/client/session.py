@@ -10,6 +10,7 @@ import os
 import socket
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +33,7 @@ from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_RE
 from brand.node.wire.preparer import PAGE
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
+from brand.storage.cached import CachedSamples
 from brand.storage.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
@@ -74,6 +76,7 @@ class Session:
         owner: int | None,
         worker: tuple[int, int] | None = None,
         wants: Wants | None = None,
+        cached: Callable[[], CachedSamples] | None = None,
     ) -> None:
         self._address = address
         self._numbers: dict[Order, int] = {}
@@ -103,7 +106,8 @@ class Session:
             self._taking = None
             if memories.entries is not None:
                 workers = 1 if worker is None else worker[1]
-                self._taking = Taking(self._first, memories.entries, self.request, self.send, workers)
+                aside = None if cached is None else cached()
+                self._taking = Taking(self._first, memories.entries, self.request, self.send, workers, aside)
             self._each = 0.0
             """Bytes that the last prepared samples took, each."""
         except BaseException:

@@ -4,9 +4,12 @@
     places -> entries         the directory, in shared memory (`brand.node.memory.directory`)
     entries -> samples        copied out of the pages; the entries are looked at again afterwards
 
-Where one sample of a draw is not shown, or has changed meanwhile, or is not right, the client asks for all of them, as
-if it had not looked. It tells the server what it has taken, in the order of its draws and before it asks for more. Some
-draws are told together, because each message wakes the server; near the end of an epoch each is told at once.
+A sample that is not shown yet may be in the page cache (`brand.storage.cached`): then the client has it before the
+server has read it. Where one sample of a draw is nowhere, or has changed meanwhile, or is not right, the client asks
+for all of them, as if it had not looked.
+
+It tells the server what it has taken, in the order of its draws and before it asks for more. Some draws are told
+together, because each message wakes the server; near the end of an epoch each is told at once.
 """
 
 from __future__ import annotations
@@ -19,16 +22,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
+from brand.formats.constants import ROW
 from brand.formats.stored import Stored
 from brand.node.client.wants import Pages
 from brand.node.memory.directory import Entries, are_checked, pages_of, unchanged
 from brand.node.wire.messages import Chains, Kind
 from brand.node.wire.taking import MOST_PLACES, MOST_TAKEN, pack_taken, pack_where, unpack_places
+from brand.storage.cached import CachedSamples
 
 REMEMBERED: Final = 4
 """Blocks of `MOST_PLACES` positions that a client remembers."""
 TOLD_TOGETHER: Final = 2048
 """Samples that the client tells the server together."""
+MOST_CACHED_BYTES: Final = 256 << 20
+"""A draw with more bytes that are not shown is asked for: no allocation relies on the sizes in an unchecked index."""
+LONGEST_PAUSE: Final = 63
 TOLD_AFTER_S: Final = 0.2
 """What was taken so long ago is told with the next draw."""
 
@@ -39,12 +47,22 @@ Send = Callable[[bytes], None]
 class Taking:
     """Takes samples on one connection, which `request` and `send` use. `entries` are those of the directory.
 
-    `workers` share the positions of the training process.
+    `workers` share the positions of the training process. `cached` are samples in the page cache; None: no use.
     """
 
-    def __init__(self, pages: Pages, entries: Entries, request: Request, send: Send, workers: int = 1) -> None:
+    def __init__(
+        self,
+        pages: Pages,
+        entries: Entries,
+        request: Request,
+        send: Send,
+        workers: int = 1,
+        cached: CachedSamples | None = None,
+    ) -> None:
         self._pages, self._entries, self._request, self._send = pages, entries, request, send
-        self._workers = workers
+        self._workers, self._cached = workers, cached
+        self._missed = self._pause = 0
+        """Draws in a row that the page cache did not have, up to `LONGEST_PAUSE`, and draws until it is asked again."""
         self._at: tuple[int, int] | None = None
         """Run and epoch of the last draw that the server has answered."""
         self._never = False
@@ -80,17 +98,14 @@ class Taking:
         if places is None:
             return None
         entries = self._entries[places]
-        if not entries.all():
+        stored = self._shown(entries) if entries.all() else self._with_cached(places, entries)
+        if stored is None or not unchanged(self._entries[places], entries)[entries != 0].all():
             return None
-        chains = Chains(*pages_of(entries))
-        memory = self._pages.copy(chains)
-        if not unchanged(self._entries[places], entries).all():
-            return None
-        stored = self._pages.stored(memory, chains.counts)
         news = ~are_checked(entries)
         if news.any() and not stored.part(news).right().all():
             return None
-        self._note(pack_taken(run, epoch, positions, entries if news.any() else entries[:0]), positions, draws)
+        told = entries if (entries[news] != 0).any() else entries[:0]
+        self._note(pack_taken(run, epoch, positions, told), positions, draws)
         return places, stored
 
     def tell(self) -> None:
@@ -100,6 +115,36 @@ class Taking:
             self._untold.clear()
             self._samples = 0
             self._send(message)
+
+    def _shown(self, entries: Entries, more: int = 0) -> Stored:
+        """A copy of the samples that these entries show, with room for `more` bytes behind them."""
+        chains = Chains(*pages_of(entries))
+        return self._pages.stored(self._pages.copy(chains, more), chains.counts)
+
+    def _with_cached(self, places: NDArray[np.int64], entries: Entries) -> Stored | None:
+        """A copy of samples some of which are not shown; None where the page cache does not have these.
+
+        Where it did not have some, they are on their way into memory: it is asked less and less often.
+        """
+        if self._cached is None or self._pause:
+            self._pause -= self._pause > 0
+            return None
+        shown = entries != 0
+        rows = self._cached.rows(places[~shown])
+        sizes = rows["size"].astype(np.int64)
+        if int(sizes.sum()) > MOST_CACHED_BYTES:
+            return None
+        stored = self._shown(entries[shown], int(sizes.sum()))
+        memory = stored.memory
+        starts, every = np.empty(len(places), np.int64), np.empty(len(places), ROW)
+        starts[shown], every[shown] = stored.starts, stored.rows
+        starts[~shown], every[~shown] = len(memory) - int(sizes.sum()) + np.cumsum(sizes) - sizes, rows
+        if self._cached.copy(places[~shown], rows, memory.data, starts[~shown]):
+            self._missed = 0
+            return Stored(memory, starts, every)
+        self._missed = min(LONGEST_PAUSE, 2 * self._missed + 1)
+        self._pause = self._missed
+        return None
 
     def _note(self, message: bytes, positions: NDArray[np.int64], draws: int) -> None:
         """Samples were taken; `message` says so to the server."""

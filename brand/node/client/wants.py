@@ -112,13 +112,17 @@ class Pages:
     pages: NDArray[np.uint8]
     buffers: Buffers
 
-    def copy(self, chains: Chains) -> NDArray[np.uint8]:
-        """The pages of these chains, one after the other, in one array operation. Raises `ProtocolError`."""
+    def copy(self, chains: Chains, more: int = 0) -> NDArray[np.uint8]:
+        """The pages of these chains, one after the other, in one array operation, and `more` bytes with any content.
+
+        Raises `ProtocolError`.
+        """
         count, page = self.pages.shape
         if len(chains.pages) and not 0 <= chains.pages.min() <= chains.pages.max() < count:
             raise ProtocolError("the server names pages that are not there")
-        memory = self.buffers.take(len(chains.pages) * page)
-        np.take(self.pages, chains.pages, axis=0, out=memory.reshape(-1, page), mode="clip")
+        size = len(chains.pages) * page
+        memory = self.buffers.take(size + more)
+        np.take(self.pages, chains.pages, axis=0, out=memory[:size].reshape(-1, page), mode="clip")
         return memory
 
     def stored(self, memory: NDArray[np.uint8], counts: NDArray[np.uint32]) -> Stored:

@@ -1,0 +1,53 @@
+"""Which samples does the page cache hold just now? They are copied out of it at once, and nothing else is read.
+
+A data set that was just written, or that the last training has read, is in memory already. To read it into pages of a
+server would only copy it into fresh pages, which cost more than the copy. So clients take such samples by themselves
+(`brand.node.client.taking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.storage.dataset import StoredDataSet
+from brand.storage.files import RangeReader
+
+LEAST_BYTES: Final = 4096
+"""The mean size of samples that are worth a system call each. Smaller ones come faster many at a time."""
+
+
+class CachedSamples:
+    """The samples of a data set in files, for one thread."""
+
+    def __init__(self, data: StoredDataSet) -> None:
+        self._data, self._reader = data, RangeReader(data.location.chunk_file)
+
+    def __repr__(self) -> str:
+        return f"CachedSamples({self._data.name!r})"
+
+    def rows(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
+        """Rows of the index for these places. Raises `FormatError`."""
+        return self._data.rows_at(places)
+
+    def copy(
+        self, places: NDArray[np.integer[Any]], rows: NDArray[np.void], memory: memoryview, starts: NDArray[np.int64]
+    ) -> bool:
+        """Copy the stored bytes of samples to where they begin in `memory`. Returns whether all were there.
+
+        The caller checks them.
+        """
+        chunks = places // self._data.header.chunk_size
+        ends = starts + rows["size"]
+        pieces = (memory[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
+        return self._reader.read_cached(zip(chunks.tolist(), rows["offset"].tolist(), pieces, strict=True))
+
+
+def cached_samples(data: StoredDataSet) -> Callable[[], CachedSamples] | None:
+    """Makes a `CachedSamples`; None where a data set is in a store, a share of it, or its samples are small."""
+    worth = not data.location.in_store and data.share is None and data.mean_bytes >= LEAST_BYTES
+    return partial(CachedSamples, data) if worth else None
