@@ -19,6 +19,8 @@ from brand.storage.files import RangeReader
 
 LEAST_BYTES: Final = 4096
 """The mean size of samples that are worth a system call each. Smaller ones come faster many at a time."""
+FEW: Final = 64
+"""One sample of so many may come from the storage. The kernel sometimes says that a page is missing which is there."""
 
 
 class CachedSamples:
@@ -37,14 +39,15 @@ class CachedSamples:
     def copy(
         self, places: NDArray[np.integer[Any]], rows: NDArray[np.void], memory: memoryview, starts: NDArray[np.int64]
     ) -> bool:
-        """Copy the stored bytes of samples to where they begin in `memory`. Returns whether all were there.
+        """Copy the stored bytes of samples to where they begin in `memory`. Returns whether they were there.
 
-        The caller checks them.
+        A few that are not there are read. The caller checks the bytes.
         """
         chunks = places // self._data.header.chunk_size
         ends = starts + rows["size"]
         pieces = (memory[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
-        return self._reader.read_cached(zip(chunks.tolist(), rows["offset"].tolist(), pieces, strict=True))
+        ranges = zip(chunks.tolist(), rows["offset"].tolist(), pieces, strict=True)
+        return self._reader.read_cached(ranges, len(places) // FEW)
 
 
 def cached_samples(data: StoredDataSet) -> Callable[[], CachedSamples] | None:

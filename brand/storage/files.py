@@ -124,13 +124,21 @@ class RangeReader:
                 error.filename = self._files.path_of(number)  # the error of a read knows only the descriptor
                 raise
 
-    def read_cached(self, ranges: Iterable[Range]) -> bool:
-        """Fill each range's buffer from the page cache. Returns whether it held all of them.
+    def read_cached(self, ranges: Iterable[Range], most: int) -> bool:
+        """Fill each range's buffer from the page cache, but for at most so many that it does not hold: these are read.
 
-        It stops at the first one that is not there, or whose file cannot be opened.
+        Returns whether that was so. Where more are not there, or a file cannot be opened, the buffers hold anything.
         """
+        late = []
         with suppress(OSError):
-            return all(map(self._filled_from_cache, ranges))
+            for wanted in ranges:
+                if not self._filled_from_cache(wanted):
+                    late.append(wanted)
+                    if len(late) > most:
+                        return False
+            for number, offset, buffer in late:
+                _fill(self._files.descriptor(number), offset, buffer)
+            return True
         return False
 
     def close(self) -> None:

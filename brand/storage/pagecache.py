@@ -11,9 +11,12 @@ import mmap
 import os
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+MOST: Final = 0.75
+"""A range of which so much is in the page cache costs little to complete there."""
 
 
 class CachedFile:
@@ -35,6 +38,25 @@ class CachedFile:
 
     def holds(self, offset: int, size: int) -> bool | None:
         """Whether any page of this range (inside the file) is in memory; None where the kernel does not say."""
+        found = self._held(offset, size)
+        return None if found is None else bool(found.any())
+
+    def gives(self, offset: int, size: int) -> bool:
+        """Whether most of this range is in memory, and processes may copy it without waiting; the rest then comes."""
+        found = self._held(offset, size)
+        if found is None or found.mean() < MOST:
+            return False
+        first = offset - offset % mmap.PAGESIZE + int(found.argmax()) * mmap.PAGESIZE
+        try:
+            os.preadv(self._descriptor, [bytearray(1)], first, os.RWF_NOWAIT)
+        except OSError:  # it is not there any more, or the file system does not know RWF_NOWAIT
+            return False
+        if not found.all():
+            os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+        return True
+
+    def _held(self, offset: int, size: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        """Which pages of this range are in memory; None where the kernel does not say."""
         if self._pages is None:
             return None
         start = offset - offset % mmap.PAGESIZE
@@ -42,7 +64,22 @@ class CachedFile:
         found = np.zeros(-(-length // mmap.PAGESIZE), np.uint8)
         if _mincore()(self._pages.ctypes.data + start, length, found.ctypes.data) != 0:
             return None
-        return bool((found & 1).any())
+        return (found & 1).astype(np.bool_)
+
+
+def in_page_cache(path: str, offset: int, size: int) -> bool:
+    """Whether the page cache holds most of this range (inside the file), and will soon hold all of it.
+
+    Processes may then copy it without waiting. False also where the kernel does not say.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return CachedFile(descriptor).gives(offset, size)
+    finally:
+        os.close(descriptor)
 
 
 def _mapped(descriptor: int) -> np.ndarray[Any, np.dtype[np.uint8]] | None:

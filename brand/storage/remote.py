@@ -97,7 +97,7 @@ class _StoreReader(_Reading):
 class _StoreVectors(_Reading):
     """A `VectorReader` of chunks in a store: each piece of a body is copied once, to where its samples belong."""
 
-    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:  # noqa: ARG002
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """See `VectorReader`."""
         vector, at = np.array(vector, order="C"), 0
         for piece in self._remote.store.pieces(chunk_name(number), offset, size):

@@ -37,10 +37,10 @@ _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 class VectorReader(Protocol):
     """Reads ranges of numbered files into many pieces of memory, for one thread."""
 
-    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """Fill the pieces of `vector` (address and length, in the layout of readv(2); `size` bytes in all) from a file.
 
-        `forget`: these bytes will not be read again soon. Raises OSError; EOFError where the file is too short.
+        Raises OSError; EOFError where the file is too short.
         """
 
     def close(self) -> None:
@@ -50,21 +50,22 @@ class VectorReader(Protocol):
 class LocalFiles:
     """A `VectorReader` of files that the kernel reads; `path_of` names them.
 
-    It first announces the range to the kernel (POSIX_FADV_WILLNEED). A plain read would come in pieces of the
-    read-ahead, often 128 KiB, and each piece would be a separate operation.
+    The reader first announces the range to the kernel (POSIX_FADV_WILLNEED). A plain read would come in pieces of the
+    read-ahead, often 128 KiB, and each piece would be a separate operation. `forget`: the page cache has no room for
+    what is read, and keeps none of it.
     """
 
-    def __init__(self, path_of: PathOf) -> None:
-        self._files = OpenFiles(OPEN_FILES, path_of)
+    def __init__(self, path_of: PathOf, *, forget: bool = False) -> None:
+        self._files, self._forget = OpenFiles(OPEN_FILES, path_of), forget
         self._scatterer = _Scatterer()
 
-    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """See `VectorReader`."""
         descriptor = self._files.descriptor(number)
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
         path = self._files.path_of(number)
         self._scatterer.fill(path, descriptor, offset, size, np.array(vector, order="C"), 0)
-        if forget:
+        if self._forget:
             os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
@@ -75,17 +76,16 @@ class LocalFiles:
 class DirectFiles:
     """A `VectorReader` past the page cache, or through it where the file system cannot do that.
 
-    `path_of` names the files. The page cache gets nothing that it would have to forget, so `forget` makes no difference
-    here.
+    `path_of` names the files. The page cache keeps nothing either way.
     """
 
     def __init__(self, path_of: PathOf) -> None:
         self._files = OpenFiles(OPEN_FILES, path_of, flags=_DIRECT)
-        self._scatterer, self._cached = _Scatterer(), LocalFiles(path_of)
+        self._scatterer, self._cached = _Scatterer(), LocalFiles(path_of, forget=True)
         self._able = bool(_DIRECT)
         self._bounce = _Bounce()
 
-    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:  # noqa: ARG002
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """See `VectorReader`."""
         if self._able:
             try:
@@ -96,7 +96,7 @@ class DirectFiles:
                 self._able = False
             else:
                 return
-        self._cached.scatter(number, offset, size, vector, forget=True)
+        self._cached.scatter(number, offset, size, vector)
 
     def close(self) -> None:
         """See `VectorReader`."""
@@ -129,7 +129,7 @@ class CopiedReads:
     def __init__(self, reader: Reader) -> None:
         self._reader, self._scatterer, self._bounce = reader, _Scatterer(), _Bounce()
 
-    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:  # noqa: ARG002
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """See `VectorReader`."""
         room, vector = self._bounce.room(size), np.array(vector, order="C")
         at = done = 0

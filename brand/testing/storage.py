@@ -45,7 +45,6 @@ class ReadCall(NamedTuple):
     chunk: int
     offset: int
     size: int
-    forget: bool
     exact: bool = False
     """A sample, a piece of a table or the front of a chunk; else it is a large read of a server."""
 
@@ -97,12 +96,12 @@ class _Large(_Pending):
         self._vector, self._inner = vector, inner
 
     def do(self) -> None:
-        chunk, offset, size, forget, _ = self.call
-        self._inner.scatter(chunk, offset, size, self._vector, forget=forget)
+        chunk, offset, size, _ = self.call
+        self._inner.scatter(chunk, offset, size, self._vector)
 
     def do_half(self) -> None:
-        chunk, offset, size, forget, _ = self.call
-        self._inner.scatter(chunk, offset, size // 2, _first_bytes(self._vector, size // 2), forget=forget)
+        chunk, offset, size, _ = self.call
+        self._inner.scatter(chunk, offset, size // 2, _first_bytes(self._vector, size // 2))
         raise EOFError(self.file)
 
     def flip(self) -> None:
@@ -205,7 +204,7 @@ class _Reader:
     def read_into(self, ranges: Sequence[Range]) -> None:
         """See `Reader`."""
         for chunk, offset, buffer in ranges:
-            call = ReadCall(chunk, offset, buffer.nbytes, forget=False, exact=True)
+            call = ReadCall(chunk, offset, buffer.nbytes, exact=True)
             self._location.habit._read(_Exact(call, self._location.chunk_file(chunk), buffer, self._inner))
 
     def close(self) -> None:
@@ -219,9 +218,9 @@ class _VectorReader:
     def __init__(self, location: _Location, inner: VectorReader) -> None:
         self._location, self._inner = location, inner
 
-    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void], *, forget: bool) -> None:
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """See `VectorReader`."""
-        call = ReadCall(number, offset, size, forget)
+        call = ReadCall(number, offset, size)
         self._location.habit._read(_Large(call, self._location.chunk_file(number), vector, self._inner))
 
     def close(self) -> None:

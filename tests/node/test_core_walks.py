@@ -58,6 +58,8 @@ class Walk:
         pages = max(2, round(total * rng.choice([0.05, 0.2, 0.3, 0.5, 0.8, 1.1])) + 1)
         gap = rng.choice([0, 100, 1 << 40])
         self.world = World(sizes, rng.randint(1, 9), pages, rng.randint(1, 4), gap_bytes=gap)
+        self.left = rng.choice([0, 0, 0.3])
+        """The share of reads that find some of their pieces in the page cache."""
         self.clients = 0
         self.all_clients: list[int] = []
         self.ranks: list[Rank] = []
@@ -168,7 +170,8 @@ class Walk:
             world.release(rng.choice(list(world.held)), checked=rng.random() < 0.8)
         elif what == "read" and world.reads:
             read = rng.randrange(len(world.reads))
-            world.finish_read(read, failed=some_pieces(rng, world.reads[read], 0.05))
+            failed, left = (some_pieces(rng, world.reads[read], share) for share in (0.05, self.left))
+            world.finish_read(read, failed=failed, left=left)
         elif what == "job" and world.jobs:
             world.finish_job(looks=rng.random() < 0.5)
         elif what == "odd":

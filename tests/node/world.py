@@ -401,16 +401,19 @@ class World:
 
     # -- what threads do ---------------------------------------------------------------------------------------------
 
-    def finish_read(self, number: int = 0, *, failed: Collection[int] = ()) -> None:
+    def finish_read(self, number: int = 0, *, failed: Collection[int] = (), left: Collection[int] = ()) -> None:
         """A read ends. Its pieces have the bytes of the file; those of `failed`, as far as it has them, an error
-        half-way.
+        half-way. Those of `left` are left in the page cache, where their job shares nothing.
         """
         read = self.reads.pop(number)
         lost = tuple(sorted(piece for piece in failed if piece < len(read.pieces)))
+        may = not read.epoch.plan.shares and not read.others
+        aside = tuple(p for p in sorted(left) if may and p not in lost and not read.pieces["cached"][p])
         for piece, vector in enumerate(read.vectors):
-            self._fill(read, piece, vector, failed=piece in lost)
-        self.tell(ReadEnded(read, lost))
-        for piece in lost:
+            if piece not in aside:
+                self._fill(read, piece, vector, failed=piece in lost)
+        self.tell(ReadEnded(read, lost, aside))
+        for piece in lost + aside:
             if not read.pieces["cached"][piece]:
                 places = read.places_of(piece)
                 states = read.epoch.states

@@ -184,7 +184,7 @@ def test_a_read_of_a_chunk_goes_to_the_part_as_it_is(some_set: Path, tmp_path: P
     with cache(tmp_path, data) as found:
         fill(found, data, 0, 3)
         with closing(LocalFiles(found.part_file)) as files:
-            files.scatter(0, int(rows["offset"][0]), len(memory), vector, forget=False)
+            files.scatter(0, int(rows["offset"][0]), len(memory), vector)
     held = int(rows["size"][:3].sum())
     assert memory[:held].tobytes() == b"".join(each or b"" for each in data.stored_bytes(np.arange(3)))
     assert not memory[held:].any()

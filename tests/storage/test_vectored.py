@@ -71,12 +71,10 @@ def any_make(request: pytest.FixtureRequest) -> Make:
 
 
 @pytest.mark.slow
-@given(
-    lengths=LENGTHS, offset=st.integers(0, 500), most=st.integers(1, 8), forget=st.booleans(), cut=st.integers(1, 90)
-)
+@given(lengths=LENGTHS, offset=st.integers(0, 500), most=st.integers(1, 8), cut=st.integers(1, 90))
 @examples(120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_piece_gets_its_bytes(
-    any_make: Make, file: Path, lengths: list[int], offset: int, most: int, forget: bool, cut: int
+    any_make: Make, file: Path, lengths: list[int], offset: int, most: int, cut: int
 ) -> None:
     """Any pieces, empty ones among them, few at a call, from a kernel that gives no more than `cut` bytes at a time."""
     data, size = file.read_bytes(), sum(lengths)
@@ -101,7 +99,7 @@ def test_each_piece_gets_its_bytes(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vectored, "_PIECES", most)
         scatterer._preadv = short
-        storage.scatter(0, offset, size, vector, forget=forget)
+        storage.scatter(0, offset, size, vector)
     storage.close()
     want = np.full_like(memory, 0xEE)
     for start, length in zip(starts, lengths, strict=True):
@@ -115,7 +113,7 @@ def test_more_pieces_than_the_kernel_takes_at_once(any_make: Make, file: Path) -
     memory = np.zeros(5000, np.uint8)
     vector, _ = pieces(memory, [1] * 5000, gap=0)
     storage = any_make(only(file))
-    storage.scatter(0, 700, 5000, vector, forget=False)
+    storage.scatter(0, 700, 5000, vector)
     assert memory[::-1].tobytes() == file.read_bytes()[700:5700]
     storage.close()
 
@@ -125,7 +123,7 @@ def test_nothing_to_read(any_make: Make, file: Path) -> None:
     storage = any_make(only(file))
     for lengths in ([], [0], [0, 0]):
         vector, _ = pieces(np.zeros(10, np.uint8), lengths)
-        storage.scatter(0, 6000, 0, vector, forget=True)
+        storage.scatter(0, 6000, 0, vector)
     storage.close()
 
 
@@ -137,7 +135,7 @@ def test_a_file_that_is_too_short(make: Make, file: Path, offset: int, size: int
     vector, _ = pieces(memory, [size], gap=0)
     storage = make(only(file))
     with pytest.raises(EOFError, match=file.name):
-        storage.scatter(0, offset, size, vector, forget=False)
+        storage.scatter(0, offset, size, vector)
     assert (memory[:20] == 0xEE).all()
     storage.close()
 
@@ -148,9 +146,9 @@ def test_a_file_that_cannot_be_read(any_make: Make, tmp_path: Path) -> None:
     storage = any_make(lambda number: str(tmp_path / ("gone", "folder")[number]))
     (tmp_path / "folder").mkdir()
     with pytest.raises(FileNotFoundError, match="gone"):
-        storage.scatter(0, 0, 10, vector, forget=False)
+        storage.scatter(0, 0, 10, vector)
     with pytest.raises(IsADirectoryError, match="folder"):
-        storage.scatter(1, 0, 10, vector, forget=False)
+        storage.scatter(1, 0, 10, vector)
     storage.close()
 
 
@@ -160,7 +158,7 @@ def test_memory_that_is_not_there(any_make: Make, file: Path) -> None:
     vector["base"], vector["length"] = 4096, 10
     storage = any_make(only(file))
     with pytest.raises(OSError, match="Bad address"):
-        storage.scatter(0, 0, 10, vector, forget=False)
+        storage.scatter(0, 0, 10, vector)
     storage.close()
 
 
@@ -170,10 +168,10 @@ def test_the_caller_has_its_vector_again(any_make: Make, file: Path, monkeypatch
     memory: NDArray[Any] = np.zeros(100, np.uint8)
     vector, _ = pieces(memory, [10, 20, 30])
     storage = any_make(only(file))
-    storage.scatter(0, 0, 60, vector, forget=False)
+    storage.scatter(0, 0, 60, vector)
     first = memory.copy()
     memory[:] = 0
-    storage.scatter(0, 0, 60, vector, forget=False)
+    storage.scatter(0, 0, 60, vector)
     assert (memory == first).all()
     storage.close()
 
@@ -186,7 +184,7 @@ def test_files_stay_open_up_to_a_limit(make: Make, tmp_path: Path) -> None:
         path = tmp_path / f"{number}"
         path.write_bytes(bytes([number % 256]) * 10)
         vector, _ = pieces(memory, [10], gap=0)
-        storage.scatter(number, 0, 10, vector, forget=number % 2 == 0)
+        storage.scatter(number, 0, 10, vector)
         assert (memory[10:] == number % 256).all()
         assert open_files() <= before + OPEN_FILES + 2  # and the memory that direct reads go through
     storage.close()
@@ -202,7 +200,7 @@ def test_a_range_larger_than_the_memory_of_direct_reads(tmp_path: Path, monkeypa
     for offset, lengths in ((0, [70_000]), (4095, [1, 30_000, 5, 20_000]), (12_345, [100] * 500)):
         memory = np.zeros(sum(lengths), np.uint8)
         vector, _ = pieces(memory, lengths[::-1], gap=0)
-        storage.scatter(0, offset, len(memory), vector[::-1].copy(), forget=False)
+        storage.scatter(0, offset, len(memory), vector[::-1].copy())
         assert memory.tobytes() == data[offset : offset + len(memory)]
     storage.close()
 
@@ -215,7 +213,7 @@ def test_direct_reads_leave_the_page_cache_alone(tmp_path: Path) -> None:
     with path.open("rb") as opened:
         cached = CachedFile(opened.fileno())
         cached.drop_written()
-        storage.scatter(0, 1000, len(memory), pieces(memory, [len(memory)], gap=0)[0], forget=False)
+        storage.scatter(0, 1000, len(memory), pieces(memory, [len(memory)], gap=0)[0])
         assert not storage._able or not cached.holds(0, 1 << 20)
     storage.close()
 
@@ -226,7 +224,7 @@ def test_a_file_system_that_cannot_read_directly() -> None:
     data = path.read_bytes()
     storage, memory = DirectFiles(only(path)), np.zeros(len(data), np.uint8)
     for _ in range(2):
-        storage.scatter(0, 0, len(data), pieces(memory, [len(data)], gap=0)[0], forget=False)
+        storage.scatter(0, 0, len(data), pieces(memory, [len(data)], gap=0)[0])
         assert memory.tobytes() == data
     assert not storage._able
     storage.close()
@@ -241,7 +239,7 @@ def test_direct_reads_that_the_kernel_cuts_short(tmp_path: Path, monkeypatch: py
     storage, memory = DirectFiles(only(tmp_path / "file")), np.zeros(40_000, np.uint8)
     for offset in (5000, 100):
         vector, _ = pieces(memory, [15_000, 20_000, 5000][::-1], gap=0)
-        storage.scatter(0, offset, 40_000, vector[::-1].copy(), forget=False)
+        storage.scatter(0, offset, 40_000, vector[::-1].copy())
         assert memory.tobytes() == data[offset : offset + 40_000]
     storage.close()
 

@@ -59,8 +59,8 @@ class Taking:
         workers: int = 1,
         cached: CachedSamples | None = None,
     ) -> None:
-        self._pages, self._entries, self._request, self._send = pages, entries, request, send
-        self._workers, self._cached = workers, cached
+        self._pages, self._entries, self._request, self._cached = pages, entries, request, cached
+        self._untold = _Untold(send, workers)
         self._missed = self._pause = 0
         """Draws in a row that the page cache did not have, up to `LONGEST_PAUSE`, and draws until it is asked again."""
         self._at: tuple[int, int] | None = None
@@ -69,12 +69,6 @@ class Taking:
         """Whether the samples of this epoch have to be asked for."""
         self._blocks: dict[int, NDArray[np.int32]] = {}
         """Places at positions of that epoch, by block. Those that were asked for last come last."""
-        self._untold: list[bytes] = []
-        """Messages about what was taken."""
-        self._samples = 0
-        """How many samples they are about."""
-        self._since_s = 0.0
-        """When the first of these was taken."""
 
     def __repr__(self) -> str:
         return f"Taking({len(self._entries)} entries, epoch {self._at}, {len(self._blocks)} blocks of places)"
@@ -105,16 +99,12 @@ class Taking:
         if news.any() and not stored.part(news).right().all():
             return None
         told = entries if (entries[news] != 0).any() else entries[:0]
-        self._note(pack_taken(run, epoch, positions, told), positions, draws)
+        self._untold.add(pack_taken(run, epoch, positions, told), positions, draws)
         return places, stored
 
     def tell(self) -> None:
         """Tell the server all that was taken."""
-        if self._untold:
-            message = b"".join(self._untold)
-            self._untold.clear()
-            self._samples = 0
-            self._send(message)
+        self._untold.tell()
 
     def _shown(self, entries: Entries, more: int = 0) -> Stored:
         """A copy of the samples that these entries show, with room for `more` bytes behind them."""
@@ -146,18 +136,6 @@ class Taking:
         self._pause = self._missed
         return None
 
-    def _note(self, message: bytes, positions: NDArray[np.int64], draws: int) -> None:
-        """Samples were taken; `message` says so to the server."""
-        now_s = time.monotonic()
-        if not self._untold:
-            self._since_s = now_s
-        self._untold.append(message)
-        self._samples += len(positions)
-        step = self._workers * (int(positions[1] - positions[0]) if len(positions) > 1 else 1)
-        left = (draws - 1 - int(positions[-1])) // step
-        if left < TOLD_TOGETHER or self._samples >= TOLD_TOGETHER or now_s - self._since_s > TOLD_AFTER_S:
-            self.tell()
-
     def _places(self, run: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """The samples at positions; None where the server does not say which they are."""
         first, last = int(positions[0]) // MOST_PLACES, int(positions[-1]) // MOST_PLACES
@@ -182,3 +160,35 @@ class Taking:
             raise ProtocolError("the server says too few places")
         places: NDArray[np.int64] = found[positions - first * MOST_PLACES].astype(np.int64)
         return places
+
+
+class _Untold:
+    """What a client has taken and the server does not know yet. `send` tells it; `workers` as for `Taking`."""
+
+    def __init__(self, send: Send, workers: int) -> None:
+        self._send, self._workers = send, workers
+        self._messages: list[bytes] = []
+        self._samples = 0
+        """How many samples the messages are about."""
+        self._since_s = 0.0
+        """When the first of these was taken."""
+
+    def add(self, message: bytes, positions: NDArray[np.int64], draws: int) -> None:
+        """Samples were taken at these positions of an epoch of so many draws; `message` says so to the server."""
+        now_s = time.monotonic()
+        if not self._messages:
+            self._since_s = now_s
+        self._messages.append(message)
+        self._samples += len(positions)
+        step = self._workers * (int(positions[1] - positions[0]) if len(positions) > 1 else 1)
+        left = (draws - 1 - int(positions[-1])) // step
+        if left < TOLD_TOGETHER or self._samples >= TOLD_TOGETHER or now_s - self._since_s > TOLD_AFTER_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """Tell the server all of it."""
+        if self._messages:
+            message = b"".join(self._messages)
+            self._messages.clear()
+            self._samples = 0
+            self._send(message)

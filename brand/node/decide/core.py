@@ -144,9 +144,9 @@ class Core:
         if chosen.cached is not None:
             self.caching.chosen(chosen.cached, chosen.since, chosen.whole_unit)
 
-    def read_done(self, read: Read, failed: tuple[int, ...], now_s: float) -> None:
-        """A read has ended, and some of its pieces failed. Clients read the samples of these exactly."""
-        self.reads.done(read, failed)
+    def read_done(self, read: Read, failed: tuple[int, ...], left: tuple[int, ...], now_s: float) -> None:
+        """A read has ended; some of its pieces failed, or were left in the page cache. Clients read these exactly."""
+        self.reads.done(read, failed, left)
         self.draws.settle(now_s)
 
     def unblock(self, now_s: float) -> bool:

@@ -65,6 +65,13 @@ class ReadCounters:
         self.read_samples += int(pieces["span"].sum())
         self.held_samples += int(pieces["samples"].sum())
 
+    def left(self, pieces: NDArray[np.void]) -> None:
+        """Of reads that have begun, these pieces were not read: the page cache holds them."""
+        self.reads -= len(pieces)
+        self.read_bytes -= int(pieces["size"].sum())
+        self.read_samples -= int(pieces["span"].sum())
+        self.held_samples -= int(pieces["samples"].sum())
+
     def failed(self, reads: int) -> None:
         """Reads failed, or could not begin."""
         self.failed_reads += reads

@@ -94,18 +94,19 @@ class Reads:
         share = self._residents.pool.allocator.count // ROOM_SHARE
         return self._early.give_back(share, now_s, beyond=found[1])
 
-    def done(self, read: Read, failed: tuple[int, ...]) -> None:
+    def done(self, read: Read, failed: tuple[int, ...], left: tuple[int, ...] = ()) -> None:
         """A read has ended, and some of its pieces failed. Those that failed in the cache folder go to the storage.
 
-        Of those that failed in the storage, clients read the samples exactly.
+        Of those that failed in the storage, or were left in the page cache, clients read the samples exactly.
         """
         self.on_the_way -= 1
         self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, read.epoch.states
         places, heads, lost = read.places, read.heads, read.places[:0]
         whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
-        if failed:
-            fails, cached = np.isin(np.arange(len(read.pieces)), failed), read.pieces["cached"]
+        if failed or left:
+            fails, cached = np.isin(np.arange(len(read.pieces)), failed + left), read.pieces["cached"]
+            self._counters.reads.left(read.pieces[list(left)])
             if (fails & cached).any():
                 self._last += 1
                 again = read.part(self._last, fails & cached)
@@ -113,14 +114,14 @@ class Reads:
                 again.pieces["cached"] = False
                 self._again.append(again)
             if (fails & ~cached).any():
-                self._counters.reads.failed(int((fails & ~cached).sum()))
+                self._counters.reads.failed(int((fails & ~cached).sum()) - len(left))
                 failing = read.of_pieces(fails & ~cached)
                 lost = places[failing]
                 residents.pool.give_back(lost, heads[failing])
                 states.fails(lost)
-            left = read.of_pieces(~fails)
+            brought = read.of_pieces(~fails)
             read = read.part(read.number, ~(fails & cached))
-            places, heads, whole = places[left], heads[left], whole[left]
+            places, heads, whole = places[brought], heads[brought], whole[brought]
         twice = residents.present(places)  # another epoch's read was faster
         residents.put(places[~twice], heads[~twice])
         if twice.any():
@@ -254,7 +255,6 @@ class Reads:
         pieces["chunk"], pieces["offset"] = first // epoch.plan.mapping.chunk_size, rows["offset"][starts]
         pieces["size"] = [sizes[start:end].sum() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         pieces["span"], pieces["samples"] = ends - starts, upto[ends - 1] - before[starts]
-        pieces["forget"] = np.logical_and.reduceat(residents.to_keep(absent), before[starts])
         pieces["cached"] = np.logical_and.reduceat(self._caching.holds(absent), before[starts])
         page_ends = np.cumsum(residents.pages_of[absent])[upto[ends - 1] - 1].tolist()
         vectors = [
@@ -281,7 +281,6 @@ class Reads:
         pieces["chunk"], pieces["offset"] = places[starts] // epoch.plan.mapping.chunk_size, rows["offset"][starts]
         pieces["size"], pieces["span"] = np.add.reduceat(sizes, starts), np.diff(starts, append=len(places))
         pieces["samples"] = pieces["span"]
-        pieces["forget"] = np.logical_and.reduceat(residents.to_keep(places), starts)
         pieces["cached"] = np.logical_and.reduceat(caching.holds(places), starts)
         vector = residents.pool.vector(sizes, every, pages)
         ends = np.cumsum(residents.pages_of[places])[np.append(starts[1:], len(places)) - 1].tolist()

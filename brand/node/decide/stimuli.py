@@ -171,6 +171,8 @@ class ReadEnded:
     read: Read
     failed: tuple[int, ...] = ()
     """Numbers of its pieces that failed."""
+    left: tuple[int, ...] = ()
+    """Numbers of its pieces that the page cache holds and that were left there: clients have them already."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

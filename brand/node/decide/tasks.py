@@ -108,13 +108,12 @@ PIECE: Final = np.dtype(
         ("size", "<i8"),
         ("span", "<i4"),
         ("samples", "<i4"),
-        ("forget", "?"),
         ("cached", "?"),
     ]
 )
 """A range of a chunk. It has `span` samples, and brings `samples` of them into memory.
 
-`forget`: its bytes will not be read again. `cached`: it is read from the cache folder, where the same bytes lie at the
+`cached`: it is read from the cache folder, where the same bytes lie at the
 same offset.
 """
 

@@ -173,8 +173,8 @@ class Turn:
                 core.plan_ready(stimulus, now_s)
             case KeptChosen():
                 core.kept_chosen(stimulus)
-            case ReadEnded(read, failed):
-                core.read_done(read, failed, now_s)
+            case ReadEnded(read, failed, left):
+                core.read_done(read, failed, left, now_s)
             case WriteEnded(write, held, stopped):
                 core.caching.written(write, held, stopped)
             case ReadForEnded(read_for, data, error):

@@ -72,6 +72,7 @@ from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber
 from brand.node.wire.prepared import pack_numbers
 from brand.node.wire.preparer import PAGE, Setup
+from brand.storage.cached import cached_samples
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where, vector_reader
 
@@ -167,7 +168,11 @@ class NodeServer:
         preparers: PreparerProcesses | None = None
         if second is not None:
             preparers = PreparerProcesses(self._selector, setup, arena, second, executor.post, self._tell)
-        self._work = Work(data, layout.pages_of, executor, wanted, self._tell, self._troubles, node, storing, preparers)
+        leaves = shown is not None and folder is None and cached_samples(data) is not None
+        self._work = Work(
+            *(data, layout.pages_of, executor, wanted, self._tell, self._troubles, node, storing, preparers),
+            leaves=leaves,
+        )
         self._lifetime = Lifetime(self._selector, owners)
         self._requests = Requests(
             data, address, layout, self._arenas, self._turn, self._exchange, self._lifetime, self._tell

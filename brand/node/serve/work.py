@@ -26,6 +26,7 @@ from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.samples import pack_samples
 from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
+from brand.storage.pagecache import in_page_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Work:
     """Instructions that take time.
 
     `wanted` says whether a plan or a choice is still of use, `node` which node this is. `storing` writes the cache
-    folder; None: there is none. `preparers` prepare samples; None: clients do.
+    folder; None: there is none. `preparers` prepare samples; None: clients do. `leaves`: clients take what the page
+    cache holds, so it is left there.
     """
 
     def __init__(
@@ -54,10 +56,12 @@ class Work:
         node: NodeNumber,
         storing: Storing | None = None,
         preparers: PreparerProcesses | None = None,
+        *,
+        leaves: bool = False,
     ) -> None:
         self._data, self._pages_of, self._executor = data, pages_of, executor
         self._wanted, self._tell, self._troubles, self._storing = wanted, tell, troubles, storing
-        self._node, self._preparers = node, preparers
+        self._node, self._preparers, self._leaves = node, preparers, leaves
 
     def __repr__(self) -> str:
         return f"Work({self._executor!r})"
@@ -112,6 +116,8 @@ class Work:
 
     def read(self, read: Read) -> None:
         """Read samples into memory. The pieces of a bundle are spread over the threads."""
+        leaves = self._leaves and not read.epoch.plan.shares  # what jobs share comes by draws alone
+        left: list[int] = []
 
         def job(readers: Readers, number: int) -> None:
             piece = read.pieces[number]
@@ -119,20 +125,18 @@ class Work:
             if not cached:  # what is cached was checked before
                 # Without `close` each of many threads would keep some chunks open.
                 self._data.check_tables(read.places_of(number).astype(np.int64), close=True)
-            chunk, offset, size, forget = (
-                int(piece["chunk"]),
-                int(piece["offset"]),
-                int(piece["size"]),
-                bool(piece["forget"]),
-            )
-            readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number], forget=forget)
+            chunk, offset, size = int(piece["chunk"]), int(piece["offset"]), int(piece["size"])
+            if leaves and in_page_cache(self._data.location.chunk_file(chunk), offset, size):
+                left.append(number)
+                return
+            readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number])
 
         def done(errors: Mapping[int, BaseException]) -> None:
             for number, error in errors.items():
                 path = self._data.location.chunk_file(int(read.pieces["chunk"][number]))
                 file = f"the cached part of {path}" if read.pieces["cached"][number] else path
                 self._troubles.read_failed(file, error, time.monotonic())
-            self._tell(ReadEnded(read, tuple(sorted(errors))))
+            self._tell(ReadEnded(read, tuple(sorted(errors)), tuple(sorted(left))))
 
         self._executor.share(job, len(read.pieces), done)
 
