@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.formats.frames import MAX_BLOCK, simple_frames
-from brand.formats.values import Buffer
+from brand.formats.values import Buffer, lengths
 
 Mode = Literal["auto", "none", "zstd"]
 MODES: Final[tuple[Mode, ...]] = ("auto", "none", "zstd")
@@ -30,8 +30,8 @@ SMALL_SAMPLE_BYTES: Final = 16 << 10
 """Samples with a smaller mean size get a dictionary: each is too short to compress well by itself."""
 _TRUSTED_BYTES: Final = 1 << 20
 _TRUSTED_RATIO: Final = 256
-_BULK: Final = "multi_decompress_to_buffer" in zstandard.backend_features
-"""Whether zstandard can unpack many frames in one call. It cannot where it was built for the system's zstd."""
+_BULK: Final = {"multi_compress_to_buffer", "multi_decompress_to_buffer"} <= zstandard.backend_features
+"""Whether zstandard can pack and unpack many frames in one call. It cannot where it was built for the system's zstd."""
 
 WORTH: Final = 0.9
 """Compression is kept where the result is at most this share of the raw bytes."""
@@ -56,13 +56,23 @@ class Compressor:
         self._worth = compression.worth
         self._zstd = _compressor(compression.dictionary) if compression.codec == "zstd" else None
 
-    def pack(self, records: Sequence[bytes]) -> list[bytes]:
-        """Stored bytes of each record: a zstd frame where that is worth it, else the record itself."""
+    def pack(self, records: Sequence[bytes]) -> list[Any]:
+        """Stored bytes of each record: a zstd frame where that is worth it, else the record itself.
+
+        The stored bytes are buffers of any type. One call packs all records where zstandard can do that. It makes the
+        same frames as one call for each record.
+        """
+        stored: list[Any] = list(records)
         if self._zstd is None:
-            return list(records)
-        compress, worth = self._zstd.compress, self._worth
-        packed = [compress(record) for record in records]
-        return [p if len(p) < len(r) and len(p) <= worth * len(r) else r for p, r in zip(packed, records, strict=True)]
+            return stored
+        if _BULK and any(stored):  # zstandard refuses to pack nothing at all
+            packed = list(self._zstd.multi_compress_to_buffer(stored, threads=1))
+        else:
+            packed = list(map(self._zstd.compress, stored))
+        sizes, raw_sizes = lengths(packed), lengths(stored)
+        for number in np.flatnonzero((sizes < raw_sizes) & (sizes <= self._worth * raw_sizes)).tolist():
+            stored[number] = packed[number]
+        return stored
 
 
 class Decompressor:

@@ -31,13 +31,13 @@ def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES) -> list[tup
 
     Pure.
     """
-    blocks, start, held = [], 0, 0
-    for position, size in enumerate(sizes.tolist()):
-        if position > start and held + size > limit:
-            blocks.append((start, position))
-            start, held = position, 0
-        held += size
-    return [*blocks, (start, len(sizes))] if len(sizes) else []
+    ends = np.cumsum(sizes, dtype=np.int64)
+    blocks, start, before = [], 0, 0
+    while start < len(sizes):
+        end = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        blocks.append((start, end))
+        start, before = end, int(ends[end - 1])
+    return blocks
 
 
 def read_records(file: BinaryIO, front: Front, path: str | Path) -> Iterator[tuple[np.void, Buffer | FormatError]]:

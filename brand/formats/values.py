@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.errors import SchemaError
 from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
@@ -104,6 +105,11 @@ DECODERS: Final[dict[str, Callable[[Buffer], Any]]] = {
     "image": bytes,
     "audio": bytes,
 }
+
+
+def lengths(pieces: Collection[Any]) -> NDArray[np.int64]:
+    """The length of each piece."""
+    return np.fromiter(map(len, pieces), np.int64, len(pieces))
 
 
 def encode_column(name: str, codec: str, values: Sequence[Any], indices: Sequence[int]) -> list[bytes]:
