@@ -119,7 +119,7 @@ def pack_chunk(packer: Packer, number: int) -> Written:
         for low, high in _blocks(packer, indices):
             records = packer.source.records(indices[low:high])
             stored = packer.compressor.pack(records)
-            rows["raw_size"][low:high] = lengths(records)
+            rows["raw_size"][low:high] = records.sizes
             rows["size"][low:high] = lengths(stored)
             rows["checksum"][low:high] = np.fromiter(map(xxhash.xxh3_64_intdigest, stored), np.uint64, len(stored))
             columns.append(fixed_columns(header.schema, records))

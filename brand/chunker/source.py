@@ -21,6 +21,7 @@ from brand.chunker.listing import SIDECARS
 from brand.errors import SourceError
 from brand.formats.media import HEAD_BYTES, check_image, decode_audio, kind_of
 from brand.formats.record import encode_record, encode_records, head_struct
+from brand.formats.records import Records
 from brand.formats.schema import Schema
 
 Indices = NDArray[np.integer[Any]]
@@ -50,7 +51,7 @@ class Source(Protocol):
     def sizes(self, indices: Indices) -> NDArray[np.int64] | None:
         """Raw sizes of these samples' records in bytes; None where the source must read them to know."""
 
-    def records(self, indices: Indices) -> list[bytes]:
+    def records(self, indices: Indices) -> Records:
         """Records of these samples. Raises `SourceError` or `SchemaError`, which names the sample at fault."""
 
     def fingerprint(self, *, times: bool) -> str:
@@ -90,7 +91,7 @@ class FolderSource:
         result: NDArray[np.int64] = sizes + self.listing.column_sizes[indices].sum(axis=1, dtype=np.int64)
         return result
 
-    def records(self, indices: Indices) -> list[bytes]:
+    def records(self, indices: Indices) -> Records:
         """Read the files. Announces a few files at a time to the kernel, which then reads them together."""
         records: list[bytes] = []
         for start in range(0, len(indices), _FILES_AT_ONCE):
@@ -98,7 +99,7 @@ class FolderSource:
             for index, data in zip(few, self._read(few), strict=True):
                 self._check_kind(index, data)
                 records.append(self._record(index, data))
-        return records
+        return Records.of(records)
 
     def check(self, index: int) -> None:
         """Read and decode one file. Raises `SourceError` where it cannot be used."""
@@ -215,7 +216,7 @@ class IndexableSource:
     def sizes(self, indices: Indices) -> None:
         """Not known."""
 
-    def records(self, indices: Indices) -> list[bytes]:
+    def records(self, indices: Indices) -> Records:
         """Ask for the items, and encode them."""
         few = [int(i) for i in indices]
         samples: list[Mapping[str, Any]] = [self.samples[i] for i in few]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.formats.frames import MAX_BLOCK, simple_frames
+from brand.formats.records import Records
 from brand.formats.values import Buffer, lengths
 
 Mode = Literal["auto", "none", "zstd"]
@@ -56,23 +57,18 @@ class Compressor:
         self._worth = compression.worth
         self._zstd = _compressor(compression.dictionary) if compression.codec == "zstd" else None
 
-    def pack(self, records: Sequence[bytes]) -> list[Any]:
+    def pack(self, records: Records) -> list[Buffer]:
         """Stored bytes of each record: a zstd frame where that is worth it, else the record itself.
 
-        The stored bytes are buffers of any type. One call packs all records where zstandard can do that. It makes the
-        same frames as one call for each record.
+        One call packs all records where zstandard can do that. It makes the same frames as one call for each record.
         """
-        stored: list[Any] = list(records)
         if self._zstd is None:
-            return stored
-        if _BULK and any(stored):  # zstandard refuses to pack nothing at all
-            packed = list(self._zstd.multi_compress_to_buffer(stored, threads=1))
-        else:
-            packed = list(map(self._zstd.compress, stored))
-        sizes, raw_sizes = lengths(packed), lengths(stored)
-        for number in np.flatnonzero((sizes < raw_sizes) & (sizes <= self._worth * raw_sizes)).tolist():
-            stored[number] = packed[number]
-        return stored
+            return records.pieces()
+        packed = _frames(self._zstd, records)
+        sizes = lengths(packed)
+        for number in np.flatnonzero((sizes >= records.sizes) | (sizes > self._worth * records.sizes)).tolist():
+            packed[number] = records.view(number)
+        return packed
 
 
 class Decompressor:
@@ -198,6 +194,16 @@ def _compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=LEVEL, dict_data=data, write_content_size=True)
 
 
+def _frames(zstd: zstandard.ZstdCompressor, records: Records) -> list[Any]:
+    """A frame for each record."""
+    if not _BULK or not records.sizes.any():  # zstandard refuses to pack nothing at all
+        return [zstd.compress(record) for record in records.pieces()]
+    segments = np.stack([records.starts, records.sizes], axis=1).astype("=u8").tobytes()
+    memory = zstandard.BufferWithSegments(records.memory.data, segments)
+    frames: Any = zstd.multi_compress_to_buffer(memory, threads=1)
+    return list(frames)
+
+
 def _train(records: Sequence[bytes]) -> bytes:
     try:
         return zstandard.train_dictionary(DICTIONARY_BYTES, list(records), k=256, d=8, level=LEVEL).as_bytes()
@@ -206,5 +212,5 @@ def _train(records: Sequence[bytes]) -> bytes:
 
 
 def _ratio(dictionary: bytes, worth: float, records: Sequence[bytes]) -> float:
-    packed = Compressor(Compression("zstd", dictionary, worth)).pack(records)
+    packed = Compressor(Compression("zstd", dictionary, worth)).pack(Records.of(records))
     return sum(map(len, packed)) / max(1, sum(map(len, records)))

@@ -19,6 +19,7 @@ from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError
 from brand.formats.chunk import Front
 from brand.formats.compression import Decompressor
 from brand.formats.record import fixed_columns, fixed_dtype
+from brand.formats.records import Records
 from brand.formats.values import Buffer
 
 Unpack = Callable[[Buffer, int], Buffer]
@@ -73,7 +74,7 @@ def read_fixed(file: BinaryIO, front: Front, path: str | Path) -> NDArray[np.voi
             what, sample = f"a record of {len(record)} bytes has no room for {size} bytes of numbers", int(row["index"])
             raise DecodeError(what, path=path, chunk=front.preamble.number, sample=sample)
         heads.append(bytes(record[:size]))
-    return fixed_columns(front.header.schema, heads)
+    return fixed_columns(front.header.schema, Records.of(heads))
 
 
 def _read_block(file: BinaryIO, offset: int, size: int) -> memoryview:

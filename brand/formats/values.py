@@ -19,6 +19,7 @@ from brand.formats.instead import instead
 
 Buffer = bytes | bytearray | memoryview
 
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
 
 
@@ -38,7 +39,7 @@ def encode_bytes(value: Any) -> bytes:
 
 def encode_json(value: Any) -> bytes:
     """Compact JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return _JSON(value).encode()
 
 
 def encode_ndarray(value: Any) -> bytes:
