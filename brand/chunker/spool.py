@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from brand.chunker.report import OnProgress, Progress
-from brand.chunker.shuffle import Keys
+from brand.chunker.shuffle import Keys, sorted_places
 from brand.chunker.source import Indices
 from brand.errors import SourceError
 from brand.formats.contents import cut_blocks
@@ -137,7 +137,7 @@ def _write_run(run: Sequence[Records], keys: Keys, data: Any, spans: Any, at: in
     if not run:
         return 0
     sizes = np.concatenate([records.sizes for records in run])
-    order = np.argsort(keys.next(len(sizes)), kind="stable")
+    order = sorted_places(keys.next(len(sizes)))
     memory = np.frombuffer(b"".join([*(records.memory.data for records in run), bytes(WORD)]), np.uint8)
     begins, ordered = (np.cumsum(sizes) - sizes)[order], sizes[order]
     room = -(-ordered // WORD) * WORD
