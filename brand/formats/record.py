@@ -92,9 +92,9 @@ def _heads(schema: Schema, fixed: Sequence[Any], sizes_of: Sequence[NDArray[np.i
     return heads
 
 
-def encode_record(schema: Schema, fixed: Sequence[int | float], payloads: Sequence[bytes]) -> bytes:
-    """The record of one sample, from its fixed fields and its finished payloads, both in the schema's order."""
-    return b"".join((head_struct(schema).pack(*fixed, *map(len, payloads)), *payloads))
+def record_parts(schema: Schema, fixed: Sequence[int | float], payloads: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The record of one sample in parts, from its fixed fields and finished payloads, both in the schema's order."""
+    return head_struct(schema).pack(*fixed, *map(len, payloads)), *payloads
 
 
 class RecordDecoder:
