@@ -23,6 +23,7 @@ from brand.formats.header import Header
 from brand.formats.mapped import release
 from brand.formats.publish import storage_errors
 from brand.formats.record import fixed_columns
+from brand.formats.values import lengths
 
 _OBJECT_BYTES: Final = 128
 """Bytes that Python needs for each record beside its contents."""
@@ -118,9 +119,9 @@ def pack_chunk(packer: Packer, number: int) -> Written:
         for low, high in _blocks(packer, indices):
             records = packer.source.records(indices[low:high])
             stored = packer.compressor.pack(records)
-            rows["raw_size"][low:high] = [len(record) for record in records]
-            rows["size"][low:high] = [len(data) for data in stored]
-            rows["checksum"][low:high] = [xxhash.xxh3_64_intdigest(data) for data in stored]
+            rows["raw_size"][low:high] = records.sizes
+            rows["size"][low:high] = lengths(stored)
+            rows["checksum"][low:high] = np.fromiter(map(xxhash.xxh3_64_intdigest, stored), np.uint64, len(stored))
             columns.append(fixed_columns(header.schema, records))
             _check_labels(header, indices[low:high], columns[-1])
             _write_all(file, b"".join(stored), path)

@@ -91,7 +91,7 @@ class Conversion:
         indices = open_order(order_path, len(self.source))[:_PROBE_SAMPLES]
         sizes = self.source.sizes(indices)
         if sizes is not None:
-            return self.source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))])
+            return list(self.source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))]))
         probe: list[bytes] = []
         while len(probe) < len(indices) and sum(map(len, probe)) < _PROBE_BYTES:
             probe += self.source.records(

@@ -34,11 +34,21 @@ class Keys:
         return self._stream.random_raw(count).astype(np.uint64, copy=False)
 
 
+def sorted_places(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Places of the keys, sorted by key, ties by place.
+
+    The stable sort takes six times as long as the other, so it runs only where two keys are equal.
+    """
+    places = np.argsort(keys)
+    ordered = keys[places]
+    return np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else places
+
+
 def write_order(path: Path, samples: int, seed: int, *, block: int = BLOCK) -> None:
     """Write the order to a file of `samples` little-endian u64: the index at each place."""
     order = map_array(path, _INDEX, "w+", samples)
     if samples <= block:
-        order[:] = np.argsort(Keys(seed).next(samples), kind="stable")
+        order[:] = sorted_places(Keys(seed).next(samples))
     else:
         _sort_by_bucket(order, path.with_suffix(".pairs"), seed, block)
     release(order)
@@ -72,7 +82,7 @@ def _sort_by_bucket(order: NDArray[np.uint64], scratch: Path, seed: int, block: 
         release(pairs)
     for start, end in zip(ends - counts, ends, strict=True):
         bucket = pairs[start:end]
-        order[start:end] = bucket["index"][np.argsort(bucket["key"], kind="stable")]
+        order[start:end] = bucket["index"][sorted_places(bucket["key"])]
         release(order, pairs)
     scratch.unlink()
 

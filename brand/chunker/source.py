@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -20,7 +21,8 @@ from brand.chunker.folders import Folder
 from brand.chunker.listing import SIDECARS
 from brand.errors import SourceError
 from brand.formats.media import HEAD_BYTES, check_image, decode_audio, kind_of
-from brand.formats.record import encode_record, encode_records, head_struct
+from brand.formats.record import encode_records, head_struct, record_parts
+from brand.formats.records import Records
 from brand.formats.schema import Schema
 
 Indices = NDArray[np.integer[Any]]
@@ -50,7 +52,7 @@ class Source(Protocol):
     def sizes(self, indices: Indices) -> NDArray[np.int64] | None:
         """Raw sizes of these samples' records in bytes; None where the source must read them to know."""
 
-    def records(self, indices: Indices) -> list[bytes]:
+    def records(self, indices: Indices) -> Records:
         """Records of these samples. Raises `SourceError` or `SchemaError`, which names the sample at fault."""
 
     def fingerprint(self, *, times: bool) -> str:
@@ -90,15 +92,16 @@ class FolderSource:
         result: NDArray[np.int64] = sizes + self.listing.column_sizes[indices].sum(axis=1, dtype=np.int64)
         return result
 
-    def records(self, indices: Indices) -> list[bytes]:
+    def records(self, indices: Indices) -> Records:
         """Read the files. Announces a few files at a time to the kernel, which then reads them together."""
-        records: list[bytes] = []
+        parts: list[tuple[bytes, ...]] = []
         for start in range(0, len(indices), _FILES_AT_ONCE):
             few = [int(i) for i in indices[start : start + _FILES_AT_ONCE]]
             for index, data in zip(few, self._read(few), strict=True):
                 self._check_kind(index, data)
-                records.append(self._record(index, data))
-        return records
+                parts.append(self._record(index, data))
+        sizes = np.fromiter((sum(map(len, record)) for record in parts), np.int64, len(parts))
+        return Records.side_by_side(b"".join(chain.from_iterable(parts)), sizes)
 
     def check(self, index: int) -> None:
         """Read and decode one file. Raises `SourceError` where it cannot be used."""
@@ -182,13 +185,13 @@ class FolderSource:
                 self.listing.key(index), f"not {article} {self.file_field} file: its contents are {found}"
             )
 
-    def _record(self, index: int, data: bytes) -> bytes:
+    def _record(self, index: int, data: bytes) -> tuple[bytes, ...]:
         payloads = [data]
         if self._with_text:
             payloads += [self._text(index), *self.listing.values(index)]
         payloads.append(self.listing.key(index).encode())
         fixed = [int(self.listing.entries["label"][index])] if self._labelled else []
-        return encode_record(self.schema, fixed, payloads)
+        return record_parts(self.schema, fixed, payloads)
 
     def _text(self, index: int) -> bytes:
         sidecars = self.sidecars(index)
@@ -215,7 +218,7 @@ class IndexableSource:
     def sizes(self, indices: Indices) -> None:
         """Not known."""
 
-    def records(self, indices: Indices) -> list[bytes]:
+    def records(self, indices: Indices) -> Records:
         """Ask for the items, and encode them."""
         few = [int(i) for i in indices]
         samples: list[Mapping[str, Any]] = [self.samples[i] for i in few]

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.formats.frames import MAX_BLOCK, simple_frames
-from brand.formats.values import Buffer
+from brand.formats.records import Records
+from brand.formats.values import Buffer, lengths
 
 Mode = Literal["auto", "none", "zstd"]
 MODES: Final[tuple[Mode, ...]] = ("auto", "none", "zstd")
@@ -31,8 +32,8 @@ SMALL_SAMPLE_BYTES: Final = 16 << 10
 """Samples with a smaller mean size get a dictionary: each is too short to compress well by itself."""
 _TRUSTED_BYTES: Final = 1 << 20
 _TRUSTED_RATIO: Final = 256
-_BULK: Final = "multi_decompress_to_buffer" in zstandard.backend_features
-"""Whether zstandard can unpack many frames in one call. It cannot where it was built for the system's zstd."""
+_BULK: Final = {"multi_compress_to_buffer", "multi_decompress_to_buffer"} <= zstandard.backend_features
+"""Whether zstandard can pack and unpack many frames in one call. It cannot where it was built for the system's zstd."""
 _LARGEST_KEPT: Final = (32 << 20) - (64 << 10)
 """glibc learns from no larger block (mallopt(3), M_MMAP_THRESHOLD)."""
 
@@ -59,13 +60,18 @@ class Compressor:
         self._worth = compression.worth
         self._zstd = _compressor(compression.dictionary) if compression.codec == "zstd" else None
 
-    def pack(self, records: Sequence[bytes]) -> list[bytes]:
-        """Stored bytes of each record: a zstd frame where that is worth it, else the record itself."""
+    def pack(self, records: Records) -> list[Buffer]:
+        """Stored bytes of each record: a zstd frame where that is worth it, else the record itself.
+
+        One call packs all records where zstandard can do that. It makes the same frames as one call for each record.
+        """
         if self._zstd is None:
-            return list(records)
-        compress, worth = self._zstd.compress, self._worth
-        packed = [compress(record) for record in records]
-        return [p if len(p) < len(r) and len(p) <= worth * len(r) else r for p, r in zip(packed, records, strict=True)]
+            return records.pieces()
+        packed = _frames(self._zstd, records)
+        sizes = lengths(packed)
+        for number in np.flatnonzero((sizes >= records.sizes) | (sizes > self._worth * records.sizes)).tolist():
+            packed[number] = records.view(number)
+        return packed
 
 
 class Decompressor:
@@ -202,6 +208,16 @@ def _compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=LEVEL, dict_data=data, write_content_size=True)
 
 
+def _frames(zstd: zstandard.ZstdCompressor, records: Records) -> list[Any]:
+    """A frame for each record."""
+    if not _BULK or not records.sizes.any():  # zstandard refuses to pack nothing at all
+        return [zstd.compress(record) for record in records.pieces()]
+    segments = np.stack([records.starts, records.sizes], axis=1).astype("=u8").tobytes()
+    memory = zstandard.BufferWithSegments(records.memory.data, segments)
+    frames: Any = zstd.multi_compress_to_buffer(memory, threads=1)
+    return list(frames)
+
+
 def _train(records: Sequence[bytes]) -> bytes:
     try:
         return zstandard.train_dictionary(DICTIONARY_BYTES, list(records), k=256, d=8, level=LEVEL).as_bytes()
@@ -210,5 +226,5 @@ def _train(records: Sequence[bytes]) -> bytes:
 
 
 def _ratio(dictionary: bytes, worth: float, records: Sequence[bytes]) -> float:
-    packed = Compressor(Compression("zstd", dictionary, worth)).pack(records)
+    packed = Compressor(Compression("zstd", dictionary, worth)).pack(Records.of(records))
     return sum(map(len, packed)) / max(1, sum(map(len, records)))

@@ -19,6 +19,7 @@ from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError
 from brand.formats.chunk import Front
 from brand.formats.compression import Decompressor
 from brand.formats.record import fixed_columns, fixed_dtype
+from brand.formats.records import Records
 from brand.formats.values import Buffer
 
 Unpack = Callable[[Buffer, int], Buffer]
@@ -31,13 +32,13 @@ def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES) -> list[tup
 
     Pure.
     """
-    blocks, start, held = [], 0, 0
-    for position, size in enumerate(sizes.tolist()):
-        if position > start and held + size > limit:
-            blocks.append((start, position))
-            start, held = position, 0
-        held += size
-    return [*blocks, (start, len(sizes))] if len(sizes) else []
+    ends = np.cumsum(sizes, dtype=np.int64)
+    blocks, start, before = [], 0, 0
+    while start < len(sizes):
+        end = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        blocks.append((start, end))
+        start, before = end, int(ends[end - 1])
+    return blocks
 
 
 def read_records(file: BinaryIO, front: Front, path: str | Path) -> Iterator[tuple[np.void, Buffer | FormatError]]:
@@ -73,7 +74,7 @@ def read_fixed(file: BinaryIO, front: Front, path: str | Path) -> NDArray[np.voi
             what, sample = f"a record of {len(record)} bytes has no room for {size} bytes of numbers", int(row["index"])
             raise DecodeError(what, path=path, chunk=front.preamble.number, sample=sample)
         heads.append(bytes(record[:size]))
-    return fixed_columns(front.header.schema, heads)
+    return fixed_columns(front.header.schema, Records.of(heads))
 
 
 def _read_block(file: BinaryIO, offset: int, size: int) -> memoryview:

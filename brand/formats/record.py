@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from brand.errors import SchemaError
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.instead import instead
+from brand.formats.records import Records, slices
 from brand.formats.schema import FIXED, Schema
-from brand.formats.values import DECODERS, Buffer, decode_str, encode_column
+from brand.formats.values import DECODERS, Buffer, decode_str, encode_column, lengths
 from brand.printable import printable
 
-SMALL: Final = 4096
-"""Pieces below this mean size are first copied together into bytes: slicing bytes is faster than slicing a view."""
+_Piece = TypeVar("_Piece", str, bytes)
 
 
 @lru_cache(maxsize=64)
@@ -34,40 +34,67 @@ def head_struct(schema: Schema) -> struct.Struct:
     return struct.Struct("<" + "".join(FIXED[c] for _, c in schema.fixed) + "I" * len(schema.variable))
 
 
-def encode_records(schema: Schema, samples: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> list[bytes]:
+def encode_records(schema: Schema, samples: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> Records:
     """Records of the samples with these indices. Raises `SchemaError` that names sample and field."""
     fixed = [_fixed_column(n, c, _column(n, samples, indices), indices) for n, c in schema.fixed]
-    payloads = [encode_column(n, c, _column(n, samples, indices), indices) for n, c in schema.variable]
-    lengths = [np.fromiter(map(len, column), np.int64, len(samples)) for column in payloads]
-    sizes = head_struct(schema).size + sum(lengths, np.zeros(len(samples), np.int64))
+    columns = [_column(n, samples, indices) for n, _ in schema.variable]
+    head, made = head_struct(schema).size, None
+    if columns and all(codec == "str" for _, codec in schema.variable):
+        made = _texts_together(columns, head)
+    if made is None:
+        payloads = [encode_column(n, c, v, indices) for (n, c), v in zip(schema.variable, columns, strict=True)]
+        made = bytearray().join(_side_by_side(bytes(head), payloads, len(samples))), list(map(lengths, payloads))
+    memory, sizes_of = made
+    sizes = head + sum(sizes_of, np.zeros(len(samples), np.int64))
     if len(samples) and int(sizes.max()) > MAX_SAMPLE:
         position = int(sizes.argmax())
         what = f"{int(sizes[position]):,} bytes; the limit is {MAX_SAMPLE:,}"
         raise SchemaError(f"sample {indices[position]} has {what}")
-    # Heads and payloads are laid side by side and joined once: a join for each record takes three times as long.
-    width = 1 + len(payloads)
-    parts: list[bytes] = [b""] * (width * len(samples))
-    parts[::width] = _heads(schema, fixed, lengths, len(samples))
-    for position, column in enumerate(payloads):
+    records = Records.side_by_side(memory, sizes)
+    records.windows(head)[records.starts] = _heads(schema, fixed, sizes_of, len(samples)).view(f"V{head}")
+    return records
+
+
+def _side_by_side(head: _Piece, columns: Sequence[Sequence[_Piece]], count: int) -> list[_Piece]:
+    """`head` and the fields of each sample, to be joined once: a join for each sample takes three times as long."""
+    width = 1 + len(columns)
+    parts = [head] * (width * count)
+    for position, column in enumerate(columns):
         parts[1 + position :: width] = column
-    blob = b"".join(parts)
-    ends = np.cumsum(sizes)
-    return [blob[start:end] for start, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True)]
+    return parts
 
 
-def _heads(schema: Schema, fixed: Sequence[Any], lengths: Sequence[NDArray[np.int64]], count: int) -> list[bytes]:
+def _texts_together(columns: Sequence[Sequence[Any]], head: int) -> tuple[bytearray, list[NDArray[np.int64]]] | None:
+    """Records of `str` fields, with zeros for the heads, and the sizes of each field. None where a value is no text.
+
+    One call encodes all values. The sizes in bytes follow from the places where characters begin.
+    """
+    try:
+        text = "".join(_side_by_side("\0" * head, columns, len(columns[0])))
+        memory = bytearray(text.encode())
+    except (TypeError, UnicodeEncodeError):
+        return None
+    sizes_of = list(map(lengths, columns))
+    if len(memory) == len(text):
+        return memory, sizes_of
+    ends = np.cumsum(np.stack([np.full(len(columns[0]), head), *sizes_of], axis=1))
+    begins = np.flatnonzero((np.frombuffer(memory, np.uint8) & 0xC0) != 0x80)
+    sizes = np.diff(np.append(begins, len(memory))[ends], prepend=0).reshape(-1, 1 + len(columns))
+    return memory, list(sizes.T[1:])
+
+
+def _heads(schema: Schema, fixed: Sequence[Any], sizes_of: Sequence[NDArray[np.int64]], count: int) -> NDArray[np.void]:
     heads = np.empty(count, _head_dtype(schema))
     for (name, _), column in zip(schema.fixed, fixed, strict=True):
         heads[name] = column
-    for (name, _), column in zip(schema.variable, lengths, strict=True):
+    for (name, _), column in zip(schema.variable, sizes_of, strict=True):
         heads[f"length of {name}"] = column
-    data, size = heads.tobytes(), heads.itemsize
-    return [data[at : at + size] for at in range(0, count * size, size)]
+    return heads
 
 
-def encode_record(schema: Schema, fixed: Sequence[int | float], payloads: Sequence[bytes]) -> bytes:
-    """The record of one sample, from its fixed fields and its finished payloads, both in the schema's order."""
-    return b"".join((head_struct(schema).pack(*fixed, *map(len, payloads)), *payloads))
+def record_parts(schema: Schema, fixed: Sequence[int | float], payloads: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The record of one sample in parts, from its fixed fields and finished payloads, both in the schema's order."""
+    return head_struct(schema).pack(*fixed, *map(len, payloads)), *payloads
 
 
 class RecordDecoder:
@@ -152,22 +179,12 @@ def _decoded(decode: Callable[[Buffer], Any], pieces: list[Buffer]) -> list[Any]
     return list(map(decode, pieces))
 
 
-def slices(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[Buffer]:
-    """Pieces of one memory: `sizes[i]` bytes from `starts[i]` on."""
-    data: Any = memory.data
-    if len(sizes) and int(sizes.mean()) < SMALL:
-        first = int(starts.min())
-        data, starts = memory[first : int((starts + sizes).max())].tobytes(), starts - first
-    return [data[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
-
-
-def fixed_columns(schema: Schema, records: Sequence[bytes]) -> NDArray[np.void]:
+def fixed_columns(schema: Schema, records: Records) -> NDArray[np.void]:
     """The fixed fields of many records as one structured array (8 bytes a field), without decoding anything else."""
     dtype = fixed_dtype(schema)
     if not schema.fixed:
         return np.empty(len(records), dtype)
-    size = dtype.itemsize
-    return np.frombuffer(b"".join([record[:size] for record in records]), dtype)
+    return records.windows(dtype.itemsize)[records.starts].view(dtype)
 
 
 def fixed_dtype(schema: Schema) -> np.dtype[np.void]:

@@ -11,7 +11,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from brand.formats.compression import Decompressor
-from brand.formats.record import RecordDecoder, slices
+from brand.formats.record import RecordDecoder
+from brand.formats.records import slices
 from brand.formats.values import Buffer
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.errors import SchemaError
 from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
@@ -18,6 +19,7 @@ from brand.formats.instead import instead
 
 Buffer = bytes | bytearray | memoryview
 
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
 
 
@@ -37,7 +39,7 @@ def encode_bytes(value: Any) -> bytes:
 
 def encode_json(value: Any) -> bytes:
     """Compact JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return _JSON(value).encode()
 
 
 def encode_ndarray(value: Any) -> bytes:
@@ -104,6 +106,11 @@ DECODERS: Final[dict[str, Callable[[Buffer], Any]]] = {
     "image": bytes,
     "audio": bytes,
 }
+
+
+def lengths(pieces: Collection[Any]) -> NDArray[np.int64]:
+    """The length of each piece."""
+    return np.fromiter(map(len, pieces), np.int64, len(pieces))
 
 
 def encode_column(name: str, codec: str, values: Sequence[Any], indices: Sequence[int]) -> list[bytes]:

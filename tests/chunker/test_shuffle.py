@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.chunker.shuffle import Keys, open_order, write_order
+from brand.chunker.shuffle import Keys, open_order, sorted_places, write_order
 from tests.rounds import examples
 
 
@@ -47,6 +47,14 @@ def test_keys_do_not_depend_on_how_they_are_asked_for(seed: int, steps: list[int
     keys = Keys(seed)
     taken = [keys.next(count) for count in steps]
     assert np.array_equal(np.concatenate([[], *taken]), Keys(seed).next(sum(steps)).astype(float))
+
+
+@examples(50)
+@given(st.lists(st.integers(0, 3) | st.integers(0, 2**64 - 1), max_size=80))
+def test_equal_keys_stand_in_the_order_of_their_places(keys: list[int]) -> None:
+    """The sort is stable, whichever way it goes."""
+    found = sorted_places(np.array(keys, np.uint64)).tolist()
+    assert found == sorted(range(len(keys)), key=lambda place: keys[place])
 
 
 def test_the_order_of_seed_0_never_changes() -> None:

@@ -13,7 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.errors import UsageError
-from brand.formats.compression import Compression, Compressor, Decompressor, choose
+from brand.formats import compression as module
+from brand.formats.compression import LEVEL, Compression, Compressor, Decompressor, choose
+from brand.formats.records import Records
+from brand.formats.values import Buffer
 
 RANDOM = random.Random(0)
 NOISE = [RANDOM.randbytes(3000) for _ in range(50)]
@@ -29,7 +32,7 @@ SETS = {
 
 def cost(compression: Compression, records: list[bytes], chunks: int) -> int:
     """Bytes on storage, counted by storing everything."""
-    return sum(map(len, Compressor(compression).pack(records))) + chunks * len(compression.dictionary)
+    return sum(map(len, Compressor(compression).pack(Records.of(records)))) + chunks * len(compression.dictionary)
 
 
 @pytest.mark.parametrize("mode", ["none", "auto", "zstd"])
@@ -73,7 +76,7 @@ def test_the_choice_is_the_same_every_time() -> None:
 def test_a_probe_of_next_to_nothing_is_no_problem(probe: list[bytes], mode: str) -> None:
     """Empty records, one record, equal records: there is a choice, and records come back."""
     chosen = choose(mode, probe, len(probe), 1)  # type: ignore[arg-type]
-    stored = Compressor(chosen).pack(probe)
+    stored = Compressor(chosen).pack(Records.of(probe))
     unpack = Decompressor(chosen.dictionary).unpack
     assert [bytes(unpack(s, len(r))) for s, r in zip(stored, probe, strict=True)] == probe
 
@@ -94,7 +97,7 @@ COMPRESSIONS = [
 @given(st.lists(st.binary(max_size=300) | st.sampled_from(SMALL)), st.sampled_from(COMPRESSIONS))
 def test_records_come_back(records: list[bytes], compression: Compression) -> None:
     """Whatever is stored unpacks to the record, and is smaller than it exactly where it is compressed."""
-    stored = Compressor(compression).pack(records)
+    stored = Compressor(compression).pack(Records.of(records))
     unpack = Decompressor(compression.dictionary).unpack
     for data, record in zip(stored, records, strict=True):
         assert bytes(unpack(memoryview(data), len(record))) == record
@@ -127,7 +130,7 @@ def test_a_frame_of_another_size_is_a_value_error(dictionary: bytes) -> None:
             unpack(stored, raw_size)
 
 
-def unpack_all(dictionary: bytes, stored: Sequence[bytes], raw_sizes: Sequence[int], gap: int = 0) -> list[bytes]:
+def unpack_all(dictionary: bytes, stored: Sequence[Buffer], raw_sizes: Sequence[int], gap: int = 0) -> list[bytes]:
     """What `Decompressor.unpack_all` makes of them, with `gap` bytes between them."""
     memory = np.frombuffer(bytearray(bytes(gap).join([b"", *stored, b""])), np.uint8)
     sizes, raws = np.array([len(s) for s in stored], np.int64), np.array(raw_sizes, np.int64)
@@ -145,8 +148,32 @@ def unpack_all(dictionary: bytes, stored: Sequence[bytes], raw_sizes: Sequence[i
 )
 def test_many_records_come_back_at_once(records: list[bytes], compression: Compression, gap: int) -> None:
     """Small and large, compressed and not, in any order: each is what it is by itself."""
-    stored = Compressor(compression).pack(records)
+    stored = Compressor(compression).pack(Records.of(records))
     assert unpack_all(compression.dictionary, stored, [len(record) for record in records], gap) == records
+
+
+@pytest.mark.slow
+@given(
+    st.lists(st.binary(max_size=300) | st.sampled_from([*SMALL, *LARGE, *NOISE, b"", b"z" * 9999, bytes(400_000)])),
+    st.sampled_from(COMPRESSIONS),
+)
+def test_one_call_packs_the_frames_of_one_call_for_each(records: list[bytes], compression: Compression) -> None:
+    """Byte for byte, so data sets do not change with the zstandard that has this call."""
+    data = zstandard.ZstdCompressionDict(compression.dictionary) if compression.dictionary else None
+    if data is not None:
+        data.precompute_compress(level=LEVEL)
+    zstd = zstandard.ZstdCompressor(level=LEVEL, dict_data=data, write_content_size=True)
+    expected = records
+    if compression.codec == "zstd":
+        frames = [zstd.compress(record) for record in records]
+        worth = compression.worth
+        expected = [
+            f if len(f) < len(r) and len(f) <= worth * len(r) else r for f, r in zip(frames, records, strict=True)
+        ]
+    assert list(map(bytes, Compressor(compression).pack(Records.of(records)))) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_BULK", False)
+        assert list(map(bytes, Compressor(compression).pack(Records.of(records)))) == expected
 
 
 FRAME_KINDS: dict[str, Any] = {

@@ -1,0 +1,79 @@
+"""Many records before compression: how are they handed on without a Python object for each?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.formats.values import Buffer, lengths
+
+SMALL: Final = 4096
+"""Pieces below this mean size are first copied together into bytes: slicing bytes is faster than slicing a view."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records(Sequence[bytes]):
+    """Records that lie anywhere in one memory. As a sequence it copies each record to bytes of its own."""
+
+    memory: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    """Where each record begins in `memory`."""
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, pieces: Sequence[Buffer]) -> Records:
+        """Records of these bytes, which are copied together."""
+        return cls.side_by_side(b"".join(pieces), lengths(pieces))
+
+    @classmethod
+    def side_by_side(cls, memory: Buffer, sizes: NDArray[np.int64]) -> Records:
+        """Records of these sizes, which fill the memory."""
+        return cls(np.frombuffer(memory, np.uint8), np.cumsum(sizes) - sizes, sizes)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, number: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Records: ...
+
+    def __getitem__(self, number: int | slice) -> bytes | Records:
+        if isinstance(number, slice):
+            return Records(self.memory, self.starts[number], self.sizes[number])
+        return bytes(self.view(number))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(bytes, self.pieces())
+
+    def view(self, number: int) -> memoryview:
+        """One record, without a copy."""
+        start = int(self.starts[number])
+        return self.memory.data[start : start + int(self.sizes[number])]
+
+    def pieces(self) -> list[Buffer]:
+        """The bytes of each record, where they are large without a copy."""
+        return slices(self.memory, self.starts, self.sizes)
+
+    def windows(self, size: int) -> NDArray[np.void]:
+        """The `size` bytes from each place of the memory on, without a copy."""
+        return windows(self.memory, size)
+
+
+def windows(memory: NDArray[np.uint8], size: int) -> NDArray[np.void]:
+    """The `size` bytes from each place of a memory on, without a copy."""
+    return np.ndarray((max(0, len(memory) - size + 1),), f"V{size}", memory, strides=(1,))
+
+
+def slices(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[Buffer]:
+    """Pieces of one memory: `sizes[i]` bytes from `starts[i]` on."""
+    data: Any = memory.data
+    if len(sizes) and int(sizes.mean()) < SMALL:
+        first = int(starts.min())
+        data, starts = memory[first : int((starts + sizes).max())].tobytes(), starts - first
+    return [data[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
