@@ -709,7 +709,7 @@ class World:
             np.add.at(owner, allocator.chains(read.heads, self.pages_of[read.places]), 1)
         assert (owner == 1).all(), f"pages with no owner or several: {np.flatnonzero(owner != 1)}"
 
-        reasons = residents._kept.astype(np.int64)
+        reasons = residents.kept().astype(np.int64)
         for epoch in epochs.values():
             reasons[epoch.states.all(HELD)] += 1
         queued = [*core.caching.writing._queue, *(write.places for write in self.writes)]
@@ -717,8 +717,7 @@ class World:
             np.add.at(reasons, places, 1)
         assert (reasons == residents._references).all(), "a reference without a reason, or the other way round"
         assert ((reasons > 0) == (residents._head >= 0)).all()
-        assert residents.kept_pages == int(self.pages_of[residents._kept].sum())
-        assert not (residents._kept & ~residents._to_keep).any()
+        assert residents.kept_pages == int(self.pages_of[residents.kept()].sum())
         assert core.caching.writing._pages == sum(int(self.pages_of[places].sum()) for places in queued)
         self._check_directory()
         giants = self.pages_of > max(1, (allocator.count - 1) // LARGEST_SHARE)

@@ -6,6 +6,7 @@ bounded stretch of positions is looked at.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ FIRST_RATE: Final = 500.0
 
 Queue = tuple[RunNumber, int]
 """A rank of a run."""
+Kept = Callable[[NDArray[Any]], NDArray[np.bool_]]
+"""Says which samples are kept, by place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,10 +98,10 @@ class Ahead:
         positions = self._position[places]
         return np.where(positions < 0, np.inf, positions)
 
-    def next(self, want: int, shelf: Shelf, kept: NDArray[np.bool_], most: int) -> dict[int, NDArray[np.int64]]:
+    def next(self, want: int, shelf: Shelf, kept: Kept, most: int) -> dict[int, NDArray[np.int64]]:
         """Up to `most` positions of each rank of this node whose samples can be prepared, by rank, ascending.
 
-        `kept`: which samples are kept in memory, by place. A rank that has nothing to prepare is left out.
+        `kept` says which samples are kept in memory. A rank that has nothing to prepare is left out.
         """
         sample_of, states = self.epoch.plan.sample_of, self.epoch.states
         at = max(self._cursors.get(want, self.epoch.front()), self.epoch.progress.start)
@@ -113,7 +116,7 @@ class Ahead:
             if done:
                 done = not raw.any()
                 at = begin + (len(places) if done else int(raw.argmax()))
-            ready = raw & (states.are(HELD, places) | kept[places])
+            ready = raw & (states.are(HELD, places) | kept(places))
             found.append(begin + np.flatnonzero(ready))
             if sum(map(len, found)) >= most * len(self._ranks):
                 break
@@ -162,7 +165,7 @@ class Aheads:
         for _, ahead in self._aheads.values():
             ahead.rewind()
 
-    def queues(self, memory: PreparedMemory, kept: NDArray[np.bool_], few: int, many: int, now_s: float) -> list[Next]:
+    def queues(self, memory: PreparedMemory, kept: Kept, few: int, many: int, now_s: float) -> list[Next]:
         """Samples to prepare for each rank: of the epoch and want whose next one is drawn after the fewest draws.
 
         Up to `few` samples where one rank draws, else up to `many` of each.

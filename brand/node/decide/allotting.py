@@ -94,7 +94,7 @@ class Choices:
         """
         if now_s - self._empty_s <= AGAIN_S:
             return []
-        found = self._aheads.queues(self._memory, self._residents.kept(), batch, WINDOW, now_s)
+        found = self._aheads.queues(self._memory, self._residents.kept, batch, WINDOW, now_s)
         self._empty_s = -np.inf if found else now_s
         if len(found) < 2:
             return found

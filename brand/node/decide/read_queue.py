@@ -17,7 +17,7 @@ class ReadQueue:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._todo: NDArray[np.intp] = np.arange(0)
+        self._todo: NDArray[np.int32] = np.arange(0, dtype=np.int32)
         self._at = 0
         self._read_of: NDArray[Any] | None = None
         """The read of each place, where the plan's job shares."""
@@ -36,11 +36,11 @@ class ReadQueue:
         number = self.next
         return len(self._plan.sample_of) if number is None else self._plan.deadline(number)
 
-    def rest(self) -> NDArray[np.intp]:
+    def rest(self) -> NDArray[np.int32]:
         """Numbers of all reads that have not started."""
         return self._todo[self._at :]
 
-    def upcoming(self, most: int) -> NDArray[np.intp]:
+    def upcoming(self, most: int) -> NDArray[np.int32]:
         """Numbers of the next reads, at most `most`."""
         return self._todo[self._at : self._at + most]
 
@@ -58,7 +58,7 @@ class ReadQueue:
             if mine is not None:
                 due &= mine[part]
             wanted[read_of[part][due]] = True
-        self._todo, self._at = np.flatnonzero(wanted), 0
+        self._todo, self._at = np.flatnonzero(wanted).astype(np.int32), 0
 
     def deadlines(self, places: NDArray[Any]) -> NDArray[Any]:
         """The deadline of the read of each place, in a plan whose job shares."""
@@ -72,7 +72,7 @@ class ReadQueue:
         assert self._read_of is not None
         todo = np.zeros(self._plan.read_count, np.bool_)
         todo[self.rest()] = todo[self._read_of[places]] = True
-        self._todo, self._at = np.flatnonzero(todo), 0
+        self._todo, self._at = np.flatnonzero(todo).astype(np.int32), 0
 
     def pop(self, count: int = 1) -> None:
         """The next reads have started, or are not needed."""

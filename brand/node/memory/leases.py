@@ -12,7 +12,7 @@ from brand.errors import UsageError
 from brand.node.memory.prepared import PreparedMemory
 from brand.node.memory.residents import Residents
 
-MAX_LEASES: Final = 64
+MAX_LEASES: Final = 32
 """The most leases that one client may hold."""
 STALE_S: Final = 1.0
 """A server does not wait for a client that copies for longer than this."""

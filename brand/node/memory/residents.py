@@ -21,10 +21,11 @@ class Residents:
         self.pool, self.pages_of, self._directory = pool, pool.pages_of, directory
         samples = len(pool.pages_of)
         self._head = np.full(samples, -1, np.int32)
-        self._references = np.zeros(samples, np.int32)
+        self._references = np.zeros(samples, np.uint16)
+        """Clients hold `MAX_LEASES` at the most, and each epoch one: together fewer than 2 to the 16th."""
         self._checked = np.zeros(samples, np.bool_)
         self._to_keep = np.zeros(samples, np.bool_)
-        self._kept = np.zeros(samples, np.bool_)
+        """What of it is in memory is kept."""
         self.kept_pages = 0
         self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
         self.sent_pages = np.zeros(nodes, np.int64)
@@ -34,13 +35,13 @@ class Residents:
 
     def __repr__(self) -> str:
         here = np.count_nonzero(self._head >= 0)
-        return f"Residents({here} of {len(self._head)} samples in memory, {np.count_nonzero(self._kept)} of them kept)"
+        return f"Residents({here} of {len(self._head)} samples in memory, {np.count_nonzero(self.kept())} of them kept)"
 
     def present(self, places: Places | slice) -> NDArray[np.bool_]:
         """Which samples are in memory."""
         return self._head[places] >= 0
 
-    def references(self, places: Places) -> NDArray[np.int32]:
+    def references(self, places: Places) -> NDArray[np.uint16]:
         """How many references each sample has, same shape."""
         return self._references[places]
 
@@ -97,18 +98,17 @@ class Residents:
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
         """From now on keep the places of `mask`, shape (samples,), and no others."""
-        self._to_keep = mask
-        dropped = np.flatnonzero(self._kept & ~mask)
-        self._kept[dropped] = False
+        before, self._to_keep = self._to_keep, mask
+        dropped = np.flatnonzero(before & ~mask & (self._head >= 0))
         self.kept_pages -= int(self.pages_of[dropped].sum())
         if self._directory is not None:
             self._directory.hide(dropped)
         self.let_go(dropped)
-        self._keep(np.flatnonzero(mask & ~self._kept & (self._head >= 0)))
+        self._keep(np.flatnonzero(mask & ~before & (self._head >= 0)))
 
     def keep_less(self, chunk_size: int, pages: int) -> bool:
         """Let go of kept samples that take at least `pages`, whole chunks at a time; False where none is kept."""
-        places = np.flatnonzero(self._kept)
+        places = np.flatnonzero(self.kept())
         if not len(places):
             return False
         sizes = np.bincount(places // chunk_size, self.pages_of[places])
@@ -123,13 +123,12 @@ class Residents:
         """Which samples are kept as soon as they are in memory."""
         return self._to_keep[places]
 
-    def kept(self) -> NDArray[np.bool_]:
-        """Which places are in memory for good, shape (samples,)."""
-        return self._kept
+    def kept(self, places: Places | slice = slice(None)) -> NDArray[np.bool_]:
+        """Which samples are in memory for good."""
+        return np.logical_and(self._to_keep[places], self._head[places] >= 0)
 
     def _keep(self, places: Places) -> None:
         self._references[places] += 1
-        self._kept[places] = True
         self.kept_pages += int(self.pages_of[places].sum())
         if self._directory is not None:
             places = places[self.pool.allocator.side_by_side(self._head[places], self.pages_of[places])]
