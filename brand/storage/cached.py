@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 
 from brand.storage.dataset import StoredDataSet
 from brand.storage.files import RangeReader
+from brand.storage.location import Folder
 
 LEAST_BYTES: Final = 4096
 """The mean size of samples that are worth a system call each. Smaller ones come faster many at a time."""
+LEAST_DATA: Final = 64 << 20
+"""The size of a data set that is worth it. A smaller one is soon in the server's memory, which serves it faster."""
 FEW: Final = 64
 """One sample of so many may come from the storage. The kernel sometimes says that a page is missing which is there."""
 
@@ -51,6 +54,6 @@ class CachedSamples:
 
 
 def cached_samples(data: StoredDataSet) -> Callable[[], CachedSamples] | None:
-    """Makes a `CachedSamples`; None where a data set is in a store, a share of it, or its samples are small."""
-    worth = not data.location.in_store and data.share is None and data.mean_bytes >= LEAST_BYTES
-    return partial(CachedSamples, data) if worth else None
+    """Makes a `CachedSamples`; None where a data set is in no folder, a share of it, or it or its samples are small."""
+    worth = data.mean_bytes >= LEAST_BYTES and data.mean_bytes * len(data) >= LEAST_DATA
+    return partial(CachedSamples, data) if worth and isinstance(data.location, Folder) and data.share is None else None

@@ -26,8 +26,31 @@ from tests.support import LIMIT_S, brand, running_brand, wait_until
 
 KEYS = {
     *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
-    *("exact", "waited", "wait_s", "reads", "read_bytes", "read_samples", "held_samples", "failed_reads", "hit_ratio"),
-    *("fill_rate", "amplification", "memory", "reading", "waiting", "epochs", "jobs", "cache", "cluster", "sent"),
+    *(
+        "taken",
+        "exact",
+        "waited",
+        "wait_s",
+        "reads",
+        "read_bytes",
+        "read_samples",
+        "held_samples",
+        "failed_reads",
+        "hit_ratio",
+    ),
+    *(
+        "hit_ratio",
+        "fill_rate",
+        "amplification",
+        "memory",
+        "reading",
+        "waiting",
+        "epochs",
+        "jobs",
+        "cache",
+        "cluster",
+        "sent",
+    ),
     *("sent_bytes", "store", "prepared"),
     *("received", "received_bytes", "requests", "hurried", "late", "fetched"),
 }

@@ -50,6 +50,7 @@ from brand.node.wire.taking import (
     unpack_where,
 )
 from brand.protocol.stripe_policy import StripePolicy
+from brand.storage import cached
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
@@ -584,8 +585,9 @@ def test_shown_samples_and_cached_ones_in_one_draw(texts: Path) -> None:
 
 
 @pytest.mark.slow
-def test_data_in_the_page_cache_are_not_read_into_memory(tmp_path: Path) -> None:
+def test_data_in_the_page_cache_are_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first epoch of a data set that was just written: the server reads next to nothing, and all is right."""
+    monkeypatch.setattr(cached, "LEAST_DATA", 1 << 20)
     path, samples = tmp_path / "large.brand", 300
 
     def content_of(number: int) -> bytes:
@@ -602,6 +604,7 @@ def test_data_in_the_page_cache_are_not_read_into_memory(tmp_path: Path) -> None
                     assert sample["data"] == content_of(sample["index"])
                     found.append(sample["index"])
             assert found == plan
+        wait_until(lambda: data_set.stats()["reading"] == 0, "the last reads")
         facts = data_set.stats()
     assert facts["draws"] == facts["from_memory"] + facts["exact"] == 3 * samples
     assert facts["failed_reads"] == 0

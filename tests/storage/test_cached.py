@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import brand
+from brand.storage import cached
 from brand.storage.cached import LEAST_BYTES, CachedSamples, cached_samples
 from brand.storage.dataset import StoredDataSet
 from brand.storage.files import RangeReader
@@ -52,12 +53,12 @@ def drop(path: Path, part: slice = slice(None)) -> None:
 
 def copied(data: StoredDataSet, places: np.ndarray) -> list[bytes] | None:
     """The stored bytes of samples, as the page cache has them; None where it has not."""
-    cached = CachedSamples(data)
-    rows = cached.rows(places)
+    samples = CachedSamples(data)
+    rows = samples.rows(places)
     sizes = rows["size"].astype(np.int64)
     memory = bytearray(int(sizes.sum()))
     starts = np.cumsum(sizes) - sizes
-    if not cached.copy(places, rows, memoryview(memory), starts):
+    if not samples.copy(places, rows, memoryview(memory), starts):
         return None
     return [bytes(memory[start : start + size]) for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
 
@@ -109,9 +110,14 @@ def test_a_range_is_left_where_most_of_it_is_there(large: Path) -> None:
     assert not in_page_cache(str(chunk), 0, size)
 
 
-def test_small_samples_are_not_worth_it(large: Path, tmp_path: Path) -> None:
+def test_small_samples_and_small_data_sets_are_not_worth_it(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = tmp_path / "small.brand"
     brand.pack(({"data": bytes(100)} for _ in range(10)), small, schema={"data": "bytes"})
+    assert cached_samples(StoredDataSet(small)) is None
+    assert cached_samples(StoredDataSet(large)) is None
+    monkeypatch.setattr(cached, "LEAST_DATA", 1 << 20)
     assert cached_samples(StoredDataSet(small)) is None
     made = cached_samples(StoredDataSet(large))
     assert made is not None
