@@ -8,14 +8,17 @@ server would only copy it into fresh pages, which cost more than the copy. So cl
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.formats.stored import is_right
+from brand.storage.crew import Crew
 from brand.storage.dataset import StoredDataSet
-from brand.storage.files import RangeReader
+from brand.storage.files import OPEN_FILES, Range, RangeReader
 from brand.storage.location import Folder
 
 LEAST_BYTES: Final = 4096
@@ -27,10 +30,12 @@ FEW: Final = 64
 
 
 class CachedSamples:
-    """The samples of a data set in files, for one thread."""
+    """The samples of a data set in files, for one thread that draws, and its `crew`."""
 
-    def __init__(self, data: StoredDataSet) -> None:
-        self._data, self._reader = data, RangeReader(data.location.chunk_file)
+    def __init__(self, data: StoredDataSet, crew: Crew) -> None:
+        self._data, self._crew = data, crew
+        most = OPEN_FILES // crew.threads
+        self._readers = [RangeReader(data.location.chunk_file, most) for _ in range(crew.threads)]
 
     def __repr__(self) -> str:
         return f"CachedSamples({self._data.name!r})"
@@ -42,18 +47,37 @@ class CachedSamples:
     def copy(
         self, places: NDArray[np.integer[Any]], rows: NDArray[np.void], memory: memoryview, starts: NDArray[np.int64]
     ) -> bool:
-        """Copy the stored bytes of samples to where they begin in `memory`. Returns whether they were there.
+        """Copy the stored bytes of samples to where they begin in `memory`.
 
-        A few that are not there are read. The caller checks the bytes.
+        Returns whether they were there and have right checksums. A few that are not there are read.
         """
-        chunks = places // self._data.header.chunk_size
-        ends = starts + rows["size"]
-        pieces = (memory[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
-        ranges = zip(chunks.tolist(), rows["offset"].tolist(), pieces, strict=True)
-        return self._reader.read_cached(ranges, len(places) // FEW)
+        chunks, sizes = places // self._data.header.chunk_size, rows["size"].astype(np.int64)
+
+        def copy(number: int, part: slice) -> bool:
+            wanted = zip(*(each[part].tolist() for each in (chunks, rows["offset"], starts, sizes)), strict=True)
+            ranges = [(chunk, offset, memory[start : start + size]) for chunk, offset, start, size in wanted]
+            return _copied(self._readers[number], ranges, rows["checksum"][part].tolist())
+
+        return all(self._crew.each(copy, self._crew.parts(sizes)))
 
 
-def cached_samples(data: StoredDataSet) -> Callable[[], CachedSamples] | None:
+def _copied(reader: RangeReader, ranges: list[Range], checksums: list[int]) -> bool:
+    """Fill ranges. Returns whether all but a few were in the page cache, and have the right checksums."""
+    late: list[int] = []
+    with suppress(OSError):
+        for number, wanted in enumerate(ranges):
+            if not reader.filled_from_cache(wanted):
+                late.append(number)
+                if len(late) > len(ranges) // FEW:
+                    return False
+            elif not is_right(wanted[2], checksums[number]):
+                return False
+        reader.read_into([ranges[number] for number in late])
+        return all(is_right(ranges[number][2], checksums[number]) for number in late)
+    return False
+
+
+def cached_samples(data: StoredDataSet) -> Callable[[Crew], CachedSamples] | None:
     """Makes a `CachedSamples`; None where a data set is in no folder, a share of it, or it or its samples are small."""
     worth = data.mean_bytes >= LEAST_BYTES and data.mean_bytes * len(data) >= LEAST_DATA
     return partial(CachedSamples, data) if worth and isinstance(data.location, Folder) and data.share is None else None

@@ -12,7 +12,7 @@ import errno
 import os
 import resource
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -104,15 +104,15 @@ class OpenFiles:
 
 
 class RangeReader:
-    """A `Reader` of files; `path_of` names them."""
+    """A `Reader` of files; `path_of` names them. About `most` of them stay open; None: `OPEN_FILES`."""
 
-    def __init__(self, path_of: PathOf) -> None:
-        self._files = OpenFiles(OPEN_FILES, path_of)
+    def __init__(self, path_of: PathOf, most: int | None = None) -> None:
+        self._files = OpenFiles(most or OPEN_FILES, path_of)
         self._nowait = _NOWAIT
 
     def read_into(self, ranges: Sequence[Range]) -> None:
         """See `Reader`."""
-        late = [r for r in ranges if not self._filled_from_cache(r)]
+        late = [r for r in ranges if not self.filled_from_cache(r)]
         if len(late) > 1 and _WILLNEED is not None:
             for number, offset, buffer in late:
                 with suppress(OSError):  # the read will say what is wrong
@@ -124,29 +124,12 @@ class RangeReader:
                 error.filename = self._files.path_of(number)  # the error of a read knows only the descriptor
                 raise
 
-    def read_cached(self, ranges: Iterable[Range], most: int) -> bool:
-        """Fill each range's buffer from the page cache, but for at most so many that it does not hold: these are read.
-
-        Returns whether that was so. Where more are not there, or a file cannot be opened, the buffers hold anything.
-        """
-        late = []
-        with suppress(OSError):
-            for wanted in ranges:
-                if not self._filled_from_cache(wanted):
-                    late.append(wanted)
-                    if len(late) > most:
-                        return False
-            for number, offset, buffer in late:
-                _fill(self._files.descriptor(number), offset, buffer)
-            return True
-        return False
-
     def close(self) -> None:
         """See `Reader`."""
         self._files.close()
 
-    def _filled_from_cache(self, wanted: Range) -> bool:
-        """Fill a range from the page cache. Returns whether the cache held all of it."""
+    def filled_from_cache(self, wanted: Range) -> bool:
+        """Fill a range from the page cache. Returns whether the cache held all of it. Raises OSError."""
         if not self._nowait:
             return False
         number, offset, buffer = wanted

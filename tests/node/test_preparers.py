@@ -41,6 +41,7 @@ from brand.node.wire.connection import socket_name
 from brand.node.wire.messages import HEAD, Chains, Kind
 from brand.node.wire.prepared import HEADER, MOST_WANTS, Want, pack_values, pack_wants, unpack_chains, unpack_wants
 from brand.node.wire.preparer import CANNOT, ENOUGH, PAGE, STAGING, UNTRIED, Setup, pages_of, unpack_sizes
+from brand.storage.crew import Crew
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import RunningServer, random_address, running, running_server
 from brand.torch import BrandDataset
@@ -473,7 +474,9 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
     memory = Arena(3, PAGE)
     chains = Chains(np.array([1], np.uint32), np.array([1], np.int32))
     with closing(memory), pytest.raises(ProtocolError, match="what was not asked for"):
-        Wants({}).values(Pages(memory.pages, Buffers()), (), chains, np.zeros(1, np.uint64), np.zeros(1, np.intp))
+        Wants({}).values(
+            Pages(memory.pages, Buffers(), Crew(2)), (), chains, np.zeros(1, np.uint64), np.zeros(1, np.intp)
+        )
 
 
 # -- the command ----------------------------------------------------------------------------------------------------

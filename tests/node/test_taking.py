@@ -51,6 +51,7 @@ from brand.node.wire.taking import (
 )
 from brand.protocol.stripe_policy import StripePolicy
 from brand.storage import cached
+from brand.storage.crew import Crew
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
@@ -271,7 +272,7 @@ class Said:
             at += HEAD.size + length
 
     def taking(self, workers: int = 1) -> Taking:
-        return Taking(Pages(self.arena.pages, Buffers()), self.entries, self.request, self.send, workers)
+        return Taking(Pages(self.arena.pages, Buffers(), Crew(2)), self.entries, self.request, self.send, workers)
 
 
 def taken(taking: Taking, positions: NDArray[np.int64], draws: int) -> list[int] | None:
@@ -340,7 +341,7 @@ class Torn(Pages):
 
 def test_what_is_dropped_while_it_is_copied_is_asked_for() -> None:
     said = Said(10)
-    pages = Torn(said.arena.pages, Buffers())
+    pages = Torn(said.arena.pages, Buffers(), Crew(2))
     object.__setattr__(pages, "entries", said.entries)
     taking = Taking(pages, said.entries, said.request, said.send)
     taking.answered(1, 0)
@@ -487,7 +488,7 @@ def test_a_server_that_drops_kept_samples_while_clients_take(texts: Path) -> Non
     try:
         order = np.arange(SAMPLES, dtype=np.int32)
         taking = Taking(
-            Pages(arena.pages, Buffers()),
+            Pages(arena.pages, Buffers(), Crew(2)),
             entries,
             lambda message, _: memoryview(pack_places(order[unpack_where(message[HEAD.size :])[2] :])[HEAD.size :]),
             lambda _: None,
@@ -560,7 +561,7 @@ def test_shown_samples_and_cached_ones_in_one_draw(texts: Path) -> None:
     Directory(entries).show(shown, heads, counts[shown])
     cache = Cache(rows, [each or b"" for each in stored], set(range(40)))
     taking = Taking(
-        Pages(arena.pages, Buffers()),
+        Pages(arena.pages, Buffers(), Crew(2)),
         entries,
         lambda *_: memoryview(pack_places(every.astype(np.int32))[HEAD.size :]),
         lambda _: None,

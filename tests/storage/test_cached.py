@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ import pytest
 import brand
 from brand.storage import cached
 from brand.storage.cached import LEAST_BYTES, CachedSamples, cached_samples
+from brand.storage.crew import Crew
 from brand.storage.dataset import StoredDataSet
-from brand.storage.files import RangeReader
 from brand.storage.pagecache import CachedFile, in_page_cache
 
 SAMPLES, SIZE = 96, 3 * LEAST_BYTES
@@ -53,7 +54,7 @@ def drop(path: Path, part: slice = slice(None)) -> None:
 
 def copied(data: StoredDataSet, places: np.ndarray) -> list[bytes] | None:
     """The stored bytes of samples, as the page cache has them; None where it has not."""
-    samples = CachedSamples(data)
+    samples = CachedSamples(data, Crew(2))
     rows = samples.rows(places)
     sizes = rows["size"].astype(np.int64)
     memory = bytearray(int(sizes.sum()))
@@ -76,26 +77,40 @@ def test_what_is_not_there_is_not_read(large: Path) -> None:
 
 
 def test_a_missing_chunk_is_not_there(large: Path, tmp_path: Path) -> None:
-    data = StoredDataSet(large)
-    reader = RangeReader(lambda number: str(tmp_path / str(number)))
-    assert not reader.read_cached([(0, 0, memoryview(bytearray(5)))], 0)
+    copy = tmp_path / "copy.brand"
+    shutil.copytree(large, copy)
+    data = StoredDataSet(copy)
+    assert copied(data, np.arange(4)) is not None
+    (copy / "chunks" / "00000001.brand").unlink()
+    assert copied(data, np.arange(24, 28)) is None
     assert not in_page_cache(str(tmp_path / "none"), 0, 5)
-    assert data.location.chunk_file(0)
 
 
-def test_a_few_that_are_not_there_are_read(tmp_path: Path) -> None:
-    """As many as the caller allows, and no more."""
-    path = tmp_path / "file"
-    path.write_bytes(bytes(range(256)) * 256)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if CachedFile(file.fileno()).holds(0, 1 << 16) is not False:
-            pytest.skip("this file system keeps its pages")
-    buffer = bytearray(4)
-    assert not RangeReader(lambda _: str(path)).read_cached([(0, 7, memoryview(buffer))], 0)
-    assert RangeReader(lambda _: str(path)).read_cached([(0, 7, memoryview(buffer))], 1)
-    assert bytes(buffer) == bytes([7, 8, 9, 10])
+def test_wrong_bytes_are_not_taken(large: Path, tmp_path: Path) -> None:
+    """One of many samples has changed."""
+    copy = tmp_path / "copy.brand"
+    shutil.copytree(large, copy)
+    data = StoredDataSet(copy)
+    row = data.rows_at(np.array([50]))[0]
+    with (copy / "chunks" / "00000002.brand").open("r+b") as file:
+        file.seek(int(row["offset"]) + 7)
+        file.write(bytes([255 - content(int(row["index"]))[7]]))
+    assert copied(data, np.arange(48, 60)) is None
+    assert copied(data, np.arange(51, 60)) is not None
+
+
+def test_a_few_that_are_not_there_are_read(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of so many; no more."""
+    warm(large)
+    drop(large, slice(0, 8192))
+    data = StoredDataSet(large)
+    rows = data.rows(0, SAMPLES)
+    missing = int(np.argmin(rows["offset"][:24]))
+    places = np.array([missing, *(place for place in range(24, 90) if rows["offset"][place] > 1 << 16)])
+    assert len(places) > 40
+    assert copied(data, places[:20]) is None, "one of 20 is too many"
+    monkeypatch.setattr(cached, "FEW", len(places))
+    assert copied(data, places) == data.stored_bytes(places, raising=True)
 
 
 def test_a_range_is_left_where_most_of_it_is_there(large: Path) -> None:
@@ -121,4 +136,4 @@ def test_small_samples_and_small_data_sets_are_not_worth_it(
     assert cached_samples(StoredDataSet(small)) is None
     made = cached_samples(StoredDataSet(large))
     assert made is not None
-    assert isinstance(made(), CachedSamples)
+    assert isinstance(made(Crew(1)), CachedSamples)

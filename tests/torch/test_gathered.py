@@ -23,6 +23,7 @@ from brand.node.setup.preparing import Prepared
 from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import HEADER, pack_values
 from brand.node.wire.preparer import PAGE
+from brand.storage.crew import Crew
 from brand.storage.dataset import StoredDataSet
 from brand.torch import BrandDataset
 from brand.torch.assemble import assemble
@@ -68,7 +69,7 @@ def came(values: dict[int, NDArray[Any]], broken: set[int], seed: int) -> Made:
     places = random.permutation(int(counts.sum()) + 3)[: int(counts.sum())].astype(np.int32)
     pages = random.integers(0, 255, (int(counts.sum()) + 3, PAGE)).astype(np.uint8)
     pages[places] = np.concatenate(chains)
-    memory, positions = Pages(pages, Buffers()), np.array(list(values), np.intp)
+    memory, positions = Pages(pages, Buffers(), Crew(2)), np.array(list(values), np.intp)
     indices = positions.astype(np.uint64)
     return Wants({"image": HOW}).values(memory, (NUMBER,), Chains(counts, places), indices, positions)["image"]
 

@@ -31,6 +31,7 @@ from brand.node.wire.samples import unpack_samples
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.storage.cached import CachedSamples
+from brand.storage.crew import Crew
 
 ATTEMPTS: Final = 3
 FETCH_BYTES: Final = 8 << 20
@@ -73,7 +74,7 @@ class Client:
         cache: Cache | None = None,
         wants: Wants | None = None,
         common: bool = False,
-        cached: Callable[[], CachedSamples] | None = None,
+        cached: Callable[[Crew], CachedSamples] | None = None,
     ) -> None:
         self.path, self.address, self.run = path, address, run
         self._mean_bytes = mean_bytes

@@ -16,6 +16,7 @@ from brand.node.setup.memory import Memory
 from brand.node.wire import messages
 from brand.node.wire.messages import Kind
 from brand.storage.cached import CachedSamples
+from brand.storage.crew import Crew
 
 
 class Cluster(Protocol):
@@ -48,7 +49,7 @@ class Connector:
         cache: Cache | None,
         wants: Wants | None = None,
         common: bool = False,
-        cached: Callable[[], CachedSamples] | None = None,
+        cached: Callable[[Crew], CachedSamples] | None = None,
     ) -> None:
         self._path, self._data_set, self._address = path, data_set, address
         self._memory, self._attach, self._cluster, self._cache = memory, attach, cluster, cache

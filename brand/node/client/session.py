@@ -34,6 +34,7 @@ from brand.node.wire.preparer import PAGE
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.storage.cached import CachedSamples
+from brand.storage.crew import Crew
 from brand.storage.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
@@ -76,7 +77,7 @@ class Session:
         owner: int | None,
         worker: tuple[int, int] | None = None,
         wants: Wants | None = None,
-        cached: Callable[[], CachedSamples] | None = None,
+        cached: Callable[[Crew], CachedSamples] | None = None,
     ) -> None:
         self._address = address
         self._numbers: dict[Order, int] = {}
@@ -101,12 +102,13 @@ class Session:
                 raise ServerError(f"the server at {address} belongs to another user")
             hello = {"data_set": data_set, "owner": owner, "worker": worker}
             memories, self.server = self._greet(messages.pack_json(Kind.HELLO, hello))
-            self._first = Pages(memories.pages, buffers)
-            self._second = None if memories.prepared is None else Pages(memories.prepared, buffers)
+            workers = 1 if worker is None else worker[1]
+            crew = Crew() if workers == 1 else Crew(1)  # workers share the machine's processors
+            self._first = Pages(memories.pages, buffers, crew)
+            self._second = None if memories.prepared is None else Pages(memories.prepared, buffers, crew)
             self._taking = None
             if memories.entries is not None:
-                workers = 1 if worker is None else worker[1]
-                aside = None if cached is None else cached()
+                aside = None if cached is None else cached(crew)
                 self._taking = Taking(self._first, memories.entries, self.request, self.send, workers, aside)
             self._each = 0.0
             """Bytes that the last prepared samples took, each."""

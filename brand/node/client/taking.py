@@ -95,11 +95,10 @@ class Taking:
         stored = self._shown(entries) if entries.all() else self._with_cached(places, entries)
         if stored is None or not unchanged(self._entries[places], entries)[entries != 0].all():
             return None
-        news = ~are_checked(entries)
+        news = (entries != 0) & ~are_checked(entries)  # what came out of the page cache is checked
         if news.any() and not stored.part(news).right().all():
             return None
-        told = entries if (entries[news] != 0).any() else entries[:0]
-        self._untold.add(pack_taken(run, epoch, positions, told), positions, draws)
+        self._untold.add(pack_taken(run, epoch, positions, entries if news.any() else entries[:0]), positions, draws)
         return places, stored
 
     def tell(self) -> None:

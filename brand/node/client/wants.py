@@ -22,6 +22,7 @@ from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import Want, pack_wants, unpack_chains, unpack_numbers
 from brand.node.wire.preparer import PAGE
+from brand.storage.crew import Crew
 
 log = logging.getLogger("brand.node")
 
@@ -107,10 +108,11 @@ class Wants:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Memory that a server shares, shape (pages, page size), and buffers for copies."""
+    """Memory that a server shares, shape (pages, page size), buffers for copies, and the threads that copy."""
 
     pages: NDArray[np.uint8]
     buffers: Buffers
+    crew: Crew
 
     def copy(self, chains: Chains, more: int = 0) -> NDArray[np.uint8]:
         """The pages of these chains, one after the other, in one array operation, and `more` bytes with any content.
@@ -122,7 +124,12 @@ class Pages:
             raise ProtocolError("the server names pages that are not there")
         size = len(chains.pages) * page
         memory = self.buffers.take(size + more)
-        np.take(self.pages, chains.pages, axis=0, out=memory[:size].reshape(-1, page), mode="clip")
+        into = memory[:size].reshape(-1, page)
+
+        def copy(_: int, part: slice) -> None:
+            np.take(self.pages, chains.pages[part], axis=0, out=into[part], mode="clip")
+
+        self.crew.each(copy, self.crew.even(len(chains.pages), page))
         return memory
 
     def stored(self, memory: NDArray[np.uint8], counts: NDArray[np.uint32]) -> Stored:

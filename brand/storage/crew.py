@@ -1,0 +1,62 @@
+"""Which threads copy what one draw brings? The one that draws, and a few more where much is to be copied.
+
+One thread copies some GB a second, less than the memory of most machines gives. The kernel, numpy and xxhash copy and
+check without the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST: Final = 4
+"""The most threads of a crew."""
+PART_BYTES: Final = 2 << 20
+"""A part that a thread copies has at least so many bytes."""
+
+_T = TypeVar("_T")
+
+
+class Crew:
+    """The threads of one connection. They start when they are first needed. Not for use after a fork."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = min(MOST, os.cpu_count() or 1) if threads is None else threads
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __repr__(self) -> str:
+        return f"Crew({self.threads} threads{'' if self._pool is None else ', started'})"
+
+    def parts(self, sizes: NDArray[np.integer[Any]]) -> list[slice]:
+        """Which of the pieces with these sizes each thread copies: at most `threads` slices, of about equal bytes."""
+        ends = np.cumsum(sizes, dtype=np.int64)
+        total = int(ends[-1]) if len(ends) else 0
+        count = max(1, min(self.threads, total // PART_BYTES))
+        cuts = np.searchsorted(ends, np.arange(1, count) * total / count) + 1
+        bounds = [0, *np.minimum(cuts, len(ends)).tolist(), len(ends)]
+        return [slice(first, end) for first, end in pairwise(bounds) if first < end]
+
+    def even(self, pieces: int, size: int) -> list[slice]:
+        """As `parts`, of so many pieces of `size` bytes."""
+        count = max(1, min(self.threads, pieces * size // PART_BYTES))
+        bounds = [pieces * number // count for number in range(count + 1)]
+        return [slice(first, end) for first, end in pairwise(bounds)]
+
+    def each(self, do: Callable[[int, slice], _T], parts: list[slice]) -> list[_T]:
+        """Call `do(number, part)` for each part, all at the same time. Returns the results, in order."""
+        if len(parts) < 2:
+            return [do(number, part) for number, part in enumerate(parts)]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.threads - 1, "brand-copy")
+        others = [self._pool.submit(do, number, part) for number, part in enumerate(parts[1:], 1)]
+        try:
+            first = do(0, parts[0])
+        finally:
+            wait(others)  # nobody copies into memory that is given up
+        return [first, *(other.result() for other in others)]
