@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from brand.formats.stored import is_right
 from brand.storage.crew import Crew
 from brand.storage.dataset import StoredDataSet
-from brand.storage.files import OPEN_FILES, Range, RangeReader
+from brand.storage.files import Range, RangeReader, plenty_open
 from brand.storage.location import Folder
 
 LEAST_BYTES: Final = 4096
@@ -34,7 +34,7 @@ class CachedSamples:
 
     def __init__(self, data: StoredDataSet, crew: Crew) -> None:
         self._data, self._crew = data, crew
-        most = OPEN_FILES // crew.threads
+        most = plenty_open() // crew.threads
         self._readers = [RangeReader(data.location.chunk_file, most) for _ in range(crew.threads)]
 
     def __repr__(self) -> str:

@@ -23,6 +23,8 @@ PathOf = Callable[[int], str]
 
 OPEN_FILES: Final = 256
 """Most descriptors that stay open: a quarter of the usual limit."""
+MOST_OPEN: Final = 16384
+"""Most descriptors that stay open where the limit is high."""
 USUAL_LIMIT: Final = 1024
 """Descriptors that a process may usually have. Where the limit is lower (`ulimit -n`), fewer stay open."""
 
@@ -34,6 +36,14 @@ def most_open(most: int) -> int:
     """How many descriptors may stay open where the usual limit would allow `most`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if limit == resource.RLIM_INFINITY else max(1, most * min(limit, USUAL_LIMIT) // USUAL_LIMIT)
+
+
+def plenty_open() -> int:
+    """How many descriptors may stay open where a system call each would cost as much as to open the file: more than
+    `OPEN_FILES` where the limit allows it, up to a quarter of the limit.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_OPEN if limit == resource.RLIM_INFINITY else max(OPEN_FILES, min(MOST_OPEN, limit // 4))
 
 
 def no_descriptor_left(error: OSError) -> str:

@@ -204,7 +204,7 @@ class Client:
         while done < len(positions):
             try:
                 connection = self._idle_connection() or self._connector.connect(owner, worker)
-                step = connection.most_at_once(self._mean_bytes)
+                step = connection.most_at_once(self._mean_bytes, order, epoch)
                 known = self._known(order, epoch)
                 some = positions[done : done + step]
                 if order.grows:

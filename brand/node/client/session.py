@@ -130,8 +130,13 @@ class Session:
             self._numbers[order] = number
         return self._numbers[order]
 
-    def most_at_once(self, mean_bytes: float) -> int:
-        """How many samples of this mean size to draw at once: all of them must be in memory at the same time."""
+    def most_at_once(self, mean_bytes: float, order: Order, epoch: int) -> int:
+        """How many samples of this mean size to draw at once: all of them must be in memory at the same time.
+
+        Just one, where the others may be taken as soon as the server has answered the first draw of an epoch.
+        """
+        if self._taking is not None and not order.shares and not self._taking.may(self._numbers.get(order, 0), epoch):
+            return 1
         least = self._first.pages.size / mean_bytes
         if self._second is not None and self._each:
             least = min(least, self._second.pages.size / self._each)

@@ -73,6 +73,10 @@ class Taking:
     def __repr__(self) -> str:
         return f"Taking({len(self._entries)} entries, epoch {self._at}, {len(self._blocks)} blocks of places)"
 
+    def may(self, run: int, epoch: int) -> bool:
+        """Whether the server has answered a draw of this epoch."""
+        return self._at == (run, epoch)
+
     def answered(self, run: int, epoch: int) -> None:
         """The server has answered a draw: the epoch has begun, and its samples may be taken from now on."""
         if self._at != (run, epoch):

@@ -189,6 +189,7 @@ class Draws:
             first = np.unique(places, return_index=True)[1]
             present &= np.isin(np.arange(len(places)), first)
         here = places[present]
+        self._residents.left.miss(places[~present])
         self._residents.refer(here[~epoch.states.are(HELD, here)])
         epoch.states.leaves(places)
         self.taking.note(draw.key, live, draw.positions, places, now_s, draw.drawer)

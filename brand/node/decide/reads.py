@@ -107,6 +107,7 @@ class Reads:
         if failed or left:
             fails, cached = np.isin(np.arange(len(read.pieces)), failed + left), read.pieces["cached"]
             self._counters.reads.left(read.pieces[list(left)])
+            residents.left.leave(places[read.of_pieces(np.isin(np.arange(len(read.pieces)), left))])
             if (fails & cached).any():
                 self._last += 1
                 again = read.part(self._last, fails & cached)

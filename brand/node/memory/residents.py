@@ -14,6 +14,28 @@ from brand.node.memory.directory import Directory, Entries
 from brand.node.memory.pool import Places, Pool
 
 
+class Left:
+    """Which samples were left in the page cache, where clients take them? They need not be read."""
+
+    def __init__(self, samples: int) -> None:
+        self._left = np.zeros(samples, np.bool_)
+
+    def __repr__(self) -> str:
+        return f"Left({np.count_nonzero(self._left)} of {len(self._left)} samples in the page cache)"
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Those that were there when they were to be read, and that no client has missed since, shape (samples,)."""
+        return self._left
+
+    def leave(self, places: Places) -> None:
+        """These samples are left there."""
+        self._left[places] = True
+
+    def miss(self, places: Places) -> None:
+        """Clients ask for these samples, which are not in memory: the page cache may not have them any more."""
+        self._left[places] = False
+
+
 class Residents:
     """Samples of one data set in the pages of a pool. `directory` shows clients what is kept; None: nothing does."""
 
@@ -26,6 +48,7 @@ class Residents:
         self._checked = np.zeros(samples, np.bool_)
         self._to_keep = np.zeros(samples, np.bool_)
         """What of it is in memory is kept."""
+        self.left = Left(samples)
         self.kept_pages = 0
         self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
         self.sent_pages = np.zeros(nodes, np.int64)
