@@ -29,7 +29,10 @@ class Limits:
         return self._largest_sent.get(node, 0)
 
     def need_no_read(self) -> NDArray[np.bool_]:
-        """Which places need no read: their samples are kept, left in the page cache, or never held, shape (samples,)."""
+        """Which places need no read, because their samples are kept, left in the page cache, or never held.
+
+        Shape (samples,).
+        """
         return self.never_held() | self._residents.kept() | self._residents.left.mask()
 
     def never_held(self) -> NDArray[np.bool_]:
