@@ -98,7 +98,7 @@ class Regime:
 
 
 REGIMES: Final = {
-    "warm": Regime("nvme", 1.25),
+    "warm": Regime("nvme", 1.5),
     "nvme-4": Regime("nvme", 1 / 4),
     "nvme-10": Regime("nvme", 1 / 10),
     "nas-4": Regime("nas", 1 / 4),
