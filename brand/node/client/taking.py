@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import ProtocolError
+from brand.errors import FormatError, ProtocolError
 from brand.formats.constants import ROW
 from brand.formats.stored import Stored
 from brand.node.client.wants import Pages
@@ -37,6 +37,7 @@ TOLD_TOGETHER: Final = 2048
 MOST_CACHED_BYTES: Final = 256 << 20
 """A draw with more bytes that are not shown is asked for: no allocation relies on the sizes in an unchecked index."""
 LONGEST_PAUSE: Final = 63
+"""The most draws between two for which the page cache is asked."""
 TOLD_AFTER_S: Final = 0.2
 """What was taken so long ago is told with the next draw."""
 
@@ -123,7 +124,10 @@ class Taking:
             self._pause -= self._pause > 0
             return None
         shown = entries != 0
-        rows = self._cached.rows(places[~shown])
+        try:
+            rows = self._cached.rows(places[~shown])
+        except FormatError:  # an exact read says what is wrong with the index
+            return None
         sizes = rows["size"].astype(np.int64)
         if int(sizes.sum()) > MOST_CACHED_BYTES:
             return None
