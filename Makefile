@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= demo-output
 SCRATCH ?= bench-scratch
+BENCH ?= $(BIN)/python
+LAB ?=
+FFCV ?=
 ROUNDS ?= 100
 SETUP := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
@@ -85,10 +88,19 @@ lint: $(DEV)
 
 bench: $(DEV)
 	@test -d "$(DATA)" || { echo "make bench DATA=FOLDER: a folder with images/<class>/* and text/*.jsonl (bench/README.md)"; exit 2; }
-	$(BIN)/python -m bench.convert --data $(DATA) --work $(SCRATCH) --out bench/results/convert.json
-	$(BIN)/python -m bench.exact_reads --data $(DATA) --work $(SCRATCH) --out bench/results/exact_reads.json
-	$(BIN)/python -m bench.open_large --work $(SCRATCH) --out bench/results/open_large.json
-	$(BIN)/python -m bench.convert_memory --data $(DATA) --work $(SCRATCH) --out bench/results/convert_memory.json
+	$(BENCH) -m bench.convert --data $(DATA) --work $(SCRATCH) --out bench/results/convert.json
+	$(BENCH) -m bench.exact_reads --data $(DATA) --work $(SCRATCH) --out bench/results/exact_reads.json
+	$(BENCH) -m bench.open_large --work $(SCRATCH) --out bench/results/open_large.json
+	$(BENCH) -m bench.convert_memory --data $(DATA) --work $(SCRATCH) --out bench/results/convert_memory.json
+ifeq ($(LAB),)
+	@echo "make bench LAB=COMMAND measures training, too (bench/README.md)"
+else
+	$(BENCH) -m bench.training_data --data $(DATA) --work $(SCRATCH)
+	$(if $(FFCV),$(FFCV) -m bench.training_data --data $(DATA) --work $(SCRATCH) --only ffcv)
+	for task in images records; do $(BENCH) -m bench.training_reads --work $(SCRATCH) --lab $(LAB) $(if $(FFCV),--ffcv $(FFCV)) \
+		--task $$task --regime nas-4 nvme-4 warm --repeat 5 --out bench/results/training-$$task.json || exit 1; done
+	$(BENCH) -m bench.honest_table bench/results/training-images.json bench/results/training-records.json
+endif
 
 docs: $(DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from brand.errors import UsageError, counted
+from brand.node.setup.memory import memory_bytes
 from brand.torch.dataset import BrandDataset
 from brand.torch.gate import Gate, pool_of
 from brand.torch.iteration import Iteration
@@ -25,7 +26,9 @@ from brand.torch.stages import Stages
 from brand.torch.threads import Ladder, Pace
 
 AHEAD_BYTES: Final = 64 << 20
-"""By default, batches of about so many stored bytes are on their way."""
+"""By default, batches of about so many stored bytes are on their way, at most."""
+AHEAD_PART: Final = 8
+"""And of at most `1 / AHEAD_PART` of the memory that the data set was given."""
 MOST_AHEAD: Final = 64
 _OF_THIS_PROCESS: Final = ("stages", "pace", "_epoch", "_gate")
 """Attributes that a copy in another process makes anew."""
@@ -54,7 +57,8 @@ class BrandLoader(DataLoader[Any]):
         threads: Number of threads that decode; by default the number of processors that this process may use. "auto"
             finds, while the loop trains, the fewest that feed the loop, at most that number. In each of them, PyTorch
             works with one thread.
-        ahead: Batches that are on their way while one is trained; by default as many as 64 MB hold, at least 2.
+        ahead: Batches that are on their way while one is trained; by default as many as 64 MB hold, or an eighth of the
+            data set's `memory=` where that is less; at least 2.
     """
 
     dataset: BrandDataset
@@ -92,8 +96,7 @@ class BrandLoader(DataLoader[Any]):
         self._finds_threads = threads == "auto"
         self.threads = _processors() if threads is None or threads == "auto" else _count("threads", threads)
         """The most threads that decode."""
-        enough = min(MOST_AHEAD, max(2, int(AHEAD_BYTES / (batch_size * data_set.mean_bytes))))
-        self.ahead = enough if ahead is None else _count("ahead", ahead)
+        self.ahead = _enough(data_set, batch_size) if ahead is None else _count("ahead", ahead)
         self.iterations = 0
         """How many iterations have begun."""
         self._begin_anew()
@@ -198,6 +201,15 @@ def _end_iterations() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_anew_in_child)
+
+
+def _enough(data_set: BrandDataset, batch_size: int) -> int:
+    """Batches that are on their way by default: little memory for the data set means little for these."""
+    room = AHEAD_BYTES
+    if data_set.memory is not None and data_set.server is None:  # else only the server knows its memory
+        limit = memory_bytes(data_set.memory, int(len(data_set) * data_set.mean_bytes))
+        room = min(room, limit // AHEAD_PART)
+    return min(MOST_AHEAD, max(2, int(room / (batch_size * data_set.mean_bytes))))
 
 
 def _processors() -> int:

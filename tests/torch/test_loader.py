@@ -439,6 +439,18 @@ def test_what_is_ahead_by_default_is_64_megabytes(tmp_path: Path) -> None:
         assert abs(BrandLoader(BrandDataset(target), batch).ahead - ahead) <= 1
 
 
+def test_little_memory_makes_what_is_ahead_small(tmp_path: Path) -> None:
+    """An eighth of what the data set was given; a running server has a limit of its own."""
+    target = tmp_path / "data"
+    pack([{"data": bytes(1 << 16)}] * 64, target, {"data": "bytes"}, compression="none", jobs=1)
+    memories: list[tuple[str | float | None, int]] = [(None, 64), (1.0, 8), (0.5, 4), ("1MiB", 2), ("9TB", 8)]
+    for memory, ahead in memories:
+        assert abs(BrandLoader(BrandDataset(target, memory=memory), 1).ahead - ahead) <= 1
+    with running_server(target, memory=1.0) as server:
+        assert BrandLoader(BrandDataset(target, memory="1MiB", server=server.address), 1).ahead == 64
+    assert BrandLoader(BrandDataset(target, memory="1MiB"), 1, ahead=5).ahead == 5
+
+
 def test_stages_say_where_the_time_goes(small: Path) -> None:
     """Each in seconds, and the slowest by name, also for people."""
     with served(small, fields=None, transform={"data": len}) as data_set:
