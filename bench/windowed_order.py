@@ -1,18 +1,18 @@
 """Can the order of a data set of a billion samples be made in parts, with memory for a part only? A prototype.
 
-The access sequence of an epoch is a sort of random words, one for each sample (`brand.protocol.random.permutation`). Part
-`k` of `K` is what a full sort would bring between two values: the words from `k / K` to `(k + 1) / K` of their range. One
-pass over all words finds them, because any word can be made without those before it. Then only these are sorted.
+The access sequence of an epoch is a sort of random words, one for each sample (`brand.protocol.random.permutation`).
+Part `k` of `K` is what a full sort would bring between two values: the words from `k / K` to `(k + 1) / K` of their
+range. One pass over all words finds them, because any word can be made without those before it. Only they are sorted.
 
-A draw takes the next sample of its group's tape. A tape is a sort by keys, and the keys of a stripe that has `s` samples
-before it lie between `s` and `s + W` (`brand.protocol.stripes`). So the draws from `c` to `c + d` of a group can only
-come from stripes with `s` from `c - W - r` to `c + d + W + r`, and only these are sorted.
+A draw takes the next sample of its group's tape. A tape is a sort by keys, and the keys of a stripe that has `s`
+samples before it lie between `s` and `s + W` (`brand.protocol.stripes`). So the draws from `c` to `c + d` of a group
+can only come from stripes with `s` from `c - W - r` to `c + d + W + r`, and only these are sorted.
 
 What a part needs of the parts before it: how often each group was drawn. Going on in the middle of an epoch takes one
 more pass, which counts.
 
     python -m bench.windowed_order --samples 13000000 --check     all parts, compared with the whole plan
-    python -m bench.windowed_order --samples 1000000000 --parts 16 --only 7
+    python -m bench.windowed_order --samples 1000000000 --only 7
 """
 
 from __future__ import annotations
@@ -166,7 +166,9 @@ def main() -> None:
         start_s = time.perf_counter()
         samples = parts.make(part)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-        print(f"part {part}: {len(samples):,} draws in {time.perf_counter() - start_s:.2f} s; {peak:,.0f} MB at the peak")
+        print(
+            f"part {part}: {len(samples):,} draws in {time.perf_counter() - start_s:.2f} s; {peak:,.0f} MB at the peak"
+        )
         if arguments.check:
             made.append(samples)
     if arguments.check:

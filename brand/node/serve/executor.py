@@ -1,7 +1,8 @@
 """Which threads do the slow work, so that the server's loop never waits? I/O threads and one planner thread.
 
-The number of jobs is bounded, because the loop starts at most `depth` reads at a time. Results come out of one queue,
-and an eventfd wakes the loop for each.
+The number of jobs is bounded, because the loop starts at most `most` reads at a time: one for each I/O thread, and some
+that wait for a thread, so that no thread, and no storage, waits for the loop. Results come out of one queue, and an
+eventfd wakes the loop for each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 from brand.storage.vectored import VectorReader
 
@@ -37,6 +38,9 @@ class Readers:
             self.cache.close()
 
 
+WAITING: Final = 8
+"""The most reads that wait for a thread. More would hold memory, and delay a read that is urgent."""
+
 Job = Callable[[Readers | None], Any]
 Done = Callable[[Any, BaseException | None], None]
 Part = Callable[[Readers, int], object]
@@ -53,6 +57,7 @@ class Executor:
 
     def __init__(self, depth: int, make_readers: Callable[[], Readers]) -> None:
         self.depth = depth
+        """Number of I/O threads."""
         made: list[Readers] = []
         try:
             made += (make_readers() for _ in range(depth))
@@ -76,6 +81,11 @@ class Executor:
     def __repr__(self) -> str:
         waiting = f"{self._reads.qsize()} reads and {self._plans.qsize()} plans wait"
         return f"Executor(depth {self.depth}, {waiting}, {self._results.qsize()} results)"
+
+    @property
+    def most(self) -> int:
+        """How many reads the loop may have under way."""
+        return self.depth + min(self.depth, WAITING)
 
     def read(self, job: Job, done: Done) -> None:
         """Run `job(readers)` in an I/O thread, then `done(result, error)` in the loop."""

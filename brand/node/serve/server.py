@@ -159,7 +159,8 @@ class NodeServer:
         directory = None if shown is None else Directory(shown.pages.view(np.uint64)[:, 0])
         residents = Residents(Pool(layout.allocator, arena, layout.pages_of), nodes, directory)
         self._turn = Turn(
-            *(data, residents, chunk_size, layout.members, depth, layout.remote_pages, cached, storage, with_what)
+            *(data, residents, chunk_size, layout.members, executor.most),
+            *(layout.remote_pages, cached, storage, with_what),
         )
         self._recorder = None if record is None else Recorder(record, self._turn)
         self._exchange = None if joined is None else Exchange(self._turn, joined, page, self._tell)
