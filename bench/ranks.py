@@ -31,14 +31,15 @@ def draw(rank: int, ranks: int, data: str, server: str, together: Barrier, found
     """Draw two epochs as one rank; tell when the second began and ended, and the samples and processor time."""
     from brand import BrandDataset, BrandLoader, BrandSampler
 
-    data_set = BrandDataset(data, fields=("label",), server=server)
+    names = tuple(name for name in BrandDataset(data).schema if name != "key")
+    data_set = BrandDataset(data, fields=names, server=server)
     sampler = BrandSampler(data_set, num_replicas=ranks, rank=rank)
     loader = BrandLoader(data_set, BATCH, sampler=sampler, threads=1)
     for epoch in range(2):
         sampler.set_epoch(epoch)
         together.wait(600)
         begin_s, used_s = time.monotonic(), time.process_time()
-        samples = sum(len(labels) for (labels,) in loader)
+        samples = sum(len(batch[0]) for batch in loader)
         done = begin_s, time.monotonic(), samples, time.process_time() - used_s
         together.wait(600)
     found.put((*done, data_set.stats()["process"]))
@@ -79,7 +80,7 @@ def measure(data: str, memory: str, ranks: int) -> dict[str, float]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench.ranks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", required=True, help="a data set of records with a field `label`")
+    parser.add_argument("--data", required=True, help="a data set of records")
     parser.add_argument("--memory", default="0.25", help="for the server (%(default)s of the data)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--out", type=Path)
