@@ -157,8 +157,15 @@ class Draws:
             return False
         if draw.asks(epoch, now_s):
             self._receiving.ask(epoch, draw.positions)
-        places = epoch.plan.sample_of[draw.positions]
-        if epoch.states.waited_for(places).any() or not self._agreed(draw, live, now_s):
+        sample_of = epoch.plan.sample_of
+        if draw.waits_at >= 0 and epoch.states.waited_for(sample_of[draw.waits_at :][:1]).all():
+            return False  # every step asks this of every draw that waits, so it must not look at all positions
+        places = sample_of[draw.positions]
+        to_come = np.flatnonzero(epoch.states.waited_for(places))
+        if len(to_come):
+            draw.waits_at = int(draw.positions[to_come[-1]])
+            return False
+        if not self._agreed(draw, live, now_s):
             return False
         if self._epochs.sharing.lockstep.waits(draw, now_s):
             return False

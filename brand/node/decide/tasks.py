@@ -81,6 +81,8 @@ class Draw:
     """Number of the epoch whose planned requests for this draw have been sent; 0: none have."""
     asked_s: float = 0.0
     """When these requests were sent: since then other nodes can know that the draw waits."""
+    waits_at: int = -1
+    """The last of its positions whose sample was still to come at the last look; -1: nobody has looked."""
 
     def asks(self, epoch: Epoch, now_s: float) -> bool:
         """Whether to send the planned requests of an epoch for this draw. They are sent once."""
