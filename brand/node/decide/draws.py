@@ -163,7 +163,7 @@ class Draws:
         places = sample_of[draw.positions]
         to_come = np.flatnonzero(epoch.states.waited_for(places))
         if len(to_come):
-            draw.waits_at = int(draw.positions[to_come[-1]])
+            draw.looked(int(draw.positions[to_come[-1]]))
             return False
         if not self._agreed(draw, live, now_s):
             return False

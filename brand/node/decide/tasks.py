@@ -84,6 +84,10 @@ class Draw:
     waits_at: int = -1
     """The last of its positions whose sample was still to come at the last look; -1: nobody has looked."""
 
+    def looked(self, waits_at: int) -> None:
+        """The sample at this position is the last of the draw that is still to come."""
+        self.waits_at = waits_at
+
     def asks(self, epoch: Epoch, now_s: float) -> bool:
         """Whether to send the planned requests of an epoch for this draw. They are sent once."""
         if self.asked_of == epoch.number:
