@@ -3,7 +3,7 @@
     python -m bench.server_memory --work SCRATCH --out bench/results/server_memory.json
     python -m bench.server_memory --work SCRATCH --samples 13000000
 
-Packs small records, 64 a chunk, and draws two epochs at memory 1/10 with `BrandLoader`. A thread reads the
+Packs small records in 20,000 chunks, and draws two epochs at memory 1/10 with `BrandLoader`. A thread reads the
 server's /proc/PID/status every few milliseconds. `RssAnon` is memory that the server allocated, `RssFile` is pages of
 files that it maps (the index, its libraries), and `RssShmem` is the arena, which must never exceed its limit.
 """
@@ -20,6 +20,7 @@ import brand
 from brand import BrandDataset, BrandLoader, BrandSampler
 
 SAMPLES = 1_280_000
+CHUNKS = 20_000
 EVERY_S = 0.005
 GOAL = 24
 """Bytes a sample."""
@@ -29,7 +30,8 @@ def make(folder: Path, samples: int) -> None:
     """Make the data set, if it is missing."""
     if not (folder / "brand.json").exists():
         records = ({"text": f"sample {n:>120}", "label": n % 10} for n in range(samples))
-        brand.pack(records, folder, {"text": "str", "label": "int"}, chunk_size=64, compression="none")
+        fields = {"text": "str", "label": "int"}
+        brand.pack(records, folder, fields, chunk_size=max(1, samples // CHUNKS), compression="none")
 
 
 class Watch(threading.Thread):
