@@ -67,8 +67,8 @@ class CachedFile:
         return (found & 1).astype(np.bool_)
 
 
-def in_page_cache(path: str, offset: int, size: int) -> bool:
-    """Whether the page cache holds most of this range (inside the file), and will soon hold all of it.
+def in_page_cache(path: str, offset: int = 0, size: int | None = None) -> bool:
+    """Whether the page cache holds most of this range (inside the file; None: to its end), and soon all of it.
 
     Processes may then copy it without waiting. False also where the kernel does not say.
     """
@@ -77,7 +77,7 @@ def in_page_cache(path: str, offset: int, size: int) -> bool:
     except OSError:
         return False
     try:
-        return CachedFile(descriptor).gives(offset, size)
+        return CachedFile(descriptor).gives(offset, os.fstat(descriptor).st_size - offset if size is None else size)
     finally:
         os.close(descriptor)
 

@@ -125,6 +125,23 @@ def test_where_everything_fits_each_sample_is_read_once() -> None:
     assert world_.core.counters.reads.read_samples == SAMPLES
 
 
+def test_chunks_in_the_page_cache_are_left_there_as_a_whole() -> None:
+    """Clients read them exactly, in this epoch and later; the server looks at one read of each chunk."""
+    world_, looked = world(SAMPLES, depth=1), list[int]()
+    run = world_.register(1, **ORDER)
+    for epoch in range(2):
+        world_.begin(1, run, epoch)
+        while world_.step() or world_.reads or world_.jobs:
+            if world_.jobs:
+                world_.finish_job()
+            elif world_.reads:
+                looked += world_.reads[0].pieces["chunk"].tolist()
+                world_.finish_read(left={0}, whole=True)
+    assert sorted(looked) == list(range(SAMPLES // 8))
+    assert draw(world_, 1, run, 1, range(SAMPLES)) == 0.0
+    assert world_.core.counters.reads.reads == 0
+
+
 @pytest.mark.slow
 def test_what_is_kept_grows_again_when_a_second_run_has_ended() -> None:
     """A short run beside a long one: afterwards as much is kept as before."""

@@ -401,9 +401,12 @@ class World:
 
     # -- what threads do ---------------------------------------------------------------------------------------------
 
-    def finish_read(self, number: int = 0, *, failed: Collection[int] = (), left: Collection[int] = ()) -> None:
+    def finish_read(
+        self, number: int = 0, *, failed: Collection[int] = (), left: Collection[int] = (), whole: bool = False
+    ) -> None:
         """A read ends. Its pieces have the bytes of the file; those of `failed`, as far as it has them, an error
-        half-way. Those of `left` are left in the page cache, where their job shares nothing.
+        half-way. Those of `left` are left in the page cache, where their job shares nothing, and where `whole`, all of
+        their chunks.
         """
         read = self.reads.pop(number)
         lost = tuple(sorted(piece for piece in failed if piece < len(read.pieces)))
@@ -412,7 +415,8 @@ class World:
         for piece, vector in enumerate(read.vectors):
             if piece not in aside:
                 self._fill(read, piece, vector, failed=piece in lost)
-        self.tell(ReadEnded(read, lost, aside))
+        chunks = tuple(np.unique(read.pieces["chunk"][list(aside)]).tolist()) if whole else ()
+        self.tell(ReadEnded(read, lost, aside, chunks))
         for piece in lost + aside:
             if not read.pieces["cached"][piece]:
                 places = read.places_of(piece)
@@ -517,7 +521,7 @@ class World:
         assert len(self.reads) + others <= self.depth, "more reads at a time than there are threads"
         self._check_given_up(before, ready=ready)
         self.check()
-        return any(happened)
+        return any(happened) or len(self.turn.core.epochs.makings) > 0
 
     def _do(self, instruction: Instruction) -> bool:
         """Execute an instruction; whether it is something for this node's clients and threads."""

@@ -118,11 +118,13 @@ def test_a_range_is_left_where_most_of_it_is_there(large: Path) -> None:
     chunk = large / "chunks" / "00000000.brand"
     size = chunk.stat().st_size
     assert in_page_cache(str(chunk), 0, size)
+    assert in_page_cache(str(chunk))
     drop(large, slice(0, 8192))
     assert in_page_cache(str(chunk), 0, size), "nearly all of it is there"
     assert not in_page_cache(str(chunk), 0, 4096) or size > 8192, "what is asked for was completed meanwhile"
     drop(large)
     assert not in_page_cache(str(chunk), 0, size)
+    assert not in_page_cache(str(chunk))
 
 
 def test_small_samples_and_small_data_sets_are_not_worth_it(

@@ -119,8 +119,7 @@ class Account:
             if len(by_process) < processes or not whole:
                 continue
             front = min(min(by_worker.values()) for by_worker in by_process.values())
-            mine = self._division.positions(rank)
-            drawn = self._drawn[mine[mine <= front]] != 0
+            drawn = self._division.at(self._drawn, rank, front) != 0
             if not drawn.all():
                 ranks.append(rank)
                 missing += int((~drawn).sum())

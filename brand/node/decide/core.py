@@ -24,7 +24,7 @@ from brand.node.decide.members import Members
 from brand.node.decide.peers import Peers
 from brand.node.decide.preparers import Preparers
 from brand.node.decide.preparing import Preparing
-from brand.node.decide.reads import Reads
+from brand.node.decide.reads import Reads, leave_chunks
 from brand.node.decide.receiving import Receiving
 from brand.node.decide.sending import Sending, largest_sent
 from brand.node.decide.stimuli import KeptChosen, PlanMade
@@ -144,9 +144,16 @@ class Core:
         if chosen.cached is not None:
             self.caching.chosen(chosen.cached, chosen.since, chosen.whole_unit)
 
-    def read_done(self, read: Read, failed: tuple[int, ...], left: tuple[int, ...], now_s: float) -> None:
-        """A read has ended; some of its pieces failed, or were left in the page cache. Clients read these exactly."""
+    def read_done(
+        self, read: Read, failed: tuple[int, ...], left: tuple[int, ...], chunks: tuple[int, ...], now_s: float
+    ) -> None:
+        """A read has ended; some of its pieces failed, or were left in the page cache. Clients read these exactly.
+
+        The page cache holds all of `chunks`.
+        """
         self.reads.done(read, failed, left)
+        if chunks:
+            leave_chunks(self.residents, read.epoch, chunks)
         self.draws.settle(now_s)
 
     def unblock(self, now_s: float) -> bool:

@@ -6,11 +6,14 @@ its own node owns.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from brand.protocol.random import blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,24 @@ class Division:
         if self.rank_at is None:
             return np.arange(self.start + rank, self.samples, self.replicas, dtype=np.int64)
         return self.start + np.flatnonzero(self.rank_at == rank)
+
+    def parts(self, rank: int, first: int = 0) -> Iterator[NDArray[np.int64]]:
+        """`positions` of a rank from position `first` on, some at a time."""
+        for part in blocks(self.samples - self.start):
+            if self.rank_at is None:
+                begin = part.start + (rank - part.start) % self.replicas
+                positions = np.arange(begin, part.stop, self.replicas, dtype=np.int64)
+            else:
+                positions = part.start + np.flatnonzero(self.rank_at[part] == rank)
+            yield (positions + self.start)[np.searchsorted(positions, first - self.start) :]
+
+    def at(self, values: NDArray[Any], rank: int, last: int) -> NDArray[Any]:
+        """Of values by position, shape (samples,), those at the positions of a rank up to `last`, ascending."""
+        if self.rank_at is None:
+            return values[self.start + rank : last + 1 : self.replicas]
+        values = values[self.start : last + 1]
+        found: NDArray[Any] = values[self.rank_at[: len(values)] == rank]
+        return found
 
     def rank_of(self, position: int) -> int:
         """The rank that draws a position. Before `start` and past the end, ranks count as drawing in turn."""

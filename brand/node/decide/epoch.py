@@ -6,7 +6,7 @@ A node reads only the samples that it owns. Where a rank of another node draws s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,10 @@ from brand.node.decide.members import Owners
 from brand.node.decide.outgoing import Outgoing
 from brand.node.decide.progress import Progress
 from brand.node.decide.read_queue import ReadQueue
-from brand.node.decide.states import COMING, DUE, EARLY, HELD, UNWANTED, SampleStates
+from brand.node.decide.states import COMING, DUE, UNWANTED, SampleStates
 from brand.node.wire.numbers import NodeNumber
 from brand.protocol.plan import Plan, Requests, read_of_sample
+from brand.protocol.random import blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +93,39 @@ class Epoch:
 
         `read_of` is `read_of_sample(plan)` where the caller has it.
         """
+        for _ in self.expecting(ranks, fronts, read_of):
+            pass
+
+    def expecting(
+        self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
+    ) -> Iterator[int]:
+        """`expect`, some samples at a time. Yields how many these were."""
         new = {rank: node for rank, node in ranks.items() if rank not in self.ranks}
         if not new:
             return
         self.ranks |= new
         # Jobs come and go, and with each the kept samples change: one that shares holds them, too, until it draws them.
         limits = self._setting.limits
-        without = limits.never_held() if self.plan.shares else limits.need_no_read()
+        without = np.empty(self.plan.mapping.samples, np.bool_)
+        for part in blocks(len(without)):
+            without[part] = limits.never_held(part) if self.plan.shares else limits.need_no_read(part)
+            yield part.stop - part.start
         for rank, node in new.items():
-            places = self._places(rank, fronts.get(rank, 0))
-            if self.mine is not None:
-                mine, can = self.mine[places], ~self._setting.limits.too_large(node)[places]
-                if node == self._setting.owners.node:
-                    unreachable = np.isin(self.owner_of(places), list(self._setting.unreachable()))
-                    places = places[mine | (can & ~unreachable)]
-                else:
-                    places = places[mine & can]
-            self.states.expects(places[~without[places]])
-            self.progress.expects(len(places))
-        self.reads.fill(self.states, read_of_sample(self.plan) if read_of is None else read_of, self.mine)
+            too_large = None if self.mine is None else limits.too_large(node)
+            for positions in self.division.parts(rank, fronts.get(rank, 0)):
+                places = self.plan.sample_of[positions]
+                if too_large is not None and self.mine is not None:
+                    mine, can = self.mine[places], ~too_large[places]
+                    if node == self._setting.owners.node:
+                        unreachable = np.isin(self.owner_of(places), list(self._setting.unreachable()))
+                        places = places[mine | (can & ~unreachable)]
+                    else:
+                        places = places[mine & can]
+                self.states.expects(places[~without[places]])
+                self.progress.expects(len(places))
+                yield len(positions)
+        found = read_of_sample(self.plan) if read_of is None else read_of
+        yield from self.reads.filling(self.states, found, self.mine)
 
     def goes_on(self, plan: Plan, read_of: NDArray[Any]) -> None:
         """From now on the plan is another one, which begins with the same draws, as far as ranks have asked."""
@@ -136,7 +151,7 @@ class Epoch:
         held: list[NDArray[Any]] = [np.arange(0)]
         for rank in [rank for rank, at in self.ranks.items() if at == node]:
             del self.ranks[rank]
-            places = self._places(rank, 0)
+            places = _drawn_by(self, rank)
             places = places if self.mine is None else places[self.mine[places]]
             self.progress.expects(-len(places))
             held.append(places[self.states.leaves(places)])
@@ -152,7 +167,7 @@ class Epoch:
         """A lost node is back: it sends what ranks of this node have not asked for yet."""
         can = ~self._setting.limits.too_large(self._setting.owners.node)
         for rank in self.here:
-            places = self._places(rank, self.front())
+            places = _drawn_by(self, rank, self.front())
             places = places[(self.owner_of(places) == node) & can[places]]
             self.states.expects(places[~present(places)])
 
@@ -181,17 +196,16 @@ class Epoch:
 
     def drop(self) -> NDArray[Any]:
         """Nothing of the epoch is drawn or sent any more. Returns the places that were held."""
-        held = self.states.all(HELD)
-        self.states.leaves(np.concatenate((held, *(self.states.all(state) for state in (DUE, COMING, EARLY)))))
-        return held
-
-    def _places(self, rank: int, front: int) -> NDArray[Any]:
-        """Places that a rank draws from position `front` on."""
-        positions = self.division.positions(rank)
-        places: NDArray[Any] = self.plan.sample_of[positions[np.searchsorted(positions, front) :]]
-        return places
+        return np.flatnonzero(self.states.leaves(slice(None)))
 
 
 def readable(epoch: Epoch, places: NDArray[Any]) -> NDArray[Any]:
     """Those of these places whose samples this node reads itself."""
     return places if epoch.mine is None else places[epoch.mine[places]]
+
+
+def _drawn_by(epoch: Epoch, rank: int, front: int = 0) -> NDArray[Any]:
+    """Places that a rank draws from position `front` on."""
+    positions = epoch.division.positions(rank)
+    places: NDArray[Any] = epoch.plan.sample_of[positions[np.searchsorted(positions, front) :]]
+    return places

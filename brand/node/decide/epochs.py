@@ -12,19 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.account import Account
 from brand.node.decide.division import Division
-from brand.node.decide.epoch import Epoch, Setting, readable
-from brand.node.decide.growing_epoch import GrowingEpoch
 from brand.node.decide.growth import Growth
 from brand.node.decide.leading import Leading
 from brand.node.decide.limits import Limits
 from brand.node.decide.lives import Key, Life, Live, Lives, Ready, Wanted
+from brand.node.decide.makings import Makings
 from brand.node.decide.members import ALONE, Members
-from brand.node.decide.outgoing import follows
 from brand.node.decide.peers import Peers
 from brand.node.decide.runs import Beginning, Reader, Runs
 from brand.node.decide.sharing import Sharing
@@ -36,7 +32,6 @@ from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.protocol.following import Join
 from brand.protocol.order import MAX_EPOCH
 from brand.protocol.plan import Plan
-from brand.protocol.split import split_near
 
 RANKS_S: Final = 1.0
 """How long a planned epoch waits for ranks of other nodes to begin it."""
@@ -60,7 +55,7 @@ class Epochs:
         self.sharing = Sharing(self.runs, self.lives, len(residents.pages_of))
         self.growth = Growth(self.runs, self.lives, len(residents.pages_of))
         self.leading = Leading(self.runs, self.lives, self.sharing, members)
-        self._last_number = 0
+        self.makings = Makings(residents, self.runs, self.lives, self.growth, limits, members, self._peers)
         self.changes = 0
         """How often something changed that this node tells other nodes."""
 
@@ -207,10 +202,11 @@ class Epochs:
         """
         for key, life in self.lives.items():
             stage = life.stage
-            if isinstance(stage, Ready):
+            if isinstance(stage, Ready) and not self.makings.has(key):
                 since_s = life.waits_since(now_s)
                 if now_s - since_s > RANKS_S and not stage.begin.division.batch:
-                    self._make(key)
+                    self.makings.make(key)
+            self.changes += 1
 
     def drop_idle(self, now_s: float) -> bool:
         """Drop the samples of runs that draw nothing just now. Returns whether there were any.
@@ -235,40 +231,8 @@ class Epochs:
         waits = self._members.nodes > 1 or division.batch
         # A rank that has left the epoch again counts, too: its node may have been faster than this node's planner.
         if not waits or len(self.runs[key[0]].known(division.replicas)) >= division.replicas:
-            self._make(key)
-
-    def _make(self, key: Key) -> None:
-        """Begin an epoch, here and for the nodes that can take its samples."""
-        ready, run = self.lives[key].stage, self.runs[key[0]]
-        assert isinstance(ready, Ready)
-        plan, division, owners = ready.plan, ready.begin.division, self._members.owners(run.order.mapping)
-        ranks = run.ranks(division.replicas) or {0: self._members.node}
-        requests, foreseen = None, self._members.foreseen_by(run.order)
-        if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):
-            requests = follows(plan.requests, ranks, foreseen.nodes, division.replicas)
-        if division.batch:
-            known = run.known(division.replicas)
-            node_of_rank = np.array([known[rank] for rank in range(division.replicas)])
-            rank_at = split_near(owners.near(plan.sample_of[division.start :], known), node_of_rank, division.batch)
-            division = replace(division, rank_at=rank_at)
-        self._last_number += 1
-        setting = Setting(owners, self.limits, self._peers.unreachable)
-        growing = self.growth.starts(key, plan, ready.read_of, division.start, begun=ready.begin.times > 0)
-        epoch = (
-            Epoch(plan, division, self._last_number, setting, requests)
-            if growing is None
-            else GrowingEpoch(plan, division, self._last_number, setting, growing)
-        )
-        epoch.expect(ranks, run.fronts(key[1]), ready.read_of)
-        if plan.shares:  # it holds what is in memory, and will not read that again
-            # Not what others have sent: they send it again in time, and their room is small.
-            present = readable(epoch, np.flatnonzero(self._residents.present(slice(None))))
-            found = present[epoch.states.due(present)]
-            epoch.states.finds(found)
-            self._residents.refer(found)
-        begin = replace(ready.begin, whole=ready.begin.whole and ready.begin.times <= 1)
-        self.lives[key].starts(Live(epoch, Account(division), begin))
-        self.changes += 1
+            self.makings.make(key)
+            self.changes += 1
 
     def _begin_anew(self, key: Key, live: Live, begin: Beginning) -> None:
         """Ranks begin a live epoch: as it was read ahead, or anew."""

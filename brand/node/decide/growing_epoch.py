@@ -6,7 +6,7 @@ job reads of them it holds. It reads only what is decided. One node has such an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,9 +37,9 @@ class GrowingEpoch(Epoch):
         """Whether any of these positions waits for a read of this node."""
         return self.decides(positions) and super().waits_for_reads(positions)
 
-    def expect(
+    def expecting(
         self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
-    ) -> None:
+    ) -> Iterator[int]:
         """More ranks draw. Which of them draws which sample is open, so the first one has the epoch need all."""
         del fronts, read_of
         first = not self.ranks
@@ -50,6 +50,7 @@ class GrowingEpoch(Epoch):
             self.states.expects(places[~self._setting.limits.never_held()[places]])
             self.progress.expects(len(places))
             self.reads.look_anew(self.states)
+            yield len(places)
 
     def grows(self, *, anew: bool) -> None:
         """More of the order is decided; `anew`: also what was decided before has changed."""

@@ -152,15 +152,16 @@ class Keeping:
 
     def _room(self, order: Order) -> int:
         """Pages that kept samples and an epoch's samples of this order may take together."""
-        allocator, pages_of = self._residents.pool.allocator, self._residents.pages_of
+        pool, part = self._residents.pool, order.part
+        allocator = pool.allocator
         pages = allocator.count - 1 - self.reserved.remote_pages
-        drawn = pages_of if order.part is None else pages_of[order.part.mask]
-        if int(drawn.sum(dtype="int64")) <= pages:
+        drawn = pool.all_pages if part is None else int(pool.pages_of[part.mask].sum(dtype="int64"))
+        if drawn <= pages:
             return pages  # all samples fit, so nothing is read ahead
         if order.grows:
             return 0  # what its jobs draw later is in memory already
         pages -= self.reserved.ahead(pages, allocator.page)
-        mean = float(pages_of.mean())
+        mean = pool.mean_pages
         runs = {run for (run, _), _ in self._epochs.lives.live()}
         others = {self._epochs.runs[run].order for run in runs} - {order}
         follow = sum(bool(self._epochs.sharing.pacing.others(run)) for run in runs) - 1

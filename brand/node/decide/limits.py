@@ -28,16 +28,16 @@ class Limits:
         """Pages of the largest sample that can be sent to a node; 0 where the node has not said it."""
         return self._largest_sent.get(node, 0)
 
-    def need_no_read(self) -> NDArray[np.bool_]:
-        """Which places need no read, because their samples are kept, left in the page cache, or never held.
+    def need_no_read(self, places: slice = slice(None)) -> NDArray[np.bool_]:
+        """Which of these places need no read, because their samples are kept, left in the page cache, or never held.
 
-        Shape (samples,).
+        Shape (places,).
         """
-        return self.never_held() | self._residents.kept() | self._residents.left.mask()
+        return self.never_held(places) | self._residents.kept(places) | self._residents.left.mask()[places]
 
-    def never_held(self) -> NDArray[np.bool_]:
-        """Which places have samples that are too large for this node, shape (samples,)."""
-        return self._residents.pages_of > self._largest
+    def never_held(self, places: slice = slice(None)) -> NDArray[np.bool_]:
+        """Which of these places have samples that are too large for this node, shape (places,)."""
+        return self._residents.pages_of[places] > self._largest
 
     def too_large(self, node: NodeNumber) -> NDArray[np.bool_]:
         """Which places have samples that are never sent to a node unasked, shape (samples,)."""

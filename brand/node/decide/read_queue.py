@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,11 @@ class ReadQueue:
 
         `read_of` is `read_of_sample(plan)`. `mine`: the places that this node reads, shape (samples,); None: all.
         """
+        for _ in self.filling(states, read_of, mine):
+            pass
+
+    def filling(self, states: SampleStates, read_of: NDArray[Any], mine: NDArray[np.bool_] | None) -> Iterator[int]:
+        """`fill`, some samples at a time. Yields how many these were."""
         wanted = np.zeros(self._plan.read_count, np.bool_)
         self._read_of = read_of if self._plan.shares else None
         for part in blocks(len(read_of)):
@@ -58,6 +64,7 @@ class ReadQueue:
             if mine is not None:
                 due &= mine[part]
             wanted[read_of[part][due]] = True
+            yield len(due)
         self._todo, self._at = np.flatnonzero(wanted).astype(np.int32), 0
 
     def deadlines(self, places: NDArray[Any]) -> NDArray[Any]:

@@ -318,3 +318,16 @@ class Reads:
         if not cached.all():
             self._counters.reads.started(read.pieces[~cached])
         return read
+
+
+def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) -> None:
+    """The page cache holds these chunks. An epoch leaves there what it has not begun to read, as clients take it.
+
+    So nobody need look at each of its reads.
+    """
+    size = epoch.plan.mapping.chunk_size
+    places = (np.array(chunks)[:, None] * size + np.arange(size)).ravel()
+    places = places[places < len(residents.pages_of)]
+    places = places[epoch.to_read(places) & ~residents.present(places)]
+    residents.left.leave(places)
+    epoch.states.leaves(places)

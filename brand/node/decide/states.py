@@ -99,7 +99,7 @@ class SampleStates:
         """The bytes of these samples will not come this way."""
         self._change(places, _FAILS)
 
-    def leaves(self, places: Places) -> Mask:
+    def leaves(self, places: Places | slice) -> Mask:
         """These samples are drawn, sent, or not waited for any more. Returns which of them the epoch held."""
         return np.equal(self._change(places, _LEAVES)[0], HELD)
 
@@ -111,10 +111,14 @@ class SampleStates:
         """These samples make room. They will be read when they are due."""
         self._change(places, _RETURNS)
 
-    def _change(self, places: Places, to: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    def _change(self, places: Places | slice, to: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Make a transition. Returns the states before and after it."""
-        before = self._state[places]
-        after = to[before]
+        if isinstance(places, slice):  # of millions of samples this is five times as fast as an index
+            before = self._state[places].copy()
+            after = np.frombuffer(before.tobytes().translate(to.tobytes().ljust(256)), np.uint8)
+        else:
+            before = self._state[places]
+            after = to[before]
         assert after.max(initial=0) != _NEVER, "a sample changes in a way that cannot be"
         self._state[places] = after
         return before, after

@@ -173,6 +173,8 @@ class ReadEnded:
     """Numbers of its pieces that failed."""
     left: tuple[int, ...] = ()
     """Numbers of its pieces that the page cache holds and that were left there: clients have them already."""
+    chunks: tuple[int, ...] = ()
+    """Numbers of chunks of these pieces all of whose samples the page cache holds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -115,7 +115,7 @@ class Turn:
     @property
     def hurries(self) -> bool:
         """Whether there is more to decide, though nothing happens."""
-        return self.core.epochs.growth.hurries
+        return len(self.core.epochs.makings) > 0 or (not self.idle and self.core.epochs.growth.hurries)
 
     def wants_plan(self, instruction: MakePlan) -> bool:
         """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
@@ -173,8 +173,8 @@ class Turn:
                 core.plan_ready(stimulus, now_s)
             case KeptChosen():
                 core.kept_chosen(stimulus)
-            case ReadEnded(read, failed, left):
-                core.read_done(read, failed, left, now_s)
+            case ReadEnded(read, failed, left, chunks):
+                core.read_done(read, failed, left, chunks, now_s)
             case WriteEnded(write, held, stopped):
                 core.caching.written(write, held, stopped)
             case ReadForEnded(read_for, data, error):
@@ -269,6 +269,7 @@ class Turn:
     def step(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> list[Instruction]:
         """All that the node can do now. `unsent`: bytes that each asking node has not taken yet, by node."""
         core, instructions = self.core, list[Instruction]()
+        core.epochs.makings.make_more()
         instructions += core.epochs.plans_wanted(now_s, core.bridge)
         core.epochs.growth.step(now_s, core.bridge)
         choice = core.keeping.choice_wanted()

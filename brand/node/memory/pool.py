@@ -21,8 +21,10 @@ class Pool:
 
     def __init__(self, allocator: Allocator, memory: PageMemory, pages_of: NDArray[np.uint32]) -> None:
         self.allocator, self._memory, self.pages_of = allocator, memory, pages_of
-        self.mean_pages = float(np.mean(pages_of)) if len(pages_of) else 0.0
-        """Of a sample. Each step of a server needs it, and there may be many samples."""
+        self.all_pages = int(pages_of.sum(dtype=np.int64))
+        """Of all samples together. Steps of a server need it, and there may be many samples."""
+        self.mean_pages = self.all_pages / len(pages_of) if len(pages_of) else 0.0
+        """Of a sample."""
 
     def __repr__(self) -> str:
         return f"Pool({self.allocator!r}, {self._memory!r})"

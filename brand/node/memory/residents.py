@@ -122,12 +122,13 @@ class Residents:
     def keep(self, mask: NDArray[np.bool_]) -> None:
         """From now on keep the places of `mask`, shape (samples,), and no others."""
         before, self._to_keep = self._to_keep, mask
-        dropped = np.flatnonzero(before & ~mask & (self._head >= 0))
+        changed = np.flatnonzero((before != mask) & (self._head >= 0))
+        dropped = changed[before[changed]]
         self.kept_pages -= int(self.pages_of[dropped].sum())
         if self._directory is not None:
             self._directory.hide(dropped)
         self.let_go(dropped)
-        self._keep(np.flatnonzero(mask & ~before & (self._head >= 0)))
+        self._keep(changed[mask[changed]])
 
     def keep_less(self, chunk_size: int, pages: int) -> bool:
         """Let go of kept samples that take at least `pages`, whole chunks at a time; False where none is kept."""

@@ -214,7 +214,8 @@ class _Player:
                 kept = choice.kept(self._pages_of)
                 return KeptChosen(choice.number, kept, choice.cached(kept), choice.since, choice.whole_unit)
             case "ReadEnded":
-                return ReadEnded(self._reads.pop(entry["read"]), tuple(entry["failed"]), tuple(entry["left"]))
+                failed, left, chunks = (tuple(entry[name]) for name in ("failed", "left", "chunks"))
+                return ReadEnded(self._reads.pop(entry["read"]), failed, left, chunks)
             case "WriteEnded":
                 return WriteEnded(self._writes.pop(entry["write"]), _unpack(entry["held"]), entry["stopped"])
             case "ReadForEnded":
@@ -281,8 +282,8 @@ def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
             return {"is": "PlanMade", "key": key, "joins": _pack(joins)}
         case KeptChosen(number):
             return {"is": "KeptChosen", "number": number}
-        case ReadEnded(read, failed, left):
-            return {"is": "ReadEnded", "read": read.number, "failed": failed, "left": left}
+        case ReadEnded(read, failed, left, chunks):
+            return {"is": "ReadEnded", "read": read.number, "failed": failed, "left": left, "chunks": chunks}
         case WriteEnded(write, held, stopped):
             return {"is": "WriteEnded", "write": write.number, "held": _pack(held), "stopped": stopped}
         case ReadForEnded(read, data, error):

@@ -235,8 +235,10 @@ class NodeServer:
 
     def _patience(self) -> float | None:
         """Seconds that the loop may sleep while nothing happens; None: until something does."""
+        if self._turn.hurries:
+            return 0.0
         if not self._turn.idle:
-            return 0.0 if self._turn.hurries else _POLL_S
+            return _POLL_S
         if self._lifetime.owned and not len(self._clients):
             return 1.0
         return 1.0 if self._clients.half or self._troubles.pending else None

@@ -118,6 +118,7 @@ class Work:
         """Read samples into memory. The pieces of a bundle are spread over the threads."""
         leaves = self._leaves and not read.epoch.plan.shares  # what jobs share comes by draws alone
         left: list[int] = []
+        chunks: set[int] = set()
 
         def job(readers: Readers, number: int) -> None:
             piece = read.pieces[number]
@@ -126,8 +127,10 @@ class Work:
                 # Without `close` each of many threads would keep some chunks open.
                 self._data.check_tables(read.places_of(number).astype(np.int64), close=True)
             chunk, offset, size = int(piece["chunk"]), int(piece["offset"]), int(piece["size"])
-            if leaves and in_page_cache(self._data.location.chunk_file(chunk), offset, size):
+            if leaves and in_page_cache(path := self._data.location.chunk_file(chunk), offset, size):
                 left.append(number)
+                if chunk not in chunks and in_page_cache(path):
+                    chunks.add(chunk)
                 return
             readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number])
 
@@ -136,7 +139,7 @@ class Work:
                 path = self._data.location.chunk_file(int(read.pieces["chunk"][number]))
                 file = f"the cached part of {path}" if read.pieces["cached"][number] else path
                 self._troubles.read_failed(file, error, time.monotonic())
-            self._tell(ReadEnded(read, tuple(sorted(errors)), tuple(sorted(left))))
+            self._tell(ReadEnded(read, tuple(sorted(errors)), tuple(sorted(left)), tuple(sorted(chunks))))
 
         self._executor.share(job, len(read.pieces), done)
 
