@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import resource
@@ -618,6 +619,7 @@ def test_no_descriptor_is_left(some_set: Path, tmp_path: Path) -> None:
     """After a life, and after a refusal."""
     data = StoredDataSet(some_set)
     everything = stored(data, np.arange(SAMPLES))
+    gc.collect()  # other tests may have left some
     before = len(os.listdir("/proc/self/fd"))
     with cache(tmp_path / "cache", data) as found:
         found.store(np.arange(SAMPLES), everything)
