@@ -215,8 +215,10 @@ class _Node:
     def work(self, plan: Plan, read_of: NDArray[Any], epoch: int) -> Work:
         """The plan of the epoch is made: what the node does for it. Afterwards its kept samples are in memory."""
         kept_pages = self._residents.kept_pages
-        for _ in range(2):  # the plan is made; then the kept samples are chosen
+        self._execute(self._turn.step(0.0, {}), plan, read_of)  # the plan is made
+        while self._turn.hurries:  # the epoch begins, a part at a time
             self._execute(self._turn.step(0.0, {}), plan, read_of)
+        self._execute(self._turn.step(0.0, {}), plan, read_of)  # the kept samples are chosen
         live = self._turn.core.epochs.get(self._key(epoch))
         assert live is not None, "all ranks have begun the epoch, and its plan is made"
         work = self._count(live.epoch, plan, read_of, kept_pages)

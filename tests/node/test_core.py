@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from brand.node.decide.choosing import Choice
 from brand.node.decide.states import HELD
 from tests.node.world import World
 
@@ -122,6 +123,26 @@ def test_where_everything_fits_each_sample_is_read_once() -> None:
     for epoch in range(3):
         world_.begin(1, run, epoch)
         assert draw(world_, 1, run, epoch, range(SAMPLES)) == 1.0
+    assert world_.core.counters.reads.read_samples == SAMPLES
+
+
+def test_where_everything_fits_nothing_is_read_before_it_is_known_that_all_is_kept() -> None:
+    """The planner is slower than storage: a sample that is drawn meanwhile would be dropped, and read again."""
+    world_ = world(SAMPLES)
+    run = world_.register(1, **ORDER)
+    world_.begin(1, run, 0)
+    world_.step()
+    world_.finish_job()  # the plan
+    world_.step()
+    (choice,) = world_.jobs
+    assert isinstance(choice, Choice)
+    assert world_.draw(1, run, 0, range(5))
+    world_.step()
+    assert not world_.reads
+    world_.finish_job()
+    world_.step()
+    assert world_.reads
+    assert draw(world_, 2, world_.register(2, **ORDER), 0, range(5, SAMPLES)) == 1.0
     assert world_.core.counters.reads.read_samples == SAMPLES
 
 

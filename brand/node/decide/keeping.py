@@ -59,11 +59,21 @@ class Keeping:
         """The run that it was made for, and what the cache folder's placement depends on; None: it is not written."""
         self._last = self._taken = 0
         """Numbers of the last choice, and of the last one that was made."""
+        self._holds_all = False
+        """Whether memory has room for all samples that the run of the last choice draws."""
         self._placing = Placing(members, epochs)
         self._aim: Aim | None = None
         """What the cache folder was last chosen for."""
         self._ahead: tuple[Aim, NextUse | Frequency] | None = None
         """What the ranks draw later, as far as the planner has looked, and the aim that this was begun for."""
+
+    @property
+    def first_is_due(self) -> bool:
+        """Whether the first choice is being made, and it will keep all samples.
+
+        A sample that is drawn before that is not kept, and would be read a second time.
+        """
+        return self._holds_all and self._taken == 0 < self._last
 
     def wants(self, number: int) -> bool:
         """Whether a choice is still of use: it is the last one."""
@@ -119,6 +129,7 @@ class Keeping:
         owners, plan = self._members.owners(order.mapping), live[epoch].epoch.plan
         if plan.grows:  # the planner reads it in its own thread
             plan = replace(plan, sample_of=plan.sample_of.copy())
+        self._holds_all = kept is not None and self._drawn(order) <= self._most()
         return Choice(self._last, plan, kept, order.seed, self._room(order), owners, shelf, follow)
 
     def _follow(self, order: Order, aim: Aim | None, epoch: int, live: Live) -> Follow | None:
@@ -152,16 +163,12 @@ class Keeping:
 
     def _room(self, order: Order) -> int:
         """Pages that kept samples and an epoch's samples of this order may take together."""
-        pool, part = self._residents.pool, order.part
-        allocator = pool.allocator
-        pages = allocator.count - 1 - self.reserved.remote_pages
-        drawn = pool.all_pages if part is None else int(pool.pages_of[part.mask].sum(dtype="int64"))
-        if drawn <= pages:
+        pages, mean = self._most(), self._residents.pool.mean_pages
+        if self._drawn(order) <= pages:
             return pages  # all samples fit, so nothing is read ahead
         if order.grows:
             return 0  # what its jobs draw later is in memory already
-        pages -= self.reserved.ahead(pages, allocator.page)
-        mean = pool.mean_pages
+        pages -= self.reserved.ahead(pages, self._residents.pool.allocator.page)
         runs = {run for (run, _), _ in self._epochs.lives.live()}
         others = {self._epochs.runs[run].order for run in runs} - {order}
         follow = sum(bool(self._epochs.sharing.pacing.others(run)) for run in runs) - 1
@@ -169,3 +176,12 @@ class Keeping:
             pages -= min(pages // 2, round((FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST) * mean))
             others = {other for other in others if not other.joins}
         return pages - round(sum(other.policy.held(other.mapping) for other in others) * mean)
+
+    def _most(self) -> int:
+        """Pages of this node's own samples."""
+        return self._residents.pool.allocator.count - 1 - self.reserved.remote_pages
+
+    def _drawn(self, order: Order) -> int:
+        """Pages of all samples that an order draws."""
+        pool = self._residents.pool
+        return pool.all_pages if order.part is None else int(pool.pages_of[order.part.mask].sum(dtype="int64"))
