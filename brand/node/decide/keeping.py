@@ -59,21 +59,11 @@ class Keeping:
         """The run that it was made for, and what the cache folder's placement depends on; None: it is not written."""
         self._last = self._taken = 0
         """Numbers of the last choice, and of the last one that was made."""
-        self._holds_all = False
-        """Whether memory has room for all samples that the run of the last choice draws."""
         self._placing = Placing(members, epochs)
         self._aim: Aim | None = None
         """What the cache folder was last chosen for."""
         self._ahead: tuple[Aim, NextUse | Frequency] | None = None
         """What the ranks draw later, as far as the planner has looked, and the aim that this was begun for."""
-
-    @property
-    def first_is_due(self) -> bool:
-        """Whether the first choice is being made, and it will keep all samples.
-
-        A sample that is drawn before that is not kept, and would be read a second time.
-        """
-        return self._holds_all and self._taken == 0 < self._last
 
     def wants(self, number: int) -> bool:
         """Whether a choice is still of use: it is the last one."""
@@ -129,8 +119,14 @@ class Keeping:
         owners, plan = self._members.owners(order.mapping), live[epoch].epoch.plan
         if plan.grows:  # the planner reads it in its own thread
             plan = replace(plan, sample_of=plan.sample_of.copy())
-        self._holds_all = kept is not None and self._drawn(order) <= self._most()
-        return Choice(self._last, plan, kept, order.seed, self._room(order), owners, shelf, follow)
+        choice = Choice(self._last, plan, kept, order.seed, self._room(order), owners, shelf, follow)
+        if kept is not None and self._drawn(order) <= self._most():
+            # All fit, so there is little to choose. A sample that is drawn before the planner says so would be dropped,
+            # and read a second time.
+            mask = choice.kept(self._residents.pool.pages_of)
+            assert mask is not None
+            self._residents.keep(mask)
+        return choice
 
     def _follow(self, order: Order, aim: Aim | None, epoch: int, live: Live) -> Follow | None:
         if aim is None or aim.ranks is None or aim.way == "even":

@@ -293,7 +293,7 @@ class Turn:
         reads = self.core.reads
         yield from self.fetches.reads(self._free)
         yield from self.answering.reads(self._free)
-        while self._free > 0 and not self.core.keeping.first_is_due:
+        while self._free > 0:
             read = reads.next(now_s)
             if read is not None:
                 yield read
