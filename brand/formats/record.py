@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from brand.errors import SchemaError
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.instead import instead
-from brand.formats.records import Records, slices
+from brand.formats.records import Records, slices, windows
 from brand.formats.schema import FIXED, Schema
 from brand.formats.values import DECODERS, Buffer, decode_str, encode_column, lengths
 from brand.printable import printable
@@ -149,7 +149,7 @@ class RecordDecoder:
         if len(sizes) and int(sizes.min()) < size:
             raise ValueError(f"a record of {int(sizes.min())} bytes has no room for its head of {size}")
         layout = _head_dtype(self.schema)
-        heads = memory[starts[:, None] + np.arange(size)].view(layout)[:, 0] if size and len(starts) else None
+        heads = windows(memory, size)[starts].view(layout) if size and len(starts) else None
         made: dict[str, NDArray[Any] | list[Any]] = {}
         if heads is None:
             heads = np.zeros(len(starts), layout)

@@ -29,8 +29,8 @@ class Stored:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def part(self, which: NDArray[Any]) -> Stored:
-        """Some of the samples; `which` holds their positions, or is a mask."""
+    def part(self, which: NDArray[Any] | slice) -> Stored:
+        """Some of the samples; `which` holds their positions, or is a mask or a slice."""
         return Stored(self.memory, self.starts[which], self.rows[which])
 
     def pieces(self) -> list[Buffer]:

@@ -70,7 +70,7 @@ class Fetched:
             low, high = np.searchsorted(present, (first, end)).tolist()
             if low < high:
                 there.append(present[low:high] - first)
-                columns.append(self._decoded(stored.part(np.arange(low, high)), decoder, present[low:high]))
+                columns.append(self._decoded(stored.part(slice(low, high)), decoder, present[low:high]))
         made: Columns = {name: _joined([part[number] for part in columns]) for number, name in enumerate(names)}
         if sum(map(len, there)) < end - first:
             made = self._with_late(made, first, end, np.concatenate(there))
@@ -90,7 +90,7 @@ class Fetched:
         for stored, present in zip(self._stored, self._present, strict=True):
             low, high = np.searchsorted(present, (first, end)).tolist()
             if low < high:
-                found.append(data.columns(stored.part(np.arange(low, high)), rest))
+                found.append(data.columns(stored.part(slice(low, high)), rest))
         made: Columns = {name: _joined([part[number] for part in found]) for number, name in enumerate(rest.names)}
         for name, _ in self._fetcher.media:
             together = self._together(name, first, end)

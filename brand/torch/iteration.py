@@ -38,8 +38,9 @@ from brand.torch.seeding import SampleSeeds, seed_of, seed_of_job
 if TYPE_CHECKING:
     from brand.torch.loader import BrandLoader
 
-REQUEST: Final = 4096
-"""Most samples of one request: with small samples, so many make the cost of a request small."""
+REQUEST: Final = 16384
+"""Most samples of one request: with small samples, so many make the cost of a request small, and threads of this process
+wait for each other less often."""
 SLICE: Final = 16
 """Samples that one thread decodes at a time."""
 _STEP_S: Final = 0.1

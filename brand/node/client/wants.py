@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from brand.errors import MissingExtraError, ProtocolError
 from brand.formats.constants import ROW
 from brand.formats.preparation import Preparation, decoders
+from brand.formats.records import windows
 from brand.formats.stored import Stored
 from brand.node.client.buffers import Buffers
 from brand.node.memory.page_memory import ROW_BYTES
@@ -136,7 +137,7 @@ class Pages:
         """The samples in copies of pages, each in so many of them. Raises `ProtocolError`."""
         page = self.pages.shape[1]
         starts = (np.cumsum(counts, dtype=np.int64) - counts) * page
-        rows = memory[starts[:, None] + np.arange(ROW_BYTES)].view(ROW)[:, 0] if len(starts) else np.empty(0, ROW)
+        rows = windows(memory, ROW_BYTES)[starts].view(ROW)
         if (rows["size"].astype(np.int64) + ROW_BYTES > counts.astype(np.int64) * page).any():
             raise ProtocolError("a sample is larger than its pages")
         return Stored(memory, starts + ROW_BYTES, rows)
