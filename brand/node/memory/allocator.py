@@ -72,8 +72,11 @@ class Allocator:
         if not len(heads):
             return np.ones(0, np.bool_)
         starts = np.cumsum(counts, dtype=np.int64) - counts
-        steps = self.chains(heads, counts) - np.arange(int(counts.sum(dtype=np.int64)))
-        return np.logical_and.reduceat(steps == np.repeat(steps[starts], counts), starts)
+        pages = np.arange(int(counts.sum(dtype=np.int64)))  # as if they did: the page after each one says whether
+        pages += np.repeat(heads - starts, counts)
+        next_to = self._next[np.minimum(pages, self.count - 1)] == pages + 1
+        next_to[starts + counts - 1] = True
+        return np.logical_and.reduceat(next_to, starts)
 
     def give_back(self, pages: NDArray[np.int32]) -> None:
         """Free pages. Chains whose pages lie side by side are taken so again, where their length is the same."""
