@@ -41,8 +41,8 @@ class CachedSamples:
         return f"CachedSamples({self._data.name!r})"
 
     def rows(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
-        """Rows of the index for these places. Raises `FormatError`."""
-        return self._data.rows_at(places)
+        """Rows of the index for these places. Raises `FormatError`, also where the halves of the index disagree."""
+        return self._data.agreed_rows_at(places)
 
     def copy(
         self, places: NDArray[np.integer[Any]], rows: NDArray[np.void], memory: memoryview, starts: NDArray[np.int64]

@@ -119,12 +119,18 @@ class Catalogue:
         return self._rows.take(places)
 
     def indices(self, places: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Public indices of the samples at these places. Raises `FormatError`, also where `place.npy` disagrees."""
-        found: NDArray[np.int64] = self._rows.take(places)["index"].astype(np.int64)
+        """Public indices of the samples at these places. Raises the errors of `agreed_rows_at`."""
+        found: NDArray[np.int64] = self.agreed_rows_at(places)["index"].astype(np.int64)
+        return found
+
+    def agreed_rows_at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
+        """As `rows_at`. Raises `FormatError`, also where `place.npy` disagrees."""
+        rows = self.rows_at(places)
+        found = rows["index"].astype(np.int64)
         wrong = np.flatnonzero(~self.are_at(found, places))
         if len(wrong):
             raise blame.halves_disagree(self.location, int(found[wrong[0]]), int(places[wrong[0]]))
-        return found
+        return rows
 
     def are_at(self, indices: NDArray[np.int64], places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Which of `indices` the index puts at these places. They may be any numbers. Raises `FormatError`."""

@@ -117,13 +117,11 @@ class Fetcher:
         stored, present, first = [], [], 0
         prepared: dict[str, list[Made]] = {name: [] for name in self.prepared}
         for part in parts:
-            found = part.stored.rows["index"].astype(np.int64)
-            right = self.data.are_at(found, part.places[part.present])
-            stored.append(part.stored if right.all() else part.stored.part(right))
-            present.append(part.present[right] + first)
-            indices[present[-1]] = found[right]
+            stored.append(part.stored)
+            present.append(part.present + first)
+            indices[present[-1]] = part.stored.rows["index"].astype(np.int64)
             for name, made in part.prepared.items():
-                prepared[name].append(made.only(part.present[right], first))
+                prepared[name].append(made.only(part.present, first))
             first += len(part.places)
         late = np.flatnonzero(indices < 0)
         samples: list[dict[str, Any]] = []

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from brand.torch.loader import BrandLoader
 
 REQUEST: Final = 16384
-"""Most samples of one request: with small samples, so many make the cost of a request small, and threads of this process
-wait for each other less often."""
+"""Most samples of one request. With small samples, so many make its cost small, and threads rarely wait for others."""
 SLICE: Final = 16
 """Samples that one thread decodes at a time."""
 _STEP_S: Final = 0.1

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from brand.formats.preparation import Preparation
 from brand.node.client.client import Client
+from brand.node.client.taking import Files
 from brand.node.client.wants import Wants
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
@@ -77,7 +78,7 @@ class Way:
             cache=self._cache,
             wants=Wants(self._prepare),
             common=self._server == COMMON,
-            cached=cached_samples(self._data),
+            files=Files(self._data.right, cached_samples(self._data)),
         )
 
     @cached_property

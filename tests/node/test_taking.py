@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import brand
 from brand.errors import ProtocolError
 from brand.node.client.buffers import Buffers
-from brand.node.client.taking import TOLD_TOGETHER, Taking
+from brand.node.client.taking import TOLD_TOGETHER, Files, Taking
 from brand.node.client.wants import Pages
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
@@ -566,7 +566,7 @@ def test_shown_samples_and_cached_ones_in_one_draw(texts: Path) -> None:
         lambda *_: memoryview(pack_places(every.astype(np.int32))[HEAD.size :]),
         lambda _: None,
         1,
-        cache,  # type: ignore[arg-type]
+        Files(cached=lambda _: cache),  # type: ignore[arg-type,return-value]
     )
     taking.answered(1, 0)
     for first, end in ((0, 40), (0, 1), (1, 3), (5, 30)):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from brand import pack
-from brand.errors import ChecksumError, DecodeError, MissingFileError, ServerError
+from brand.errors import ChecksumError, DecodeError, LayoutError, MissingFileError, ServerError
 from brand.node.client.client import look_at
 from brand.storage.dataset import StoredDataSet
 from brand.testing.damage import flip_bit
@@ -170,6 +170,27 @@ def test_a_record_that_does_not_decode(damaged: Path, transform: Any) -> None:
         assert isinstance(error, DecodeError)
         assert error.sample == broken.index
         assert found == order[: position // BATCH * BATCH]
+
+
+@places.IN_A_FOLDER
+@pytest.mark.parametrize("memory", [0.3, 1.0])
+def test_halves_of_the_index_that_disagree_are_named(small: Path, damaged: Path, memory: float) -> None:
+    """Bytes and checksum of a sample are right, and its index is in doubt: it never comes, in any epoch."""
+    file, wrong = damaged / "index" / "place.npy", [7, 48]
+    place = np.load(file)
+    start = file.stat().st_size - place.nbytes
+    place[wrong] = place[wrong[::-1]]
+    file.write_bytes(file.read_bytes()[:start] + place.tobytes())
+    with served(damaged, memory=memory) as data_set:
+        sampler = BrandSampler(data_set)
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            order = planned(small, sampler.order, epoch)
+            first = min(map(order.index, wrong))
+            found, error = until_it_fails(BrandLoader(data_set, BATCH, sampler=sampler))
+            assert isinstance(error, LayoutError)
+            assert error.sample == order[first]
+            assert found == order[: first // BATCH * BATCH]
 
 
 def test_a_picture_that_does_not_decode(photos: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from brand.errors import BrandError, ServerError, counted
 from brand.node.client.connector import Cluster, Connector
 from brand.node.client.orders import Orders
 from brand.node.client.session import Drawn, Session
+from brand.node.client.taking import NO_FILES, Files
 from brand.node.client.wants import Wants
 from brand.node.client.welcome import ServerFacts
 from brand.node.setup.caching import Cache
@@ -30,8 +31,6 @@ from brand.node.wire.messages import Kind
 from brand.node.wire.samples import unpack_samples
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
-from brand.storage.cached import CachedSamples
-from brand.storage.crew import Crew
 
 ATTEMPTS: Final = 3
 FETCH_BYTES: Final = 8 << 20
@@ -57,7 +56,7 @@ class Client:
         cache: The cache folder of a server that this client starts; None: it has none.
         wants: What the server may prepare for this client; None: nothing.
         common: Whether a server that this client starts is for several jobs.
-        cached: Makes a reader of what the page cache holds, for each connection; None: the page cache is no use.
+        files: What this process knows of the data set's files without the server.
     """
 
     def __init__(  # noqa: PLR0913 - a keyword each
@@ -74,7 +73,7 @@ class Client:
         cache: Cache | None = None,
         wants: Wants | None = None,
         common: bool = False,
-        cached: Callable[[Crew], CachedSamples] | None = None,
+        files: Files = NO_FILES,
     ) -> None:
         self.path, self.address, self.run = path, address, run
         self._mean_bytes = mean_bytes
@@ -89,7 +88,7 @@ class Client:
             cache=cache,
             wants=wants,
             common=common,
-            cached=cached,
+            files=files,
         )
         self._begin_anew()
         _clients.add(self)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from brand.errors import EndedError, ServerError
 from brand.node.client.launch import Spec, start_server
 from brand.node.client.session import Session
+from brand.node.client.taking import NO_FILES, Files
 from brand.node.client.wants import Wants
 from brand.node.client.welcome import ServerFacts
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages
 from brand.node.wire.messages import Kind
-from brand.storage.cached import CachedSamples
-from brand.storage.crew import Crew
 
 
 class Cluster(Protocol):
@@ -49,11 +47,11 @@ class Connector:
         cache: Cache | None,
         wants: Wants | None = None,
         common: bool = False,
-        cached: Callable[[Crew], CachedSamples] | None = None,
+        files: Files = NO_FILES,
     ) -> None:
         self._path, self._data_set, self._address = path, data_set, address
         self._memory, self._attach, self._cluster, self._cache = memory, attach, cluster, cache
-        self._wants, self._common, self._cached = wants, common, cached
+        self._wants, self._common, self._files = wants, common, files
         self._served: ServerFacts | None = None
         """The server to which this process, or the one that it was forked from, was last connected."""
         self._said = ""
@@ -70,14 +68,14 @@ class Connector:
         if not hasattr(os, "memfd_create"):
             raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
         try:
-            return self._joined(Session(self._address, self._data_set, owner, worker, self._wants, self._cached))
+            return self._joined(self._session(owner, worker))
         except ConnectionError:
             if self._attach:
                 raise ServerError(self._why_none()) from None
         member = None if self._cluster is None else self._cluster.member()
         cache = None if self._cache is None else self._cache.to_json()
         start_server(Spec(self._path, self._address, self._memory, (owner,), member, cache, self._common))
-        return self._joined(Session(self._address, self._data_set, owner, worker, self._wants, self._cached))
+        return self._joined(self._session(owner, worker))
 
     def note_end(self, error: Exception) -> None:
         """A connection has ended."""
@@ -100,6 +98,9 @@ class Connector:
             f"the server of {one} at {self._address}, process {self._served.process}, has ended: {how}; "
             f"start it again (`brand serve {self._path}`), and go on from the last checkpoint"
         )
+
+    def _session(self, owner: int, worker: tuple[int, int] | None) -> Session:
+        return Session(self._address, self._data_set, owner, worker, self._wants, self._files)
 
     def _joined(self, session: Session) -> Session:
         """Tell the server where the other nodes are, if there are any and it does not know. Returns `session`."""

@@ -10,7 +10,6 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -22,7 +21,7 @@ from brand.errors import EndedError, FormatError, ProtocolError, ServerError, un
 from brand.formats.stored import Stored
 from brand.node.client.buffers import Buffers
 from brand.node.client.launch import START_LIMIT_S
-from brand.node.client.taking import Taking
+from brand.node.client.taking import NO_FILES, Files, Taking
 from brand.node.client.wants import NOTHING, Pages, Values, Wants
 from brand.node.client.welcome import MOST_MEMORIES, Memories, ServerFacts, unpack_welcome
 from brand.node.wire import messages
@@ -33,7 +32,6 @@ from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_RE
 from brand.node.wire.preparer import PAGE
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
-from brand.storage.cached import CachedSamples
 from brand.storage.crew import Crew
 from brand.storage.files import no_descriptor_left
 
@@ -54,7 +52,7 @@ class Drawn:
     places: NDArray[np.int64]
     """Place of each sample."""
     present: NDArray[np.intp]
-    """Which samples came from memory with a right checksum, as indices of `places`. The others are read exactly."""
+    """Which samples came from memory and are right, as indices of `places`. The others are read exactly."""
     stored: Stored
     """Stored bytes of the present samples. The buffer is reused once no view of it is alive."""
     prepared: Values
@@ -77,15 +75,14 @@ class Session:
         owner: int | None,
         worker: tuple[int, int] | None = None,
         wants: Wants | None = None,
-        cached: Callable[[Crew], CachedSamples] | None = None,
+        files: Files = NO_FILES,
     ) -> None:
-        self._address = address
-        self._numbers: dict[Order, int] = {}
+        self._address, self._files = address, files
+        self._numbers: dict[Order, tuple[int, tuple[int, ...]]] = {}
+        """Number of the run with each order, and numbers of what the server prepares for it."""
         self._joined: dict[tuple[Order, int], Joins] = {}
         """What the server of this connection said last of the joins of an epoch."""
         self._wants = Wants({}) if wants is None else wants
-        self._prepares: dict[int, tuple[int, ...]] = {}
-        """Numbers of what the server prepares, by number of the run."""
         buffers = Buffers()
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -108,8 +105,7 @@ class Session:
             self._second = None if memories.prepared is None else Pages(memories.prepared, buffers, crew)
             self._taking = None
             if memories.entries is not None:
-                aside = None if cached is None else cached(crew)
-                self._taking = Taking(self._first, memories.entries, self.request, self.send, workers, aside)
+                self._taking = Taking(self._first, memories.entries, self.request, self.send, workers, files)
             self._each = 0.0
             """Bytes that the last prepared samples took, each."""
         except BaseException:
@@ -125,17 +121,19 @@ class Session:
         if order not in self._numbers:
             body = self.request(messages.pack_order(order, run=run, tag=tag, turn=turn), Kind.ORDER)
             number = int(messages.unpack_json(body)["number"])
+            prepares: tuple[int, ...] = ()
             if self._second is not None:
-                self._prepares[number] = self._wants.numbers(number, lambda asks: self.request(asks, Kind.PREPARE))
-            self._numbers[order] = number
-        return self._numbers[order]
+                prepares = self._wants.numbers(number, lambda asks: self.request(asks, Kind.PREPARE))
+            self._numbers[order] = number, prepares
+        return self._numbers[order][0]
 
     def most_at_once(self, mean_bytes: float, order: Order, epoch: int) -> int:
         """How many samples of this mean size to draw at once: all of them must be in memory at the same time.
 
         Just one, where the others may be taken as soon as the server has answered the first draw of an epoch.
         """
-        if self._taking is not None and not order.shares and not self._taking.may(self._numbers.get(order, 0), epoch):
+        number, _ = self._numbers.get(order, (0, ()))
+        if self._taking is not None and not order.shares and not self._taking.may(number, epoch):
             return 1
         least = self._first.pages.size / mean_bytes
         if self._second is not None and self._each:
@@ -185,10 +183,10 @@ class Session:
             raise ProtocolError("the server's answer is to another question")
         stored = self._first.stored(self._first.copy(Chains(lease.counts, lease.pages)), lease.counts)
         present = np.flatnonzero(lease.state)
-        prepared = self._prepared(lease, stored, present, self._prepares.get(number, ()))
+        prepared = self._prepared(lease, stored, present, self._numbers[order][1])
         right = lease.state[present] & CHECKED > 0
         if not right.all():
-            right[~right] = stored.part(~right).right()
+            right[~right] = self._files.right(stored.part(~right), lease.places[present[~right]])
         # Release at once, not with the next request: until then the server cannot use the pages again.
         wrong = lease.places[present[~right]]
         self.send(messages.pack_release(lease.number, checked=not len(wrong), wrong=wrong))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,7 @@ from brand.node.memory.directory import Entries, are_checked, pages_of, unchange
 from brand.node.wire.messages import Chains, Kind
 from brand.node.wire.taking import MOST_PLACES, MOST_TAKEN, pack_taken, pack_where, unpack_places
 from brand.storage.cached import CachedSamples
+from brand.storage.crew import Crew
 
 REMEMBERED: Final = 4
 """Blocks of `MOST_PLACES` positions that a client remembers."""
@@ -45,10 +47,28 @@ Request = Callable[[bytes, Kind], memoryview]
 Send = Callable[[bytes], None]
 
 
+def _by_checksum(stored: Stored, _: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return stored.right()
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a client knows of the data set's files without the server. Picklable."""
+
+    right: Callable[[Stored, NDArray[np.int64]], NDArray[np.bool_]] = _by_checksum
+    """Says which samples at these places are right, shape (places,), where no client has found that since they came
+    into memory."""
+    cached: Callable[[Crew], CachedSamples] | None = None
+    """Makes a reader of what the page cache holds, for each connection; None: the page cache is no use."""
+
+
+NO_FILES: Final = Files()
+
+
 class Taking:
     """Takes samples on one connection, which `request` and `send` use. `entries` are those of the directory.
 
-    `workers` share the positions of the training process. `cached` are samples in the page cache; None: no use.
+    `workers` share the positions of the training process.
     """
 
     def __init__(
@@ -58,9 +78,10 @@ class Taking:
         request: Request,
         send: Send,
         workers: int = 1,
-        cached: CachedSamples | None = None,
+        files: Files = NO_FILES,
     ) -> None:
-        self._pages, self._entries, self._request, self._cached = pages, entries, request, cached
+        self._pages, self._entries, self._request, self._right = pages, entries, request, files.right
+        self._cached = None if files.cached is None else files.cached(pages.crew)
         self._untold = _Untold(send, workers)
         self._missed = self._pause = 0
         """Draws in a row that the page cache did not have, up to `LONGEST_PAUSE`, and draws until it is asked again."""
@@ -101,7 +122,7 @@ class Taking:
         if stored is None or not unchanged(self._entries[places], entries)[entries != 0].all():
             return None
         news = (entries != 0) & ~are_checked(entries)  # what came out of the page cache is checked
-        if news.any() and not stored.part(news).right().all():
+        if news.any() and not self._right(stored.part(news), places[news]).all():
             return None
         self._untold.add(pack_taken(run, epoch, positions, entries if news.any() else entries[:0]), positions, draws)
         return places, stored
