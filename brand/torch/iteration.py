@@ -38,8 +38,10 @@ from brand.torch.seeding import SampleSeeds, seed_of, seed_of_job
 if TYPE_CHECKING:
     from brand.torch.loader import BrandLoader
 
-REQUEST: Final = 16384
-"""Most samples of one request. With small samples, so many make its cost small, and threads rarely wait for others."""
+REQUEST: Final = 4096
+"""Samples of one request: with small samples, so many make the cost of a request small."""
+LARGE_REQUEST: Final = 16384
+"""Most samples of one request, where they are few of those on their way: threads then wait less for each other."""
 SLICE: Final = 16
 """Samples that one thread decodes at a time."""
 _STEP_S: Final = 0.1
@@ -165,9 +167,13 @@ class Iteration:
         return list(islice(self._indices, count)) if self.positions is None else self.positions.take(count)
 
     def _next_request(self, last: int) -> int:
-        """Samples of the next request: twice the last, up to `REQUEST` and to half of the batches that are ahead."""
-        most = max(1, min(REQUEST // self._size, self._loader.ahead // 2))
-        return min(2 * last // self._size, most) * self._size
+        """Samples of the next request: twice the last, up to `REQUEST` and to half of the batches that are ahead.
+
+        Up to `LARGE_REQUEST` where that is an eighth of the batches that are ahead: a request is copied some times.
+        """
+        ahead, size = self._loader.ahead, self._size
+        most = max(1, min(REQUEST // size, ahead // 2), min(LARGE_REQUEST // size, ahead // 8))
+        return min(2 * last // size, most) * size
 
     def _request(self, indices: Sequence[int] | NDArray[np.int64]) -> bool:
         """Fetch samples of some batches and set the pool to work; False where the iteration has been stopped."""
