@@ -34,7 +34,7 @@ _VERSIONS: Final = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
 _WARNING: Final = re.compile(r"^.*\b\w*Warning: .*$", re.MULTILINE)
 
 
-class Unavailable(Exception):  # noqa: N818 - it is no failure
+class Unavailable(Exception):
     """A Python or a PyTorch that cannot be had here."""
 
 
@@ -148,7 +148,7 @@ def check(version: str, torch: str, wheel: Path) -> Iterator[Outcome]:
             pinned = [] if wanted == "newest" else [f"torch=={wanted}"]
             inside = environment(python, folder / "env", f"brand-data[{EXTRAS}] @ {wheel.as_uri()}", *pinned)
             installed = time.monotonic()
-            run(inside, "-W", "error", "-m", "compileall", "-q", "-f", _home(inside))
+            run(inside, "-W", "error", "-m", "compileall", "-q", "-f", home_of(inside))
             told = demo(inside, folder / "demo")
             doctor = json.loads(run(inside.parent / "brand", "doctor", "--json", cwd=folder, path=inside.parent))
         except Unavailable as error:
@@ -166,7 +166,7 @@ def check(version: str, torch: str, wheel: Path) -> Iterator[Outcome]:
                 yield Outcome(version, torch, f"warned: {warning}")
 
 
-def _home(python: Path) -> str:
+def home_of(python: Path) -> str:
     """Where the installed package lies; it must not be this repository."""
     home = run(python, "-c", "import brand, os; print(os.path.dirname(brand.__file__))", cwd=Path("/")).strip()
     if Path(home).is_relative_to(ROOT):

@@ -72,6 +72,9 @@ def _table(part: str, findings: list[Finding]) -> Table:
 
     title = Text(f"\n{part}", "bold")
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for each in findings:
         told = each.told if each.seconds is None else duration(each.seconds)
         step = f"\n-> {printable(each.cure)}" if each.cure else ""

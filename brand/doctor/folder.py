@@ -47,8 +47,8 @@ def _samples(data: StoredDataSet) -> Finding:
         data.samples(data.indices(places))
     except BrandError as error:
         return Finding(PART, "reads", "problem", str(error))
-    told = f"{counted(len(chunks), 'sample')} of {counted(len(here), 'chunk')} {'has' if len(chunks) == 1 else 'have'}"
-    return Finding(PART, "reads", "ok", f"{told} the right checksum", f"brand verify {data.name} reads them all")
+    told = f"a sample of {counted(len(chunks), 'chunk')}, with the right checksum"
+    return Finding(PART, "reads", "ok", told, f"`brand verify {data.name}` reads all samples")
 
 
 def _file_system(folder: Path, chunk: str) -> Iterator[Finding]:
@@ -78,7 +78,7 @@ def _direct(chunk: str) -> Finding:
             os.close(descriptor)
     except OSError as error:
         told = f"not possible here ({error.strerror}): data larger than memory cost twice the processor time"
-        return Finding(PART, name, "missing", told, "none is needed; a local disk or NFS can do it")
+        return Finding(PART, name, "missing", told)
     return Finding(PART, name, "ok", "possible (O_DIRECT)")
 
 

@@ -7,7 +7,6 @@ import resource
 import shutil
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from brand.doctor.finding import Finding
@@ -62,8 +61,9 @@ def judge_files(soft: int, hard: int) -> Finding:
         return Finding(PART, "open files", "ok", "no limit")
     told = f"{soft:,} for a process"
     if soft < LEAST_FILES:
-        most = USUAL_LIMIT if hard == resource.RLIM_INFINITY else min(USUAL_LIMIT, hard)
-        return Finding(PART, "open files", "problem", f"only {told}", f"ulimit -n {most}")
+        able = hard == resource.RLIM_INFINITY or hard >= USUAL_LIMIT
+        cure = f"ulimit -n {USUAL_LIMIT}" if able else f"raise the hard limit of this user or container, {hard:,}"
+        return Finding(PART, "open files", "problem", f"only {told}", cure)
     return Finding(PART, "open files", "ok", told)
 
 

@@ -86,13 +86,15 @@ def at_least(version: str, least: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version, without zeros at its end: 2.3.0 is 2.3."""
     match = _NUMBERS.match(version)
-    return tuple(int(number) for number in match[0].split(".")) if match else ()
+    numbers = [int(number) for number in match[0].split(".")] if match else []
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
 
 
-def judge(
-    needed: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]
-) -> Iterable[Finding]:
+def judge(needed: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]) -> Iterable[Finding]:
     """A finding for Brand's own packages and one for each extra.
 
     `versions` has the distributions that are installed, `faults` the packages whose import failed, and why. Pure.
@@ -117,7 +119,8 @@ def _of_extra(
         return Finding(PART, name, "problem", told, f"pip install --force-reinstall '{_spec(first)}'")
     if old:
         told = ", ".join(f"{each.name} {versions[each.name]} is older than {each.least}" for each in old)
-        return Finding(PART, name, "problem", told, " ".join(["pip install --upgrade", *(f"'{_spec(e)}'" for e in old)]))
+        wanted = " ".join(f"'{_spec(each)}'" for each in old)
+        return Finding(PART, name, "problem", told, f"pip install --upgrade {wanted}")
     if absent:
         target = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
         what = PURPOSES.get(extra, "")

@@ -1,6 +1,7 @@
-"""Does Brand do here what it promises? A child process (`trial`) packs, reads, trains and resumes in a temporary folder.
+"""Does Brand do here what it promises? A child process (`trial`) packs, reads, trains and resumes.
 
-A child, because `brand doctor` loads no PyTorch itself, survives a crash of it, and has a limit of time.
+It works in a temporary folder. `brand doctor` loads no PyTorch itself, so it survives a crash of the child, and ends a
+child that takes too long.
 """
 
 from __future__ import annotations

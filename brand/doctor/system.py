@@ -1,9 +1,9 @@
 """Do Python and the kernel have what draws need? Each thing is tried, because a sandbox may forbid what its kernel has.
 
-    processes       the node server learns when a training ends (pidfd_open, Linux 5.3)
-    shared memory   samples lie in an anonymous file that no other process can change (memfd, seals)
-    sockets         the server hands this file to clients (abstract Unix sockets, SCM_RIGHTS)
-    page cache      clients copy what it holds already (mincore, RWF_NOWAIT); without it they are slower, never wrong
+processes       the node server learns when a training ends (pidfd_open, Linux 5.3)
+shared memory   samples lie in an anonymous file that no other process can change (memfd, seals)
+sockets         the server hands this file to clients (abstract Unix sockets, SCM_RIGHTS)
+page cache      clients copy what it holds already (mincore, RWF_NOWAIT); without it they are slower, never wrong
 """
 
 from __future__ import annotations
@@ -112,6 +112,6 @@ def page_cache(part: str, descriptor: int, size: int) -> Finding:
     except OSError:
         faults.append("RWF_NOWAIT")
     if faults:
-        told = f"{' and '.join(faults)} do not work here: data that the page cache holds are read into memory as well"
-        return Finding(part, name, "missing", told, "none is needed: this is slower, never wrong")
+        told = f"without {' and '.join(faults)} here, clients do not copy what it holds: slower, never wrong"
+        return Finding(part, name, "missing", told)
     return Finding(part, name, "ok", "clients can copy what it holds (mincore, RWF_NOWAIT)")
