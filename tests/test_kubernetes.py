@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import pytest
 import brand
 from brand.cli.main import cli
 from brand.node.setup.memory import parse_size
+from tests.support import LIMIT_S
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="it has the schemas of Kubernetes")
 yaml = pytest.importorskip("yaml")
@@ -147,3 +153,35 @@ def user_of_the_image() -> str:
     """The user that the image runs as, by number: Kubernetes cannot see whether a name is root."""
     users: list[str] = re.findall(r"^USER (\d+):\d+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     return users[-1]
+
+
+ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "--ipc")
+"""Runs a command in process, mount and IPC namespaces of its own, as a container."""
+
+
+@pytest.mark.slow
+def test_containers_of_a_pod_reach_each_other(fashion_set: Path) -> None:
+    """Server and training share the network and the user: not the processes, the mounts or a /dev/shm of any size."""
+    if shutil.which(ALONE[0]) is None or subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this test makes namespaces, which is not permitted here")
+    address = f"unix:@pod-{os.getpid()}"
+    code = f"from brand import *; ds = BrandDataset({str(fashion_set)!r}, fields=('index',), server={address!r})"
+    code += "; print(sorted(i for (b,) in BrandLoader(ds, 64) for i in b.tolist()) == list(range(len(ds))))"
+    with contained("-m", "brand", "serve", fashion_set, "--memory", "0.5", "--address", address) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == f"{address}\n"
+        with contained("-c", code) as training:
+            told, errors = training.communicate(timeout=LIMIT_S)
+    assert told == "True\n", errors
+
+
+@contextmanager
+def contained(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Python with these arguments, with a /dev/shm of 64 KiB; ended with the block."""
+    small = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
+    command = [*ALONE, "sh", "-c", small, "sh", sys.executable, *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

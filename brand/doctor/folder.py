@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -55,15 +56,15 @@ def _file_system(folder: Path, chunk: str) -> Iterator[Finding]:
     """What the file system of a data set can do. Each check opens the chunk anew."""
     try:
         mount = mount_of(folder)
+    except BrandError as error:
+        yield Finding(PART, "file system", "missing", f"its name, so no profile of it is kept: {error}")
+    else:
+        note = ", which is memory: no storage lies below it" if mount.type in IN_MEMORY else ""
+        yield Finding(PART, "file system", "ok", device_name(mount) + note)
+    with suppress(OSError):  # of a chunk that cannot be read, `_samples` has said so
         with open(chunk, "rb") as file:
-            cached = page_cache(PART, file.fileno(), os.fstat(file.fileno()).st_size)
-    except (BrandError, OSError) as error:
-        yield Finding(PART, "file system", "problem", str(error))
-        return
-    note = ", which is memory: no storage lies below it" if mount.type in IN_MEMORY else ""
-    yield Finding(PART, "file system", "ok", device_name(mount) + note)
-    yield cached
-    yield _direct(chunk)
+            yield page_cache(PART, file.fileno(), os.fstat(file.fileno()).st_size)
+        yield _direct(chunk)
 
 
 def _direct(chunk: str) -> Finding:

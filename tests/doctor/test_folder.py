@@ -9,6 +9,7 @@ import pytest
 
 from brand.doctor import folder
 from brand.doctor.finding import Finding
+from brand.storage import device
 from brand.storage.dataset import StoredDataSet
 from brand.storage.device import device_name, mount_of
 from brand.storage.profile import Profile, save_profile
@@ -43,12 +44,22 @@ def test_a_damaged_sample_is_a_problem(photos_set: Path, tmp_path: Path) -> None
 
 
 def test_a_missing_chunk_is_a_problem(photos_set: Path, tmp_path: Path) -> None:
-    """Of the file system, too, where it is the first."""
+    """Its name is told, and nothing is tried with it."""
     shutil.copytree(photos_set, tmp_path / "set")
     (tmp_path / "set" / "chunks" / "00000000.brand").unlink()
     found = findings(tmp_path / "set")
     assert found["reads"].state == "problem"
-    assert found["file system"].state == "problem"
+    assert "00000000.brand" in found["reads"].told
+    assert list(found) == ["opens", "reads", "file system", "storage speed"]
+
+
+def test_a_storage_without_a_name_is_no_problem(photos_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a chroot, whose root is no mount that the process sees."""
+    monkeypatch.setattr(device, "parse_mounts", lambda _: [])
+    found = findings(photos_set)
+    assert found["file system"].state == "missing"
+    assert [name for name, each in found.items() if each.state == "problem"] == []
+    assert "direct reads" in found
 
 
 def test_no_data_set_is_a_problem(tmp_path: Path) -> None:
