@@ -4,7 +4,8 @@
 
 The steps run in a folder that holds `examples/` and nothing else of this repository. Interpreters are looked for as
 `python3.12` in PATH and in pyenv's folder of versions. A combination that cannot be had is shown with the reason and is
-no failure. Environments come from the package registry, and most take some gigabytes: each is removed after its run.
+no failure, but a run in which none can be had is one. Environments come from the package registry, and most take some
+gigabytes: each is removed after its run.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ LIMIT_S: Final = 1800.0
 """How long one command may take: PyTorch with CUDA is a download of some gigabytes."""
 
 _VERSIONS: Final = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
+_NONE: Final = re.compile(r"No matching distribution found for torch.*$", re.MULTILINE)
 _WARNING: Final = re.compile(r"^.*\b\w*Warning: .*$", re.MULTILINE)
 
 
@@ -45,7 +47,8 @@ class Outcome:
     python: str
     torch: str
     told: str
-    failed: bool = False
+    state: str = "ran"
+    """`ran`, `failed`, or `unavailable`."""
 
 
 def run(*command: str | Path, cwd: Path | None = None, path: Path | None = None) -> str:
@@ -152,9 +155,12 @@ def check(version: str, torch: str, wheel: Path) -> Iterator[Outcome]:
             told = demo(inside, folder / "demo")
             doctor = json.loads(run(inside.parent / "brand", "doctor", "--json", cwd=folder, path=inside.parent))
         except Unavailable as error:
-            yield Outcome(version, torch, f"cannot be had here: {error}")
+            yield Outcome(version, torch, f"cannot be had here: {error}", "unavailable")
         except subprocess.CalledProcessError as error:
-            yield Outcome(version, torch, f"{error.cmd} ended with {error.returncode}:\n{error.output}", failed=True)
+            if match := _NONE.search(error.output):
+                yield Outcome(version, torch, f"cannot be had here: {match[0]}", "unavailable")
+            else:
+                yield Outcome(version, torch, f"{error.cmd} ended with {error.returncode}:\n{error.output}", "failed")
         else:
             shown = [f["told"] for f in doctor["findings"] if f["name"] in ("core", "train")]
             seconds = sum(f.get("seconds", 0) for f in doctor["findings"])
@@ -182,17 +188,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--torch", nargs="+", default=("oldest", "newest"), help="versions, `oldest` or `newest`; default: these two"
     )
     args = parser.parse_args(arguments)
-    failed = False
+    states = set()
     with tempfile.TemporaryDirectory() as folder:
         _, wheel = build(Path(folder))
         for python in args.python:
             for torch in args.torch:
                 for outcome in check(python, torch, wheel):
-                    failed |= outcome.failed
-                    mark = "FAILED " if outcome.failed else ""
+                    states.add(outcome.state)
+                    mark = "FAILED " if outcome.state == "failed" else ""
                     sys.stdout.write(f"Python {outcome.python}, torch {outcome.torch}: {mark}{outcome.told}\n")
                     sys.stdout.flush()
-    return int(failed)
+    return 0 if "ran" in states and "failed" not in states else 1
 
 
 if __name__ == "__main__":

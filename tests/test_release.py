@@ -146,7 +146,7 @@ def test_an_interpreter_is_found_where_pyenv_keeps_it(tmp_path: Path) -> None:
 def test_a_combination_that_cannot_be_had_is_no_failure(tmp_path: Path) -> None:
     """It is told with its reason."""
     (outcome,) = release.check("3.999", "newest", tmp_path / "brand.whl")
-    assert not outcome.failed
+    assert outcome.state == "unavailable"
     assert outcome.told.startswith("cannot be had here: no python3.999")
 
 
@@ -156,7 +156,7 @@ def test_a_wheel_that_does_not_install_is_a_failure(tmp_path: Path) -> None:
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     (tmp_path / "brand_data-0.0-py3-none-any.whl").write_bytes(b"no wheel")
     (outcome,) = release.check(version, "newest", tmp_path / "brand_data-0.0-py3-none-any.whl")
-    assert outcome.failed
+    assert outcome.state == "failed"
     assert "brand_data-0.0" in outcome.told
 
 

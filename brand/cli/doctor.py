@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,7 +19,9 @@ from brand.version import __version__
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
 
-_STYLES = {"ok": "green", "missing": "yellow", "problem": "bold red"}
+_STYLES: Final = {"ok": "green", "missing": "yellow", "problem": "bold red"}
+_WIDTHS: Final = (len("problem"), len("shared memory"))
+"""Of the first two columns, so that the tables of all parts line up."""
 
 
 @click.command()
@@ -72,8 +74,8 @@ def _table(part: str, findings: list[Finding]) -> Table:
 
     title = Text(f"\n{part}", "bold")
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
-    for _ in range(2):
-        table.add_column(no_wrap=True)
+    for width in _WIDTHS:
+        table.add_column(min_width=width, no_wrap=True)
     table.add_column(overflow="fold")
     for each in findings:
         told = each.told if each.seconds is None else duration(each.seconds)

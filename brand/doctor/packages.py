@@ -99,8 +99,9 @@ def judge(needed: Sequence[Requirement], versions: Mapping[str, str], faults: Ma
 
     `versions` has the distributions that are installed, `faults` the packages whose import failed, and why. Pure.
     """
+    order = ["", *PURPOSES]
     extras = dict.fromkeys(each.extra for each in needed if each.extra not in DEVELOPERS)
-    for extra in sorted(extras, key=lambda name: (name != "", list(PURPOSES).index(name) if name in PURPOSES else 99)):
+    for extra in sorted(extras, key=lambda name: order.index(name) if name in order else len(order)):
         members = [each for each in needed if each.extra == extra and each.name != DISTRIBUTION]
         if members:
             yield _of_extra(extra, members, versions, faults)
@@ -144,7 +145,7 @@ def look(on_import: OnImport) -> list[Finding]:
     except metadata.PackageNotFoundError:
         told = f"{brand.__version__} is imported from a folder and not installed, so its extras are unknown"
         return [Finding(PART, "brand", "missing", told, f"pip install {DISTRIBUTION}")]
-    needed = [each for each in map(parse, lines) if each is not None and each.extra not in DEVELOPERS]
+    needed = [each for each in map(parse, lines) if each is not None]
     versions = {each.name: found for each in needed if (found := _version(each.name))}
     faults = import_faults([name for name in MODULES if name in versions], on_import)
     return [Finding(PART, "brand", "ok", brand.__version__), *judge(needed, versions, faults)]

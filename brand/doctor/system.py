@@ -23,7 +23,7 @@ from brand.node.memory.arena import Arena
 from brand.storage.pagecache import CachedFile
 
 PART: Final = "system"
-_NEEDS: Final = "draws need Linux 5.3 or newer; conversions and exact reads work without it"
+_NEEDS: Final = "draws need Linux 5.3 or newer; conversions and exact reads need less"
 _FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
 _BYTES: Final = 1 << 16
 

@@ -64,4 +64,4 @@ def test_another_system_can_do_without_draws(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "platform", "darwin")
     found = findings()
     assert list(found) == ["Python", "kernel"]
-    assert "exact reads work" in found["kernel"].cure
+    assert "exact reads need less" in found["kernel"].cure

@@ -50,7 +50,7 @@ def processors_allowed(proc: Path = PROC, groups: Path = GROUPS) -> float | None
 
 
 def read_limits(proc: Path = PROC, groups: Path = GROUPS) -> list[str]:
-    """What the control groups allow to be read from devices, as the kernel says it: `8:0 rbps=1000000`."""
+    """What control groups of version 2 allow to be read from devices, as the kernel says it: `8:0 rbps=1000000`."""
     found = []
     for folder, version in group_folders("io", proc, groups):
         for line in _text(folder / "io.max").splitlines() if version == 2 else ():
