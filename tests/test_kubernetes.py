@@ -74,7 +74,6 @@ def assert_taken(arguments: list[str]) -> None:
     command.make_context(command.name, list(arguments))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", FILES)
 def test_kubernetes_takes_a_manifest(name: str, version: str) -> None:
@@ -83,7 +82,6 @@ def test_kubernetes_takes_a_manifest(name: str, version: str) -> None:
         kubernetes_validate.validate(each, version, strict=True)
 
 
-@pytest.mark.slow
 def test_a_wrong_field_is_found() -> None:
     """A misspelt field, or one at the wrong depth, is an error."""
     (job,) = objects("seal.yaml")
