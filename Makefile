@@ -8,12 +8,13 @@ BENCH ?= $(BIN)/python
 LAB ?=
 FFCV ?=
 ROUNDS ?= 100
+CHECK ?=
 SETUP := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 DOCS := $(VENV)/.ready-docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo quick test everywhere explore marks coverage lint bench docs clean
+.PHONY: help demo quick test everywhere explore marks coverage lint bench docs release-check clean
 help:
 	@echo "make demo    convert, look at, verify and train from a small real data set"
 	@echo "make quick   all tests but the slow ones: less than a minute"
@@ -26,6 +27,8 @@ help:
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   all benchmarks; rivals take part where they are installed (bench/README.md)"
 	@echo "make docs    the documentation as HTML in docs/_build/html; what its pages show is run"
+	@echo "make release-check  the wheel in new environments: Python 3.11 to 3.13, the oldest and the newest PyTorch. Takes some"
+	@echo "             gigabytes of disk at a time; make release-check CHECK='--python 3.12 --torch 2.13.0' chooses"
 	@echo "make clean   remove what these made"
 
 $(SETUP): pyproject.toml
@@ -56,7 +59,7 @@ demo: $(SETUP)
 	$(BIN)/brand cat $(DEMO)/clips.brand 0
 
 quick: $(DEV)
-	$(BIN)/python -m pytest -n auto -m "not slow and not realdata and not frameworks and not pages"
+	$(BIN)/python -m pytest -n auto -m "not slow and not realdata and not frameworks and not pages and not release"
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n auto
@@ -106,6 +109,9 @@ docs: $(DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 	$(BIN)/python -m pytest -n auto -m pages
 	@echo "open docs/_build/html/index.html"
+
+release-check: $(DEV)
+	$(BIN)/python -m tests.release $(CHECK)
 
 clean:
 	rm -rf $(VENV) $(DEMO) $(SCRATCH) build dist docs/_build docs/api *.egg-info .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -46,6 +46,15 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def size(count: float) -> str:
+    """Bytes for people: 1.5 GB (powers of 1,000)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
 class BrandError(Exception):
     """Root of all errors that Brand raises on purpose."""
 

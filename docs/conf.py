@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 
 from pygments.lexers.special import TextLexer
 
@@ -39,6 +41,7 @@ html_theme = "furo"
 html_title = f"Brand {release}"
 html_static_path = ["_static"]
 html_css_files = ["brand.css"]
+html_extra_path = ["llms.txt"]
 html_show_sphinx = False
 html_copy_source = False
 html_show_sourcelink = False
@@ -60,8 +63,16 @@ def _readable_defaults(
     return signature and signature.replace("<factory>", "..."), returned
 
 
+def _markdown_too(app: object, exception: Exception | None) -> None:
+    """Each page as Markdown beside the HTML: `llms.txt` leads to these."""
+    if exception is None:
+        for page in Path(__file__).parent.glob("*.md"):
+            shutil.copy(page, app.outdir)  # type: ignore[attr-defined]
+
+
 def setup(app: object) -> None:
     """Sphinx calls this."""
     app.add_lexer("hex", TextLexer)  # type: ignore[attr-defined]
     app.connect("autodoc-process-signature", _readable_defaults)  # type: ignore[attr-defined]
+    app.connect("build-finished", _markdown_too)  # type: ignore[attr-defined]
     app.connect("autodoc-process-docstring", _literal_drawings, priority=900)  # type: ignore[attr-defined]

@@ -74,7 +74,8 @@ def train_epoch(model: nn.Module, loader: Loader, optimizer: torch.optim.Optimiz
     """One epoch; returns a checksum over all batches, in order."""
     model.train()
     digest = xxhash.xxh3_64()
-    for images, labels in track(loader, description=title):
+    batches = iter(loader)  # workers are forked before the progress bar has its thread
+    for images, labels in track(batches, total=len(loader), description=title):
         digest.update(images.numpy().tobytes())
         digest.update(labels.numpy().tobytes())
         optimizer.zero_grad()

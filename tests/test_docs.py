@@ -34,6 +34,7 @@ from typing import Any
 
 import pytest
 
+import brand as library
 from brand import BrandDataset, errors
 from brand.chunker import convert_images
 from tests.support import LIMIT_S, brand, free_port, options
@@ -49,7 +50,8 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _PROGRESS = re.compile(
-    r"^(scan|check|spool|pack|verify|unpack|reindex|partition|fill|copy): [\d,]+( of .*)?\n", re.MULTILINE
+    r"^(scan|check|spool|pack|verify|unpack|reindex|partition|fill|copy|import|self-test): [\d,]+( of .*)?\n",
+    re.MULTILINE,
 )
 _VARIES = re.compile(
     r"\d+(\.\d+)? (s|B|kB|MB|%)|\b[0-9a-f]{16,32}\b|0x[0-9A-Fa-f]+|(?<=\"seconds\": )[\d.]+|(?<=_bytes\": )\d+"
@@ -232,13 +234,33 @@ def test_a_page_shows_what_happens(name: str, tmp_path: Path) -> None:
     assert fresh == shown, "\n".join(difflib.unified_diff(shown.splitlines(), fresh.splitlines(), lineterm="", n=0))
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in DOCS.glob("*.md"))])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "docs/llms.txt", *(f"docs/{page.name}" for page in DOCS.glob("*.md"))]
+)
 def test_links_lead_to_files(name: str) -> None:
     """Relative links of the documents lead to files and folders that are there."""
     text = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     targets = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", text)
     missing = [target for target in targets if not (ROOT / name).parent.joinpath(target).exists()]
     assert missing == []
+
+
+def test_the_page_for_language_models_is_short_and_leads_to_every_how_to() -> None:
+    """`llms.txt`: a title, a summary, 60 lines, and each page that the index lists under "How to"."""
+    text = (DOCS / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith("# Brand\n\n> ")
+    assert len(text.splitlines()) <= 60
+    (listed,) = re.findall(r":caption: How to\n\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
+    linked = set(re.findall(r"\]\(([\w-]+)\.md\)", text))
+    assert set(listed.split()) - linked == set()
+
+
+def test_what_the_page_for_language_models_shows_is_python() -> None:
+    """Its Python compiles, and each name of Brand in it is there."""
+    text = (DOCS / "llms.txt").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    compile(code, "llms.txt", "exec")
+    assert [name for name in re.findall(r"\bbrand\.(\w+)", code) if not hasattr(library, name)] == []
 
 
 @pytest.mark.parametrize("name", [page.name for page in DOCS.glob("*.md")])

@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -80,31 +79,6 @@ def test_without_torch_the_message_says_how_to_install_it() -> None:
     )
     assert told.startswith("True")
     assert "brand-data[train]" in told
-
-
-@pytest.mark.slow
-def test_the_wheel_holds_brand_and_nothing_else(repository: Path, tmp_path: Path) -> None:
-    """`brand` is the only top-level package of the wheel, with py.typed and every module."""
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "brand", "chunker", "cli", "formats"):
-        if (repository / name).exists():
-            subprocess.run(["cp", "-a", str(repository / name), str(source / name)], check=True)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run(
-        [*command, "--wheel-dir", str(tmp_path), str(source)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-    assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"brand"}
-    assert "brand/py.typed" in names
-    modules = {path.relative_to(repository).as_posix() for path in (repository / "brand").rglob("*.py")}
-    assert modules <= set(names)
 
 
 @pytest.mark.parametrize("room", ["chunker", "cli", "formats"])

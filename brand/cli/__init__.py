@@ -3,4 +3,5 @@ imports click and rich.
 
 main       the group, exit codes              output     progress, tables, JSON, numbers for people
 convert    images, audio                      info, verify, unpack, cat, reindex
+doctor     can Brand work here?
 """

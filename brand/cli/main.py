@@ -15,6 +15,7 @@ from brand.cli.cache import cache
 from brand.cli.cat import cat
 from brand.cli.convert import convert
 from brand.cli.copy import copy
+from brand.cli.doctor import doctor
 from brand.cli.info import info
 from brand.cli.launch import launch
 from brand.cli.output import fail
@@ -54,6 +55,7 @@ for _verb in (
     launch,
     top,
     cache,
+    doctor,
 ):
     cli.add_command(_verb)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from brand.errors import size as size
 from brand.printable import printable, printable_json
 
 LINE_EVERY_S: Final = 10.0
@@ -49,15 +50,6 @@ def fail(message: str, kind: str, code: int, *, as_json: bool, notes: Sequence[s
         for line in (message, *notes):
             echo(line, err=True)
     return code
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1.5 GB (powers of 1,000)."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def duration(seconds: float) -> str:

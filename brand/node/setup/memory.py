@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from brand.errors import UsageError
+from brand.node.setup.groups import GROUPS, PROC, group_folders
 
 Memory = str | int | float | None
 """`"2GB"`, a number of bytes, a fraction of the data as a float, or None: `DEFAULT_SHARE` of the available memory."""
@@ -22,6 +23,13 @@ _UNITS: Final = {
     **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
 }
 _MOST: Final = 1 << 60
+_FILES: Final = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    2: ("memory.max", "memory.current"),
+}
+"""Files of a memory control group by its version: the limit, and the usage."""
+_UNLIMITED: Final = 1 << 62
+"""Version 1 writes a number near 2^63 where there is no limit."""
 _BY_NAME: Final = {name.lower(): size for name, size in _UNITS.items()}
 
 
@@ -82,14 +90,21 @@ def _fraction(memory: str | int) -> float:
     return share if 0 < share <= 1 else 0.0
 
 
-def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+def available_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
     """Bytes that this process may still allocate: the system's available memory, or less under a control group."""
     limits = [_meminfo_available(proc)]
-    for folder, limit, usage in _control_groups(proc, groups):
+    for folder, version in group_folders("memory", proc, groups):
+        limit, usage = _FILES[version]
         top, used = _number(folder / limit), _number(folder / usage)
         if top is not None and used is not None:
             limits.append(max(0, top - used + _reclaimable(folder)))
     return min(limits)
+
+
+def group_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int | None:
+    """Bytes that the control groups allow all processes in them together; None where they do not limit memory."""
+    found = (_number(folder / _FILES[version][0]) for folder, version in group_folders("memory", proc, groups))
+    return min((top for top in found if top is not None and top < _UNLIMITED), default=None)
 
 
 def _meminfo_available(proc: Path) -> int:
@@ -98,28 +113,6 @@ def _meminfo_available(proc: Path) -> int:
     except OSError:
         match = None
     return int(match[1]) * 1024 if match else 4 << 30
-
-
-def _control_groups(proc: Path, groups: Path) -> list[tuple[Path, str, str]]:
-    """(folder, file of the limit, file of the usage) of this process's memory control group and of each group above."""
-    try:
-        lines = (proc / "self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, names = groups, ("memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            root, names = groups / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
-            continue
-        folder = root / path.lstrip("/")
-        while folder.is_relative_to(root):
-            found.append((folder, *names))
-            folder = folder.parent
-    return found
 
 
 def _reclaimable(folder: Path) -> int:

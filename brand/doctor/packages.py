@@ -1,0 +1,196 @@
+"""Which packages are installed, and what is missing for what?
+
+    metadata of brand-data -> requirements of each extra -> versions found -> imports tried -> findings
+
+The list of extras is the metadata of the installed distribution, so it cannot differ from what pip installs. Versions
+come from metadata as well. The packages in `MODULES` have compiled parts, which can be installed and still not load, so
+a child process imports them (`importing`). `parse`, `at_least` and `judge` are pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
+from typing import Final, NamedTuple
+
+import brand
+from brand.doctor.finding import Finding
+from brand.errors import counted
+from brand.pythonchild import child_command
+
+DISTRIBUTION: Final = "brand-data"
+PART: Final = "installed"
+PURPOSES: Final = {
+    "train": "training with PyTorch",
+    "audio": "decoding audio",
+    "cloud": "data sets in S3, Google Cloud Storage, Azure and on web servers",
+    "frameworks": "Lightning, Accelerate and the Hugging Face Trainer",
+    "tools": "`brand profile --plot` and brand.testing.shuffling",
+}
+"""What each extra is for. An extra that is not here is shown without its purpose."""
+DEVELOPERS: Final = frozenset({"dev", "docs"})
+"""Extras that only those who change Brand need."""
+MODULES: Final = {
+    "numpy": "numpy",
+    "zstandard": "zstandard",
+    "pillow": "PIL.Image",
+    "xxhash": "xxhash",
+    "grpcio": "grpc",
+    "torch": "torch",
+    "simplejpeg": "simplejpeg",
+    "soundfile": "soundfile",
+    "soxr": "soxr",
+    "obstore": "obstore",
+}
+"""What is imported of packages with compiled parts."""
+LIMIT_S: Final = 120.0
+"""How long all imports may take: a cold network drive needs a minute for PyTorch."""
+
+_REQUIREMENT: Final = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*(?:\[[^]]*\])?\s*(?P<versions>[^;]*)")
+_LEAST: Final = re.compile(r">=\s*(\d+(?:\.\d+)*)")
+_EXTRA: Final = re.compile(r"extra\s*==\s*[\"']([\w.-]+)[\"']")
+_NUMBERS: Final = re.compile(r"\d+(?:\.\d+)*")
+
+OnImport = Callable[[int, int], None]
+"""Is told how many packages have been imported, and of how many."""
+
+
+class Requirement(NamedTuple):
+    """One package that Brand or an extra of it needs."""
+
+    name: str
+    """The distribution, in lower case with hyphens."""
+    least: str
+    """The oldest version that will do; empty: any."""
+    extra: str
+    """The extra that needs it; empty: Brand itself does."""
+
+
+def parse(line: str) -> Requirement | None:
+    """A requirement as metadata has it (`torch>=2.3; extra == "train"`); None where the line is none. Pure."""
+    before, _, marker = line.partition(";")
+    match = _REQUIREMENT.match(before.strip())
+    if match is None:
+        return None
+    least, extra = _LEAST.search(match["versions"]), _EXTRA.search(marker)
+    name = re.sub(r"[-_.]+", "-", match["name"]).lower()
+    return Requirement(name, least[1] if least else "", extra[1] if extra else "")
+
+
+def at_least(version: str, least: str) -> bool:
+    """Whether a version is `least` or newer, by its numbers: `2.13.0+cpu` is newer than `2.3`. Pure."""
+    return _numbers(version) >= _numbers(least)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version, without zeros at its end: 2.3.0 is 2.3."""
+    match = _NUMBERS.match(version)
+    numbers = [int(number) for number in match[0].split(".")] if match else []
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def judge(needed: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]) -> Iterable[Finding]:
+    """A finding for Brand's own packages and one for each extra.
+
+    `versions` has the distributions that are installed, `faults` the packages whose import failed, and why. Pure.
+    """
+    order = ["", *PURPOSES]
+    extras = dict.fromkeys(each.extra for each in needed if each.extra not in DEVELOPERS)
+    for extra in sorted(extras, key=lambda name: order.index(name) if name in order else len(order)):
+        members = [each for each in needed if each.extra == extra and each.name != DISTRIBUTION]
+        if members:
+            yield _of_extra(extra, members, versions, faults)
+
+
+def _of_extra(
+    extra: str, members: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]
+) -> Finding:
+    name = extra or "core"
+    absent = [each.name for each in members if each.name not in versions]
+    old = [each for each in members if each.name in versions and not at_least(versions[each.name], each.least)]
+    broken = [each for each in members if each.name in faults]
+    if broken:
+        first = broken[0]
+        told = f"{first.name} {versions[first.name]} is installed and cannot be imported: {faults[first.name]}"
+        return Finding(PART, name, "problem", told, f"pip install --force-reinstall '{_spec(first)}'")
+    if old:
+        told = ", ".join(f"{each.name} {versions[each.name]} is older than {each.least}" for each in old)
+        wanted = " ".join(f"'{_spec(each)}'" for each in old)
+        return Finding(PART, name, "problem", told, f"pip install --upgrade {wanted}")
+    if absent:
+        target = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
+        what = PURPOSES.get(extra, "")
+        told = f"{_listed(absent)} {'is' if len(absent) == 1 else 'are'} not installed" + (f": {what}" if what else "")
+        return Finding(PART, name, "missing" if extra else "problem", told, f"pip install '{target}'")
+    return Finding(PART, name, "ok", ", ".join(f"{each.name} {versions[each.name]}" for each in members))
+
+
+def _spec(needed: Requirement) -> str:
+    return f"{needed.name}>={needed.least}" if needed.least else needed.name
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def look(on_import: OnImport) -> list[Finding]:
+    """What is installed of Brand, of what it needs, and of its extras. Imports packages in a child process."""
+    try:
+        lines = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        told = f"{brand.__version__} is imported from a folder and not installed, so its extras are unknown"
+        return [Finding(PART, "brand", "missing", told, f"pip install {DISTRIBUTION}")]
+    needed = [each for each in map(parse, lines) if each is not None]
+    versions = {each.name: found for each in needed if (found := _version(each.name))}
+    faults = import_faults([name for name in MODULES if name in versions], on_import)
+    return [Finding(PART, "brand", "ok", brand.__version__), *judge(needed, versions, faults)]
+
+
+def _version(name: str) -> str:
+    """The installed version of a distribution; empty where it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def import_faults(names: Sequence[str], on_import: OnImport, *, limit_s: float = LIMIT_S) -> dict[str, str]:
+    """Which of these packages cannot be imported, and why; one child process imports them all.
+
+    After a package that ends the process, the others are imported in a new process.
+    """
+    faults: dict[str, str] = {}
+    rest = list(names)
+    while rest:
+        errors, ending = _imported([MODULES[name] for name in rest], limit_s)
+        faults |= {name: error for name, error in zip(rest, errors, strict=False) if error}
+        rest = rest[len(errors) :]
+        if rest:
+            faults[rest.pop(0)] = ending
+        on_import(len(names) - len(rest), len(names))
+    return faults
+
+
+def _imported(modules: Sequence[str], limit_s: float) -> tuple[list[str], str]:
+    """The errors of a process that imports modules, and how it ended where it did not import them all."""
+    started = subprocess.Popen(
+        child_command("brand.doctor.importing"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with started as process:
+        try:
+            said, _ = process.communicate(json.dumps(modules), limit_s)
+            ending = f"it ends the process, with code {process.returncode}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, _ = process.communicate()
+            ending = f"it did not load within {counted(round(limit_s), 'second')}"
+    return [json.loads(line) for line in said.splitlines()], ending

@@ -1,0 +1,117 @@
+"""Do Python and the kernel have what draws need? Each thing is tried, because a sandbox may forbid what its kernel has.
+
+processes       the node server learns when a training ends (pidfd_open, Linux 5.3)
+shared memory   samples lie in an anonymous file that no other process can change (memfd, seals)
+sockets         the server hands this file to clients (abstract Unix sockets, SCM_RIGHTS)
+page cache      clients copy what it holds already (mincore, RWF_NOWAIT); without it they are slower, never wrong
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import secrets
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Final
+
+from brand.doctor.finding import Finding
+from brand.node.memory.arena import Arena
+from brand.storage.pagecache import CachedFile
+
+PART: Final = "system"
+_NEEDS: Final = "draws need Linux 5.3 or newer; conversions and exact reads need less"
+_FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
+_BYTES: Final = 1 << 16
+
+
+def look() -> Iterator[Finding]:
+    """Python, the kernel, and what draws need of it."""
+    yield Finding(PART, "Python", "ok", f"{platform.python_version()}, {sys.executable}")
+    yield _kernel()
+    if sys.platform == "linux":
+        yield _shared_memory()
+        yield _sockets()
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(_BYTES))
+            file.flush()
+            yield page_cache(PART, file.fileno(), _BYTES)
+
+
+def _kernel() -> Finding:
+    named = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    if sys.platform != "linux":
+        return Finding(PART, "kernel", "problem", named, _NEEDS)
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        return Finding(PART, "kernel", "problem", f"{named}: pidfd_open: {error.strerror}", _NEEDS)
+    return Finding(PART, "kernel", "ok", named)
+
+
+def _shared_memory() -> Finding:
+    name = "shared memory"
+    try:
+        arena = Arena(2, 4096)
+    except OSError as error:
+        return Finding(PART, name, "problem", f"memfd_create or its seals: {error.strerror}", _NEEDS)
+    try:
+        sealed = fcntl.fcntl(arena.descriptor, fcntl.F_GET_SEALS) & _FUTURE_WRITE
+    finally:
+        arena.close()
+    if not sealed:
+        return Finding(PART, name, "missing", "a client could write to the server's samples", "Linux 5.1 can forbid it")
+    return Finding(PART, name, "ok", "anonymous and sealed (memfd)")
+
+
+def _sockets() -> Finding:
+    name = "sockets"
+    try:
+        _hand_over()
+    except OSError as error:
+        told = f"a file cannot be handed over an abstract Unix socket: {error.strerror or error}"
+        return Finding(PART, name, "problem", told, "allow Unix sockets and SCM_RIGHTS in this sandbox")
+    return Finding(PART, name, "ok", "a server can hand its memory to clients (SCM_RIGHTS)")
+
+
+def _hand_over() -> None:
+    """Hand an anonymous file from one socket to another, as a server does. Raises OSError."""
+    address = f"\0brand-doctor-{secrets.token_hex(8)}"
+    descriptor = os.memfd_create("brand-doctor", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file, socket.socket(socket.AF_UNIX) as listener:
+        file.write(b"brand")
+        file.flush()
+        listener.bind(address)
+        listener.listen(1)
+        with socket.socket(socket.AF_UNIX) as sender:
+            sender.connect(address)
+            receiver, _ = listener.accept()
+            with receiver:
+                socket.send_fds(sender, [b"1"], [descriptor])
+                _, received, _, _ = socket.recv_fds(receiver, 1, 1)
+    if not received:
+        raise OSError(0, "the descriptor did not arrive")
+    try:
+        if os.pread(received[0], 5, 0) != b"brand":
+            raise OSError(0, "another file arrived")
+    finally:
+        os.close(received[0])
+
+
+def page_cache(part: str, descriptor: int, size: int) -> Finding:
+    """Whether the kernel says what the page cache holds of a file that was read or written just now."""
+    name, faults = "page cache", []
+    os.preadv(descriptor, [bytearray(min(size, _BYTES))], 0)
+    if CachedFile(descriptor).holds(0, min(size, _BYTES)) is None:
+        faults.append("mincore")
+    try:
+        os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except OSError:
+        faults.append("RWF_NOWAIT")
+    if faults:
+        told = f"without {' and '.join(faults)} here, clients do not copy what it holds: slower, never wrong"
+        return Finding(part, name, "missing", told)
+    return Finding(part, name, "ok", "clients can copy what it holds (mincore, RWF_NOWAIT)")

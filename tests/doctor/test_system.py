@@ -1,0 +1,67 @@
+"""What draws need of the kernel is tried, and what a sandbox forbids is named."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+from typing import Any
+
+import pytest
+
+from brand.doctor import system
+from brand.doctor.finding import Finding
+
+
+def findings() -> dict[str, Finding]:
+    """By name."""
+    return {each.name: each for each in system.look()}
+
+
+def forbidden(*_: Any, **__: Any) -> Any:
+    """What a system call does in a sandbox that forbids it."""
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_this_machine_can_draw() -> None:
+    """All is there but, on some file systems, what the page cache tells."""
+    found = findings()
+    assert list(found) == ["Python", "kernel", "shared memory", "sockets", "page cache"]
+    assert [name for name, each in found.items() if each.state == "problem"] == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "call", "name"),
+    [(os, "memfd_create", "shared memory"), (os, "pidfd_open", "kernel"), (socket, "send_fds", "sockets")],
+)
+def test_a_call_that_is_forbidden_is_a_problem(
+    owner: Any, call: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the thing that needs it; with the next step."""
+    monkeypatch.setattr(owner, call, forbidden)
+    found = findings()[name]
+    assert found.state == "problem"
+    assert "Operation not permitted" in found.told
+    assert found.cure
+
+
+def test_a_file_system_without_nowait_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is slower, never wrong."""
+    real = os.preadv
+
+    def preadv(descriptor: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        return forbidden() if flags else real(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    found = findings()["page cache"]
+    assert found.state == "missing"
+    assert "without RWF_NOWAIT" in found.told
+
+
+def test_another_system_can_do_without_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one finding says what works and what does not."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    found = findings()
+    assert list(found) == ["Python", "kernel"]
+    assert "exact reads need less" in found["kernel"].cure
