@@ -16,11 +16,10 @@ from typing import Final
 import zstandard
 
 from brand.errors import TargetExistsError
+from brand.formats.constants import SHARED_PLAN_NAME
 from brand.version import __version__
 
 CLAIM_NAME: Final = "plan.json"
-SHARED_PLAN: Final = "plan"
-"""Folder of a plan that several machines work on; it holds a claim of its own."""
 
 
 def versions() -> dict[str, str]:
@@ -55,7 +54,7 @@ class Claim:
 
 def read_claim(folder: Path) -> Claim | None:
     """The claim in a work folder; None where there is none. One that cannot be read is the claim of something else."""
-    for path in (folder / SHARED_PLAN / CLAIM_NAME, folder / CLAIM_NAME):
+    for path in (folder / SHARED_PLAN_NAME / CLAIM_NAME, folder / CLAIM_NAME):
         try:
             data = path.read_bytes()
         except FileNotFoundError:

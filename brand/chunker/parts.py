@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from brand.chunker.claim import SHARED_PLAN
 from brand.chunker.job import Job, read_decided
 from brand.chunker.planning import joined
 from brand.chunker.report import OnProgress, PartReport, Progress, silent
 from brand.chunker.running import run
 from brand.chunker.workers import default_jobs, run_tasks
 from brand.errors import UsageError
-from brand.formats.constants import chunk_name
+from brand.formats.constants import SHARED_PLAN_NAME, chunk_name
 
 MAX_PARTS: Final = 100_000
 
@@ -77,7 +76,7 @@ def run_part(job: Job, part: Part, *, jobs: int | None = None, on_progress: OnPr
     started, place = time.monotonic(), Path(job.target)
     numbers = part.chunks(job.chunks)
     with joined(place) as folder:
-        header = read_decided(folder / SHARED_PLAN).plan.header
+        header = read_decided(folder / SHARED_PLAN_NAME).plan.header
         total = sum(header.chunk_samples(number) for number in numbers)
         done = done_bytes = found = 0
         with closing(run_tasks(run, job, numbers, jobs=jobs or default_jobs())) as chunks:

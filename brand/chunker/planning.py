@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.claim import CLAIM_NAME, SHARED_PLAN, Claim, check_claim, read_claim
+from brand.chunker.claim import CLAIM_NAME, Claim, check_claim, read_claim
 from brand.chunker.folder_work import FolderWork, check_folder_target
 from brand.chunker.job import JOB_NAME, Decided, Job, pack_decided, read_decided
 from brand.chunker.probe import decide
@@ -32,7 +32,7 @@ from brand.chunker.report import OnProgress, Progress
 from brand.chunker.request import Request, find, hinted
 from brand.chunker.work import locked
 from brand.errors import InterruptedConversionError, TargetExistsError, UsageError
-from brand.formats.constants import MANIFEST_NAME, WORK_NAME
+from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME
 from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_folder
 
 PLAN_WAIT_S: Final = 6 * 3600.0
@@ -75,7 +75,7 @@ def joined(place: Path) -> Iterator[Path]:
 
 def is_planned(folder: Path) -> bool:
     """Whether a work folder has a shared plan. It is listed, as a network file system may remember a missing name."""
-    return SHARED_PLAN in os.listdir(folder)
+    return SHARED_PLAN_NAME in os.listdir(folder)
 
 
 def _check_free(place: Path) -> None:
@@ -109,7 +109,7 @@ def _make(request: Request, place: Path, folder: Path, parts: int, on_progress: 
         )
         (scratch / CLAIM_NAME).write_bytes(claim.pack())
         (scratch / JOB_NAME).write_bytes(pack_decided(told))
-        _publish(scratch, folder / SHARED_PLAN)
+        _publish(scratch, folder / SHARED_PLAN_NAME)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -132,14 +132,14 @@ def _publish(scratch: Path, final: Path) -> None:
 
 
 def _load(request: Request, place: Path, folder: Path) -> Job:
-    claim, shared = read_claim(folder), folder / SHARED_PLAN
+    claim, shared = read_claim(folder), folder / SHARED_PLAN_NAME
     decided = read_decided(shared)
     if claim is not None:
         claim.check_versions(str(place))
     asked = _asked(request)
     other = [name for name in decided.asked if asked.get(name) != decided.asked[name]]
     if other:
-        told = " and ".join(f"{name} is {_said(asked[name])}, and was {_said(decided.asked[name])}" for name in other)
+        told = " and ".join(f"{name} is {_said(asked.get(name))}, and was {_said(decided.asked[name])}" for name in other)
         raise TargetExistsError(
             f"{place} holds an unfinished conversion with other options: {told}. Give all parts the same options, or"
             f" remove {place} to begin anew"

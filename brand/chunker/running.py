@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brand.chunker.chunks import ChunksInFolder, Packer, make_chunk
-from brand.chunker.claim import SHARED_PLAN, read_claim
+from brand.chunker.claim import read_claim
 from brand.chunker.folder_work import check_folder_target
 from brand.chunker.job import JOB_NAME, Job, read_decided
 from brand.chunker.kept import KEPT_NAME, keep_chunk
@@ -23,7 +23,7 @@ from brand.chunker.request import hinted
 from brand.chunker.source import FolderSource
 from brand.chunker.work import locked
 from brand.errors import InterruptedConversionError
-from brand.formats.constants import MANIFEST_NAME, WORK_NAME, chunk_name
+from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME, chunk_name
 from brand.formats.manifest import read_manifest
 from brand.formats.publish import FolderTarget, storage_errors
 
@@ -76,7 +76,7 @@ class _Worker:
 
 
 def _worker(job: Job, folder: Path) -> _Worker:
-    shared = folder / SHARED_PLAN
+    shared = folder / SHARED_PLAN_NAME
     file = (shared / JOB_NAME).stat()
     which = job, file.st_ino, file.st_mtime_ns  # a plan that was removed and made again has other files to map
     known: tuple[tuple[Job, int, int], _Worker] | None = getattr(_here, "known", None)

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 
 from brand.chunker.chunks import Written
-from brand.chunker.claim import SHARED_PLAN
 from brand.chunker.folder_work import FolderWork
 from brand.chunker.job import Decided, read_decided
 from brand.chunker.kept import KEPT_NAME, KeptChunks
@@ -29,7 +28,7 @@ from brand.chunker.report import OnProgress, Progress, Report, silent
 from brand.chunker.work import locked
 from brand.errors import ForeignFileError, FormatError, MissingChunksError, MissingFileError, NotADataSetError, counted
 from brand.formats.chunk import read_front
-from brand.formats.constants import MANIFEST_NAME, WORK_NAME, chunk_name
+from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME, chunk_name
 from brand.formats.contents import read_fixed
 from brand.formats.index import IndexBuilder, companions_in
 from brand.formats.index import seal as seal_index
@@ -64,13 +63,13 @@ def seal(target: str | Path, on_progress: OnProgress = silent) -> Report:
         if (place / MANIFEST_NAME).exists():  # a seal that was killed while it tidied up
             work.tidy()
             return _sealed_before(place, started)
-        decided = read_decided(folder / SHARED_PLAN)
+        decided = read_decided(folder / SHARED_PLAN_NAME)
         header, compression = decided.plan.header, decided.plan.compression
         builder = IndexBuilder(folder / "built", header, place)
         _add_chunks(place, folder, decided, builder, on_progress)
         for name in decided.companions:
-            if (folder / SHARED_PLAN / name).exists():  # a seal that was killed has published it
-                work.publish_companion(folder / SHARED_PLAN / name, name)
+            if (folder / SHARED_PLAN_NAME / name).exists():  # a seal that was killed has published it
+                work.publish_companion(folder / SHARED_PLAN_NAME / name, name)
         companions = companions_in(place)
         for name in decided.companions:
             if name not in companions:
@@ -97,7 +96,7 @@ def _check_names(place: Path, folder: Path) -> None:
             " stopped",
             path=place,
         )
-    decided = read_decided(folder / SHARED_PLAN)
+    decided = read_decided(folder / SHARED_PLAN_NAME)
     with storage_errors(place, "cannot read"):
         lost = missing(place, decided.plan.header.chunks)
     if lost:
