@@ -49,7 +49,7 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _PROGRESS = re.compile(
-    r"^(scan|check|spool|pack|verify|unpack|reindex|partition|fill|copy): [\d,]+( of .*)?\n", re.MULTILINE
+    r"^(scan|check|spool|pack|wait|seal|verify|unpack|reindex|partition|fill|copy): [\d,]+( of .*)?\n", re.MULTILINE
 )
 _VARIES = re.compile(
     r"\d+(\.\d+)? (s|B|kB|MB|%)|\b[0-9a-f]{16,32}\b|0x[0-9A-Fa-f]+|(?<=\"seconds\": )[\d.]+|(?<=_bytes\": )\d+"

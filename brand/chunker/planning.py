@@ -139,7 +139,9 @@ def _load(request: Request, place: Path, folder: Path) -> Job:
     asked = _asked(request)
     other = [name for name in decided.asked if asked.get(name) != decided.asked[name]]
     if other:
-        told = " and ".join(f"{name} is {_said(asked.get(name))}, and was {_said(decided.asked[name])}" for name in other)
+        told = " and ".join(
+            f"{name} is {_said(asked.get(name))}, and was {_said(decided.asked[name])}" for name in other
+        )
         raise TargetExistsError(
             f"{place} holds an unfinished conversion with other options: {told}. Give all parts the same options, or"
             f" remove {place} to begin anew"

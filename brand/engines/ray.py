@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.chunker import Job, Made, run
+from brand.chunker.job import read_decided
 from brand.chunker.planning import joined
 from brand.chunker.report import OnProgress, Progress, silent
 from brand.errors import BrandError, InterruptedConversionError, MissingExtraError, UsageError
+from brand.formats.constants import SHARED_PLAN_NAME
 
 try:
     import ray
@@ -49,12 +51,13 @@ def make_chunks(
         InterruptedConversionError: Workers died again and again, or nothing was finished for an hour.
         BrandError: What `run` raises.
     """
-    with joined(Path(job.target)), _connected(address):
+    with joined(Path(job.target)) as folder, _connected(address):
+        total = read_decided(folder / SHARED_PLAN_NAME).plan.header.samples
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
         found = samples = size = 0
-        for number, made in enumerate(_results(job, min(jobs or cores * _IN_FLIGHT, cores * _IN_FLIGHT)), 1):
+        for made in _results(job, min(jobs or cores * _IN_FLIGHT, cores * _IN_FLIGHT)):
             found, samples, size = found + made.found, samples + made.samples, size + made.bytes
-            on_progress(Progress("pack", samples, None if number < job.chunks else samples, size, None))
+            on_progress(Progress("pack", samples, total, size, None))
         return found
 
 

@@ -266,7 +266,7 @@ sys.stdout.write(str(steps))
 def test_a_crash_before_any_step_is_survived(
     photos: Path, tmp_path: Path, repository: Path, call: str, least: int
 ) -> None:
-    """The process ends before its 1st, 2nd, 3rd ... fsync, rename or removal; the same commands end as if it had not."""
+    """The process ends before its 1st, 2nd, 3rd ... fsync, rename or removal; the same commands go on."""
     source = tmp_path / "source"
     shutil.copytree(photos, source)
     (source / "empty").mkdir()
