@@ -70,6 +70,7 @@ def joined(place: Path) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         (place / "chunks").mkdir(exist_ok=True)
     with locked(folder, str(place), lambda: _check_free(place), shared=True):
+        _check_free(place)  # it may have been sealed, and its work folder made again by this process
         yield folder
 
 

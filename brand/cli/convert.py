@@ -107,8 +107,8 @@ def convert() -> None:
 
 
 @convert.command()
-@several_machines
 @_common
+@several_machines
 def images(src: str, dst: str, options: Options, on_progress: OnProgress, **together: Any) -> Report | PartReport:
     """Convert the image folder SRC into the data set DST.
 
@@ -128,8 +128,8 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress, **toge
     help="TSV or CSV of path and text (default: clip.txt or clip.lab beside clip.wav).",
 )
 @click.option("--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text.")
-@several_machines
 @_common
+@several_machines
 def audio(
     src: str,
     dst: str,

@@ -1,4 +1,4 @@
-"""`brand convert ... --part k/K` and `--engine ray`: options of a conversion that several machines work on."""
+"""`brand convert ... --part K/N` and `--engine ray`: options of a conversion that several machines work on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class _Part(click.ParamType[Part]):
     """A part: `3/8`."""
 
-    name = "k/K"
+    name = "part"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Part:
         """Parse a part; the error says what is allowed."""
@@ -40,8 +40,9 @@ def several_machines(command: Command) -> Command:
         click.option(
             "--part",
             type=_Part(),
-            help="Make only part k of K, from 0/K on, beside other machines that see SRC and DST; `brand seal DST` then"
-            " finishes.",
+            metavar="K/N",
+            help="Make only part K of N, counted from 0, beside other machines that see SRC and DST; `brand seal DST`"
+            " finishes it.",
         ),
     ):
         command = option(command)

@@ -35,7 +35,7 @@ CONNECT_S: Final = 10.0
 STILL_S: Final = 3600.0
 """How long no chunk may be finished: nodes may have to start first."""
 _IN_FLIGHT: Final = 4
-"""Tasks for each core of the cluster that wait or run."""
+"""Tasks for each core of the cluster that wait or run, unless the caller says how many."""
 
 
 def make_chunks(
@@ -44,7 +44,8 @@ def make_chunks(
     """Make all chunks of a conversion on the Ray cluster at `address`. Returns how many had been made before.
 
     Brand is installed on all nodes, and all see source and target at the same paths. Without an address, Ray uses the
-    cluster that RAY_ADDRESS names, or starts one on this machine. `jobs` limits how many tasks run at a time.
+    cluster that RAY_ADDRESS names, or starts one on this machine. `jobs` is how many tasks wait or run at a time
+    (default: four for each core of the cluster).
 
     Raises:
         UsageError: There is no cluster at the address.
@@ -53,9 +54,9 @@ def make_chunks(
     """
     with joined(Path(job.target)) as folder, _connected(address):
         total = read_decided(folder / SHARED_PLAN_NAME).plan.header.samples
-        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        at_once = jobs or _IN_FLIGHT * max(1, int(ray.cluster_resources().get("CPU", 1)))
         found = samples = size = 0
-        for made in _results(job, min(jobs or cores * _IN_FLIGHT, cores * _IN_FLIGHT)):
+        for made in _results(job, at_once):
             found, samples, size = found + made.found, samples + made.samples, size + made.bytes
             on_progress(Progress("pack", samples, total, size, None))
         return found
