@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from brand.chunker import Layout, Options, convert_images, plan_images
+from brand.chunker import Layout, Options, convert_images, plan_images, seal
+from tests.rounds import Chance, rounds
 from tests.support import (
     LIMIT_S,
     brand,
@@ -164,6 +166,41 @@ def test_a_killed_driver_costs_nothing(cluster: Cluster, fashion: Path, tmp_path
     done = brand_process(*command(fashion / "train", target, cluster.address), "--json")
     assert done.code == 0, done.err
     assert done.json["chunks_found"] >= seen
+    assert tree_digest(target) == whole
+
+
+@rounds(2)
+def test_drivers_and_workers_are_killed(
+    cluster: Cluster, fashion: Path, tmp_path: Path, whole: dict[str, str], chance: Chance
+) -> None:
+    """At any moment, also while the plan is made or the set is sealed; the last command ends as if nothing was."""
+    rng, target = chance.rng, tmp_path / "set"
+
+    def kill_workers(most: int) -> None:
+        workers = cluster.workers()
+        for victim in rng.sample(workers, min(len(workers), rng.randint(0, most))):
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+
+    for _ in range(rng.randint(1, 2)):
+        if (target / "brand.json").exists():
+            break
+        with running_brand(*command(fashion / "train", target, cluster.address)) as process:
+            goal = rng.choice([0, chunks(target) + rng.randint(1, CHUNKS)])
+            wait_until(lambda goal=goal: chunks(target) >= goal or process.poll() is not None, "chunks")  # type: ignore[misc]
+            kill_workers(2)
+            time.sleep(rng.uniform(0, rng.choice([0.02, 0.3, 4.0])))
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate(timeout=LIMIT_S)
+    if not (target / "brand.json").exists():
+        with running_brand(*command(fashion / "train", target, cluster.address)) as process:
+            while process.poll() is None:
+                kill_workers(1)
+                time.sleep(rng.uniform(0.1, 0.5))
+            _, err = process.communicate(timeout=LIMIT_S)
+            assert process.returncode == 0, err
+    seal(target)
     assert tree_digest(target) == whole
 
 
