@@ -337,6 +337,26 @@ def test_a_part_waits_while_another_machine_makes_the_plan(
     assert waits[-1] == "scan"
 
 
+@pytest.mark.slow
+def test_a_part_that_waited_for_the_plan_does_not_list_the_source(fashion: Path, tmp_path: Path) -> None:
+    """It loads what the other machine has published."""
+    target, other = tmp_path / "set", tmp_path / "other"
+    plan_images(fashion / "test", other, PLAIN)
+    work = target / ".brand-work"
+    work.mkdir(parents=True)
+    with (work / "planning").open("w") as planning, ThreadPoolExecutor(1) as waiting:
+        fcntl.flock(planning, fcntl.LOCK_EX)
+        stages: list[str] = []
+        planned = waiting.submit(
+            plan_images, fashion / "test", target, PLAIN, on_progress=lambda p: stages.append(p.stage)
+        )
+        wait_until(lambda: bool(stages), "it waits")
+        shutil.copytree(other / ".brand-work" / "plan", work / "plan")
+        fcntl.flock(planning, fcntl.LOCK_UN)
+        assert planned.result(LIMIT_S).chunks == 75
+    assert set(stages) == {"wait"}
+
+
 def test_a_plan_that_was_removed_or_replaced_is_noticed(fashion: Path, tmp_path: Path) -> None:
     """A process that still has the old job makes no chunk of it; a sealed data set has its chunks."""
     target = tmp_path / "set"

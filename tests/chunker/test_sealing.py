@@ -8,11 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from brand.chunker import Layout, Options, Part, convert_images, plan_images, run, run_part, seal
+from brand.chunker.job import read_decided
+from brand.chunker.kept import KeptChunks, keep_chunk
 from brand.errors import BrandError, MissingChunksError, MissingFileError, NotADataSetError, TargetExistsError
 from tests.support import LIMIT_S, brand, tree_digest
 
@@ -133,6 +136,19 @@ def test_what_was_kept_is_not_needed_and_not_believed_blindly(target: Path, whol
     damaged[-20] ^= 1
     (kept / "4").write_bytes(damaged)
     shutil.copy(kept / "6", kept / "5")
+    seal(target)
+    assert tree_digest(target) == whole
+
+
+def test_what_was_kept_of_an_earlier_chunk_is_not_believed(target: Path, whole: dict[str, str]) -> None:
+    """It has the size and the place of the chunk, but not the checksum of its front."""
+    kept = target / ".brand-work" / "kept"
+    job = read_decided(target / ".brand-work" / "plan").plan
+    found = KeptChunks(kept, {8: chunk(target, 8).stat().st_size}).find(job, 8)
+    assert found is not None
+    labels = found.columns.copy()
+    labels["label"] = 9 - labels["label"]
+    keep_chunk(kept, job.data_set_id, 8, replace(found, checksum=found.checksum ^ 1, columns=labels))
     seal(target)
     assert tree_digest(target) == whole
 
