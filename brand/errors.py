@@ -10,6 +10,7 @@
     ├── StorageError               the storage said no: full, read-only, I/O error   (also OSError)
     ├── CacheError                 the cache folder cannot be made, or is not safe to use
     ├── InterruptedConversionError stopped half-way; the same command continues
+    │   └── MissingChunksError     parts of a conversion are still to be done, or again
     ├── ElsewhereError             the sample is in the share of another node
     ├── ServerError                a node server cannot be started or reached, or refuses
     │   ├── ServerDiedError        it ended while it started, without a reason           (also ConnectionError)
@@ -35,7 +36,7 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from brand.printable import printable, printable_lines
@@ -107,6 +108,18 @@ class CacheError(BrandError):
 
 class InterruptedConversionError(BrandError):
     """A conversion stopped half-way. What is finished is kept; the same command continues."""
+
+
+class MissingChunksError(InterruptedConversionError):
+    """A conversion in parts cannot be finished: chunks are missing, damaged, or of another data set.
+
+    Attributes: `chunks` (their numbers), and `parts`: part, as `3/8`, -> the numbers that it makes; empty where the
+        conversion was not divided into parts.
+    """
+
+    def __init__(self, message: str, chunks: Sequence[int] = (), parts: Mapping[str, Sequence[int]] | None = None):
+        self.chunks, self.parts = tuple(chunks), dict(parts or {})
+        super().__init__(message)
 
 
 class ElsewhereError(BrandError):

@@ -1,27 +1,62 @@
 """Sources -> shuffled chunks. Of Brand's other rooms it imports only `formats` and `stores`.
 
-convert     the three ways in: `pack`, `convert_images`, `convert_audio`
+convert     the three ways in: `pack`, `convert_images`, `convert_audio`; and `plan_images`, `plan_audio`
 conductor   source -> order -> probe -> plan -> workers -> index -> manifest
+request     a folder that a user names -> a source
 folders     what lies in an image or audio folder, in ImageFolder's order
 transcripts the texts of clips                      listing     the found files as arrays on disk
 check       files that cannot be used               source      three kinds of source behind one interface
 spool       an iterable, on disk in sorted runs     shuffle     the permutation, in bounded memory
 options     what a user can choose                  plan        pure decisions: chunk size, compression, identity
+probe       what a few samples tell                 claim       which conversion has a target
 chunks      one chunk: records -> file              companions  skipped.tsv and extras.zip
 workers     processes that stop cleanly             work        what earlier runs have left, and where files go
 folder_work a conversion into a folder              store_work  a conversion into a store
-kept        what the index needs of chunks that are in a store
+kept        what the index needs of chunks that another process has made
 report      progress and result
 misfit      a folder of another kind of files       tables      a table given to `pack` in place of samples
+
+A conversion that several machines work on, with nothing between them but a folder that all see:
+
+planning    one plan for all                        job         what the plan says
+running     any process makes any chunk             parts       the chunks of one machine
+sealing     from the chunks to the data set
 """
 
 from brand.chunker.convert import convert_audio as convert_audio
 from brand.chunker.convert import convert_images as convert_images
 from brand.chunker.convert import pack as pack
+from brand.chunker.convert import plan_audio as plan_audio
+from brand.chunker.convert import plan_images as plan_images
+from brand.chunker.job import Job as Job
 from brand.chunker.options import Options as Options
+from brand.chunker.parts import Part as Part
+from brand.chunker.parts import run_part as run_part
 from brand.chunker.plan import Layout as Layout
+from brand.chunker.report import PartReport as PartReport
 from brand.chunker.report import Problem as Problem
 from brand.chunker.report import Progress as Progress
 from brand.chunker.report import Report as Report
+from brand.chunker.running import Made as Made
+from brand.chunker.running import run as run
+from brand.chunker.sealing import seal as seal
 
-__all__ = ["Layout", "Options", "Problem", "Progress", "Report", "convert_audio", "convert_images", "pack"]
+__all__ = [
+    "Job",
+    "Layout",
+    "Made",
+    "Options",
+    "Part",
+    "PartReport",
+    "Problem",
+    "Progress",
+    "Report",
+    "convert_audio",
+    "convert_images",
+    "pack",
+    "plan_audio",
+    "plan_images",
+    "run",
+    "run_part",
+    "seal",
+]

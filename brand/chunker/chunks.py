@@ -103,8 +103,11 @@ def pack_chunk(packer: Packer, number: int) -> Written:
     Raises `SourceError`, `SchemaError`, `StorageError`.
     """
     found = packer.earlier.find(packer.plan, number)
-    if found is not None:
-        return found
+    return make_chunk(packer, number, packer.temporary(number)) if found is None else found
+
+
+def make_chunk(packer: Packer, number: int, path: Path) -> Written:
+    """Make one chunk at `path`. Raises as `pack_chunk` does."""
     header = packer.plan.header
     first = number * header.chunk_size
     indices = packer.order[first : first + header.chunk_samples(number)]
@@ -113,7 +116,6 @@ def pack_chunk(packer: Packer, number: int) -> Written:
     rows = np.empty(len(indices), ROW)
     rows["index"] = indices
     columns = []
-    path = packer.temporary(number)
     with _create(path) as file:
         file.seek(start)
         for low, high in _blocks(packer, indices):

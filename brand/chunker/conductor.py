@@ -1,7 +1,7 @@
 """From a source that can be read in any order to a sealed data set.
 
     order             which sample goes where                                                  shuffle
-    probe, plan       compression, chunk size, identity: decided before anything is written    plan
+    probe, plan       compression, chunk size, identity: decided before anything is written    probe, plan
     claim             this plan takes the target; any other plan is refused                    work
     pack              workers make chunks under temporary names                                chunks, workers
     publish           fsync and rename, or upload, in threads, while workers go on             formats.publish, work
@@ -19,24 +19,21 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from brand.chunker.chunks import Packer, pack_chunk
 from brand.chunker.options import Options
-from brand.chunker.plan import Plan, make_plan
+from brand.chunker.plan import Plan
+from brand.chunker.probe import decide
 from brand.chunker.report import OnProgress, Progress, Report
-from brand.chunker.shuffle import open_order, write_order
 from brand.chunker.source import Source
 from brand.chunker.work import Work
 from brand.chunker.workers import run_tasks
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.publish import storage_errors
 
-_PROBE_SAMPLES: Final = 16_384
-_PROBE_BYTES: Final = 8 << 20
 _UNPUBLISHED: Final = 4
 """How many finished chunks of each process may wait for the device; beyond that, workers wait."""
 
@@ -59,14 +56,8 @@ class Conversion:
         Raises `SourceError`, `SchemaError`, `StorageError`, `TargetExistsError`, `InterruptedConversionError`.
         """
         started, work = time.monotonic(), self.work
-        order_path = work.folder / "order.bin"
-        with storage_errors(work.name, "cannot write"):
-            write_order(order_path, len(self.source), self.options.seed)
-        probe_started = time.monotonic()
-        probe = self._probe(order_path)
-        plan = self._plan(probe)
+        plan, rate = decide(self.source, self.kind, self.classes, self.options, work.folder / "order.bin")
         if self.options.dry_run:
-            rate = sum(map(len, probe)) / max(1e-3, time.monotonic() - probe_started)
             return self._report(plan, plan.stored_bytes, 0, plan.raw_bytes / rate / self.options.processes)
         with storage_errors(work.name, "cannot write"):
             work.claim(plan.data_set_id, self.source.fingerprint(times=True))
@@ -85,34 +76,6 @@ class Conversion:
             )
             work.tidy()
         return self._report(plan, manifest.stored_bytes, found, time.monotonic() - started)
-
-    def _probe(self, order_path: Path) -> list[bytes]:
-        """Records of random samples, which are those of the first places: up to 16,384 samples or 8 MiB."""
-        indices = open_order(order_path, len(self.source))[:_PROBE_SAMPLES]
-        sizes = self.source.sizes(indices)
-        if sizes is not None:
-            return list(self.source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))]))
-        probe: list[bytes] = []
-        while len(probe) < len(indices) and sum(map(len, probe)) < _PROBE_BYTES:
-            probe += self.source.records(
-                indices[len(probe) : 2 * len(probe) + 16]
-            )  # sizes unknown: twice as many each time
-        return probe
-
-    def _plan(self, probe: list[bytes]) -> Plan:
-        source, options = self.source, self.options
-        return make_plan(
-            samples=len(source),
-            raw_bytes=source.raw_bytes,
-            probe=probe,
-            mode=options.compression,
-            layout=options.layout,
-            schema=source.schema,
-            classes=self.classes,
-            seed=options.seed,
-            source={"kind": self.kind} | ({"file_field": source.file_field} if source.file_field else {}),
-            fingerprint=source.fingerprint(times=False),
-        )
 
     def _write_chunks(self, plan: Plan, builder: IndexBuilder) -> int:
         """Make all chunks in workers; publish and index each as it comes. Returns how many an earlier run had made."""

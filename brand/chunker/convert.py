@@ -1,5 +1,5 @@
 """The three ways into a data set: an image folder, an audio folder, samples from Python. Each becomes a source, and the
-conductor does the rest.
+conductor does the rest. For several machines, a folder becomes a plan instead.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any
 
-from brand.chunker.check import SKIP_HINT, leave_out_unusable
-from brand.chunker.companions import write_extras, write_skipped
 from brand.chunker.conductor import Conversion
 from brand.chunker.folder_work import open_folder_work
-from brand.chunker.folders import check_folder, scan_folder
-from brand.chunker.misfit import misfit_hint
+from brand.chunker.folders import check_folder
+from brand.chunker.job import Job
 from brand.chunker.options import Options
 from brand.chunker.plan import Layout
+from brand.chunker.planning import plan
 from brand.chunker.report import OnProgress, Report, silent
-from brand.chunker.source import FolderSource, IndexableSource, Source
+from brand.chunker.request import Kind, Request, find, hinted
+from brand.chunker.source import IndexableSource, Source
 from brand.chunker.spool import spool
 from brand.chunker.store_work import open_store_work
 from brand.chunker.tables import refuse_tables
-from brand.chunker.transcripts import join_table, not_taken
 from brand.chunker.work import Work
-from brand.errors import SchemaError, SourceError, UsageError, counted
+from brand.errors import SchemaError, SourceError, UsageError
 from brand.formats.compression import Mode
 from brand.formats.publish import storage_errors
 from brand.formats.schema import Schema
@@ -35,9 +34,6 @@ from brand.stores.url import is_url, parse_url
 
 Target = str | os.PathLike[str]
 """A path; for the data set that is written also a URL, as a str."""
-
-_FIELDS: Final = {"images": "image", "audio": "audio"}
-"""Kind of folder -> field that holds a file's bytes."""
 
 
 def convert_images(
@@ -53,7 +49,7 @@ def convert_images(
         StorageError: The storage refused a read or a write. The same call goes on from there, as after a kill.
         InterruptedConversionError: A worker process died. The same call goes on from there.
     """
-    return _convert_folder(src, dst, "images", None, (), options or Options(), on_progress)
+    return _convert_folder(_request(src, dst, "images", options), dst, on_progress)
 
 
 def convert_audio(
@@ -71,11 +67,33 @@ def convert_audio(
     and `key`. `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` holds the text of
     `clip.wav`. `columns` names other columns of the table, which become `str` fields. Raises as `convert_images` does.
     """
-    if isinstance(columns, str):
-        raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
-    if columns and transcripts is None:
-        raise UsageError("--columns names columns of a table: say with --transcripts which it is")
-    return _convert_folder(src, dst, "audio", transcripts, columns, options or Options(), on_progress)
+    return _convert_folder(_request(src, dst, "audio", options, transcripts, columns), dst, on_progress)
+
+
+def plan_images(
+    src: Target, dst: Target, options: Options | None = None, *, parts: int = 0, on_progress: OnProgress = silent
+) -> Job:
+    """Plan the conversion of an image folder, for several processes or machines that make its chunks with `run`.
+
+    All machines see the folders `src` and `dst`. Whoever plans first lists `src`; a plan that is there is loaded.
+    `parts` is into how many parts the chunks are divided, for the messages of `seal`. Raises as `convert_images` does,
+    and `TargetExistsError` where a plan is there that was made with other options or versions.
+    """
+    return _plan(_request(src, dst, "images", options), dst, parts, on_progress)
+
+
+def plan_audio(
+    src: Target,
+    dst: Target,
+    options: Options | None = None,
+    *,
+    transcripts: Target | None = None,
+    columns: Sequence[str] = (),
+    parts: int = 0,
+    on_progress: OnProgress = silent,
+) -> Job:
+    """Plan the conversion of an audio folder, as `plan_images` does. Arguments are those of `convert_audio`."""
+    return _plan(_request(src, dst, "audio", options, transcripts, columns), dst, parts, on_progress)
 
 
 def pack(
@@ -126,13 +144,31 @@ def pack(
     return replace(report, seconds=time.monotonic() - started)
 
 
-def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
+def _plan(request: Request, dst: Target, parts: int, on_progress: OnProgress) -> Job:
+    if request.options.dry_run:
+        raise UsageError("a dry run is of the whole conversion, in one process: leave the parts out")
+    folder = _folder(dst)
+    if folder is None:
+        raise UsageError(
+            f"{os.fspath(dst)}: parts are made in a folder that all machines see. Convert into a folder, and copy the"
+            f" data set then: `brand copy FOLDER {os.fspath(dst)}`"
+        )
+    return plan(request, folder, parts, on_progress)
+
+
+def _folder(dst: Target) -> Path | None:
+    """The folder that a target is; None where it lies in a store."""
     if not isinstance(dst, str) or not is_url(dst):
-        return open_folder_work(Path(dst), dry_run=options.dry_run)
+        return Path(dst)
     url = parse_url(dst)
-    if url.scheme == "file":
-        return open_folder_work(Path("/", url.path), dry_run=options.dry_run)
-    return open_store_work(str(url), options.processes, dry_run=options.dry_run)
+    return Path("/", url.path) if url.scheme == "file" else None
+
+
+def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
+    folder = _folder(dst)
+    if folder is not None:
+        return open_folder_work(folder, dry_run=options.dry_run)
+    return open_store_work(str(parse_url(os.fspath(dst))), options.processes, dry_run=options.dry_run)
 
 
 def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progress: OnProgress) -> Source:
@@ -150,55 +186,37 @@ def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progr
     return IndexableSource(samples, schema)
 
 
-def _convert_folder(
+def _request(
     src: Target,
     dst: Target,
-    kind: Literal["images", "audio"],
-    transcripts: Target | None,
-    columns: Sequence[str],
-    options: Options,
-    on_progress: OnProgress,
-) -> Report:
-    root, started = Path(os.path.normpath(os.fspath(src))), time.monotonic()
-    table = Path(transcripts) if transcripts is not None else None
+    kind: Kind,
+    options: Options | None,
+    table: Target | None = None,
+    columns: Sequence[str] = (),
+) -> Request:
+    """A checked request. Raises `UsageError`."""
+    if isinstance(columns, str):
+        raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
+    if columns and table is None:
+        raise UsageError("--columns names columns of a table: say with --transcripts which it is")
+    root = Path(os.path.normpath(os.fspath(src)))
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} lies inside {root}: choose a target outside of the source")
     check_folder(root)
+    return Request(root, kind, None if table is None else Path(table), tuple(columns), options or Options())
+
+
+def _convert_folder(request: Request, dst: Target, on_progress: OnProgress) -> Report:
+    started, options = time.monotonic(), request.options
     with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
-        folder = scan_folder(
-            root,
-            work.folder,
-            labels=options.labels,
-            sidecars=kind == "audio" and table is None,
-            follow_links=options.follow_links,
-            exclude=table,
-            on_progress=on_progress,
-        )
-        notes = (
-            [f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored"]
-            if folder.ignored
-            else []
-        )
-        if table is not None:
-            told, left = join_table(table, root, folder.listing, {p.path for p in folder.problems}, columns)
-            notes += [not_taken(table, left)] if left else []
-            without = len(folder.listing) - told
-            notes += [f"{counted(without, 'clip')} without a transcript; the text is empty there"] if without else []
-        with_text = table is not None or bool(folder.listing.entries["sidecar"].any())
-        source = FolderSource(folder, _FIELDS[kind], with_text=with_text)
-        problems = leave_out_unusable(work, folder, source, options, on_progress)
+        found = find(request, work.folder, work, on_progress)
 
-        def write_companions() -> None:
-            write_skipped(work, problems)
-            write_extras(work, folder, source, table)
+        def publish_companions() -> None:
+            for name in found.write_companions(work.folder):
+                work.publish_companion(work.folder / name, name)
 
-        try:
-            report = Conversion(work, source, kind, folder.classes, options, on_progress).run(write_companions)
-        except SourceError as error:
-            otherwise = "--validate finds such files beforehand" if options.skip_errors else SKIP_HINT
-            hint = misfit_hint(source) or otherwise
-            raise SourceError(error.path, error.reason, hint=hint) from error
+        with hinted(found.source, skipping=options.skip_errors):
+            conversion = Conversion(work, found.source, request.kind, found.folder.classes, options, on_progress)
+            report = conversion.run(publish_companions)
     seconds = report.seconds if options.dry_run else time.monotonic() - started
-    return replace(
-        report, skipped=tuple(sorted(problems, key=lambda problem: problem.path)), notes=tuple(notes), seconds=seconds
-    )
+    return replace(report, skipped=found.problems, notes=found.notes, seconds=seconds)

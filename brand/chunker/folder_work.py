@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from brand.chunker.chunks import ChunksInFolder
+from brand.chunker.claim import CLAIM_NAME, Claim, check_claim, read_claim
 from brand.chunker.plan import Plan
-from brand.chunker.work import PLAN_NAME, Work, locked, pack_plan
+from brand.chunker.work import Work, locked
 from brand.errors import StorageError, TargetExistsError
 from brand.formats.constants import MANIFEST_NAME, WORK_NAME
 from brand.formats.manifest import read_manifest
@@ -31,17 +32,13 @@ class FolderWork(Work):
 
     def claim(self, data_set_id: bytes, source: str) -> None:
         """See `Work`."""
-        path, data = self.folder / PLAN_NAME, pack_plan(data_set_id, source)
-        # A run that was killed while it tidied up leaves a finished data set, perhaps without its plan.
+        # A run that was killed while it tidied up leaves a finished data set, perhaps without its claim.
         finished = (self.place / MANIFEST_NAME).exists()
         if finished and read_manifest(self.place).data_set_id != data_set_id:
             raise TargetExistsError(f"{self.place} is a finished data set of another source. Choose another target")
-        if path.exists() and path.read_bytes() != data:
-            raise TargetExistsError(
-                f"{self.place} holds an unfinished conversion of another source or with other options."
-                f" Run that command again to finish it, or remove {self.place} to begin anew"
-            )
-        publish_bytes(path, data)
+        claim = Claim(data_set_id, source)
+        if not check_claim(self.folder, claim, str(self.place)):
+            publish_bytes(self.folder / CLAIM_NAME, claim.pack())
 
     def earlier(self, plan: Plan) -> ChunksInFolder:  # noqa: ARG002 - the chunks there say all
         """See `Work`."""
@@ -81,13 +78,13 @@ def open_folder_work(place: Path, *, dry_run: bool = False) -> Iterator[FolderWo
         try:
             yield FolderWork(place, folder)
         except BaseException:
-            if not (folder / PLAN_NAME).exists():
+            if read_claim(folder) is None:
                 _leave_nothing(place, folder)
             raise
 
 
 def _leave_nothing(place: Path, folder: Path) -> None:
-    """Remove what a conversion without a plan has made, so that an error in the call does not take the target."""
+    """Remove what a conversion without a claim has made, so that an error in the call does not take the target."""
     shutil.rmtree(folder, ignore_errors=True)
     for empty in (place / "chunks", place):
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Which chunks of a store have earlier runs made, and what does the index need of them?
+"""What does the index need of a chunk that this process has not made?
 
-Once a chunk is in the store, its rows and its columns are kept in a file of the work folder. So a chunk that was made
-need not be read again. The file is believed where its checksum is right, and where the store has an object of the size
-that the rows say.
+Once a chunk is in its place, in a store or made by another machine, its rows and its columns are kept in a file of the
+work folder. So a chunk that was made need not be read again. The file is believed where its checksum is right, and
+where the chunk has the size that the rows say.
 
     magic (8 bytes), identity of the data set (16), checksum of the chunk's front (8), rows, columns
     XXH3-64 of all that (8)
@@ -11,6 +11,7 @@ that the rows say.
 from __future__ import annotations
 
 import struct
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ _MAGIC: Final = b"\x89BRKEPT\n"
 
 @dataclass(frozen=True)
 class KeptChunks:
-    """The chunks whose rows are kept in `folder`; `sizes` has the size of each chunk that is in the store."""
+    """The chunks whose rows are kept in `folder`; `sizes` has the size of each chunk that is in its place."""
 
     folder: Path
     sizes: Mapping[int, int]
@@ -63,9 +64,9 @@ class KeptChunks:
 
 
 def keep_chunk(folder: Path, data_set_id: bytes, number: int, chunk: Written) -> None:
-    """Keep what the index needs of a chunk that is in the store. Raises OSError."""
+    """Keep what the index needs of a chunk that is in its place. Several machines may do so at once. Raises OSError."""
     data = _HEAD.pack(_MAGIC, data_set_id, chunk.checksum) + chunk.rows.tobytes() + chunk.columns.tobytes()
-    temporary = folder / f"{number}.tmp"
+    temporary = folder / f"{number}-{uuid.uuid4().hex}.tmp"
     temporary.write_bytes(data + _digest(data))
     temporary.replace(folder / str(number))
 

@@ -84,12 +84,14 @@ class Listing:
     """The files of a source, by index. Picklable; maps its files anew in each process."""
 
     def __init__(self, folder: Path, entries: str = "entries.bin", columns: tuple[str, ...] = ()) -> None:
-        self.folder, self._entries_name, self.columns = folder, entries, columns
+        self.folder, self.columns = folder, columns
+        self.entries_name = entries
+        """File that holds the rows."""
         self.entries: NDArray[np.void] = map_array(folder / entries, ENTRY)
         self._names: NDArray[np.uint8] = map_array(folder / "names.bin", np.dtype("u1"))
 
     def __getstate__(self) -> tuple[Path, str, tuple[str, ...]]:
-        return self.folder, self._entries_name, self.columns
+        return self.folder, self.entries_name, self.columns
 
     def __setstate__(self, state: tuple[Path, str, tuple[str, ...]]) -> None:
         self.__init__(*state)  # type: ignore[misc]
@@ -132,7 +134,7 @@ class Listing:
 
     @property
     def _columns_file(self) -> Path:
-        return self.folder / f"columns-of-{self._entries_name}"
+        return self.folder / f"columns-of-{self.entries_name}"
 
     @property
     def _column_row(self) -> np.dtype[Any]:
@@ -153,7 +155,7 @@ class Listing:
 
     def writable_entries(self) -> NDArray[np.void]:
         """The entries mapped for writing (transcripts are filled in after the scan)."""
-        return map_array(self.folder / self._entries_name, ENTRY, "r+")
+        return map_array(self.folder / self.entries_name, ENTRY, "r+")
 
     def release(self) -> None:
         """Give mapped pages back."""

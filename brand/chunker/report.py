@@ -14,9 +14,9 @@ class Progress:
     """How far one stage of a conversion is."""
 
     stage: str
-    """`scan`, `check`, `spool` or `pack`."""
+    """`scan`, `check`, `spool`, `pack` or `seal`; `wait` while another machine makes the plan."""
     samples: int
-    """Samples done."""
+    """Samples done; with `wait`, seconds."""
     total: int | None
     """Samples in all; None where that is not known yet."""
     bytes: int
@@ -79,6 +79,36 @@ class Report:
     """How long it took; an estimate in a dry run."""
     dry_run: bool = False
     """Whether this was a dry run, which writes nothing."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class PartReport:
+    """What one part of a conversion did."""
+
+    target: str
+    """Folder of the data set."""
+    part: str
+    """Which part, as `3/8`."""
+    first: int
+    """Number of its first chunk."""
+    chunks: int
+    """How many chunks it has."""
+    chunks_found: int
+    """How many of them had been made before."""
+    samples: int
+    """Samples in them."""
+    bytes: int
+    """Bytes of these samples before compression."""
+    chunks_in_all: int
+    """Chunks of the whole data set."""
+    chunks_missing: int
+    """Chunks of the whole data set that no part has made yet."""
+    seconds: float
+    """How long it took."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `--json`."""

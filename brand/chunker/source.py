@@ -70,7 +70,7 @@ class FolderSource:
         label = [("label", "int")] if folder.classes is not None else []
         text = [(name, "str") for name in ("text", *self.listing.columns)] if with_text else []
         self.schema = Schema.parse([(field, field), *label, *text, ("key", "str")])
-        self._labelled, self._with_text = bool(label), with_text
+        self._labelled, self.with_text = bool(label), with_text
 
     def __len__(self) -> int:
         return len(self.listing)
@@ -163,7 +163,10 @@ class FolderSource:
                 os.close(descriptor)
 
     def _read_whole(self, index: int, descriptor: int) -> bytes:
-        size = int(self.listing.entries["size"][index])
+        entry, facts = self.listing.entries[index], os.fstat(descriptor)
+        size = int(entry["size"])
+        if facts.st_mtime_ns != entry["modified_ns"]:  # written anew, perhaps with as many bytes
+            raise SourceError(self.listing.key(index), "the file changed while it was being converted")
         data = os.read(descriptor, size + 1)
         while 0 < len(data) < size:  # Linux reads at most 2 GiB at once
             more = os.read(descriptor, size + 1 - len(data))
@@ -187,7 +190,7 @@ class FolderSource:
 
     def _record(self, index: int, data: bytes) -> tuple[bytes, ...]:
         payloads = [data]
-        if self._with_text:
+        if self.with_text:
             payloads += [self._text(index), *self.listing.values(index)]
         payloads.append(self.listing.key(index).encode())
         fixed = [int(self.listing.entries["label"][index])] if self._labelled else []

@@ -23,9 +23,10 @@ from typing import Final
 import xxhash
 
 from brand.chunker.chunks import Written
+from brand.chunker.claim import CLAIM_NAME, Claim
 from brand.chunker.kept import KEPT_NAME, KeptChunks, keep_chunk
 from brand.chunker.plan import Plan
-from brand.chunker.work import PLAN_NAME, Work, locked, pack_plan
+from brand.chunker.work import Work, locked
 from brand.errors import TargetExistsError
 from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, chunk_name
@@ -49,7 +50,7 @@ class StoreWork(Work):
 
     def claim(self, data_set_id: bytes, source: str) -> None:
         """See `Work`."""
-        path, data = self.folder / PLAN_NAME, pack_plan(data_set_id, source)
+        path, data = self.folder / CLAIM_NAME, Claim(data_set_id, source).pack()
         if not path.exists() or path.read_bytes() != data:
             _refuse_finished(self._store)
             shutil.rmtree(self._kept, ignore_errors=True)  # of another source, or of one that has changed
@@ -109,11 +110,11 @@ def open_store_work(url: str, processes: int, *, dry_run: bool = False) -> Itera
             folder = own_folder("conversions", xxhash.xxh3_128_hexdigest(name.encode()))
         with locked(folder, name, lambda: _refuse_finished(store)):
             try:
-                if not (folder / PLAN_NAME).exists():
+                if not (folder / CLAIM_NAME).exists():
                     _refuse_finished(store)
                 yield StoreWork(store, folder)
             except BaseException:
-                if not (folder / PLAN_NAME).exists():
+                if not (folder / CLAIM_NAME).exists():
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
 

@@ -25,7 +25,7 @@ from brand.formats.constants import chunk_name
 from brand.formats.publish import Target, file_digest, publish_bytes, storage_errors
 
 LOCK_WAIT_S: Final = 2.0
-PLAN_NAME: Final = "plan.json"
+_POLL_S: Final = 0.05
 
 
 class Work(ABC):
@@ -82,24 +82,23 @@ class Work(ABC):
         shutil.rmtree(self.folder)
 
 
-def pack_plan(data_set_id: bytes, source: str) -> bytes:
-    """What `plan.json` says: the same bytes for the same conversion."""
-    return json.dumps({"id": data_set_id.hex(), "source": source}, sort_keys=True).encode()
-
-
 @contextmanager
-def locked(folder: Path, name: str, check: Callable[[], None]) -> Iterator[None]:
+def locked(
+    folder: Path, name: str, check: Callable[[], None], *, shared: bool = False, wait_s: float = LOCK_WAIT_S
+) -> Iterator[None]:
     """Keep other conversions out of a work folder, which is there; `name` is the target's.
 
-    `check` raises `TargetExistsError` where the target is taken. So does this function, where another conversion has
-    the lock, or had it until now.
+    With `shared`, others that share may come in, too: those who make chunks of the same plan. `check` raises
+    `TargetExistsError` where the target is taken. So does this function, where another conversion has the lock for
+    longer than `wait_s`, or had it until now.
     """
+    path = folder / "lock"
     with storage_errors(folder, "cannot lock"):
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         with storage_errors(folder, "cannot lock"):
-            _lock(lock, name)
-        if not folder.exists():  # the conversion that held the lock has finished, or failed
+            _lock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, name, wait_s)
+        if not _is_still(path, lock):  # the conversion that held the lock has finished, or failed
             check()
             raise TargetExistsError(f"{name}: another conversion ended there just now. Run the command again")
         yield
@@ -107,13 +106,21 @@ def locked(folder: Path, name: str, check: Callable[[], None]) -> Iterator[None]
         os.close(lock)
 
 
-def _lock(descriptor: int, name: str) -> None:
+def _lock(descriptor: int, kind: int, name: str, wait_s: float) -> None:
     """Take the lock. Workers of a killed run hold it for a moment, until they notice that their parent is gone."""
-    limit = time.monotonic() + LOCK_WAIT_S
+    limit = time.monotonic() + wait_s
     while True:
         try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > limit:
                 raise TargetExistsError(f"{name}: another conversion is writing there right now") from None
-            time.sleep(0.05)
+            time.sleep(_POLL_S)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether the name leads to the open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -9,9 +9,20 @@ from typing import Any, Final
 
 import click
 
-from brand.chunker import Layout, Options, Progress, Report, convert_audio, convert_images
+from brand.chunker import (
+    Layout,
+    Options,
+    PartReport,
+    Progress,
+    Report,
+    convert_audio,
+    convert_images,
+    plan_audio,
+    plan_images,
+)
 from brand.chunker.report import OnProgress
 from brand.cli.output import duration, echo, meter, print_json, size
+from brand.cli.several import convert_together, print_part, several_machines
 from brand.errors import counted
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -31,7 +42,7 @@ class Bytes(click.ParamType[int]):
         return round(float(match[1]) * _UNITS[match[2] or ""])
 
 
-def _common(command: Callable[..., Report]) -> Callable[..., None]:
+def _common(command: Callable[..., Report | PartReport]) -> Callable[..., None]:
     """Add the options of every conversion. The command gets them as one `Options`."""
 
     @click.argument("src", type=click.Path())
@@ -82,8 +93,10 @@ def _common(command: Callable[..., Report]) -> Callable[..., None]:
             report = command(src, dst, options, on_progress, **given)
         if as_json:
             print_json(report.to_json())
+        elif isinstance(report, PartReport):
+            print_part(report)
         else:
-            _print(report)
+            print_report(report)
 
     return wrapped
 
@@ -95,14 +108,17 @@ def convert() -> None:
 
 @convert.command()
 @_common
-def images(src: str, dst: str, options: Options, on_progress: OnProgress) -> Report:
+@several_machines
+def images(src: str, dst: str, options: Options, on_progress: OnProgress, **together: Any) -> Report | PartReport:
     """Convert the image folder SRC into the data set DST.
 
     Folders at the top of SRC are classes, in ImageFolder's order; without such folders the set has no labels. The files
     are kept as they are, and a file's kind is found from its contents. DST is a folder, or a URL as s3://bucket/name. A
     conversion that was stopped goes on with the same command.
     """
-    return convert_images(src, dst, options, on_progress=on_progress)
+    plan = functools.partial(plan_images, src, dst, options)
+    report = convert_together(plan, dst, options, on_progress, **together)
+    return convert_images(src, dst, options, on_progress=on_progress) if report is None else report
 
 
 @convert.command()
@@ -113,19 +129,30 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress) -> Rep
 )
 @click.option("--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text.")
 @_common
+@several_machines
 def audio(
-    src: str, dst: str, options: Options, on_progress: OnProgress, transcripts: str | None, columns: str | None
-) -> Report:
+    src: str,
+    dst: str,
+    options: Options,
+    on_progress: OnProgress,
+    transcripts: str | None,
+    columns: str | None,
+    **together: Any,
+) -> Report | PartReport:
     """Convert the audio folder SRC into the data set DST.
 
     Folders at the top of SRC are classes; without such folders the set has no labels. The files are kept as they are.
     DST is a folder, or a URL as s3://bucket/name. A conversion that was stopped goes on with the same command.
     """
     names = [name.strip() for name in (columns or "").split(",") if name.strip()]
-    return convert_audio(src, dst, options, transcripts=transcripts, columns=names, on_progress=on_progress)
+    texts: dict[str, Any] = {"transcripts": transcripts, "columns": names}
+    plan = functools.partial(plan_audio, src, dst, options, **texts)
+    report = convert_together(plan, dst, options, on_progress, **together)
+    return convert_audio(src, dst, options, **texts, on_progress=on_progress) if report is None else report
 
 
-def _print(report: Report) -> None:
+def print_report(report: Report) -> None:
+    """Say what a conversion did, or would do."""
     would = "would become" if report.dry_run else "are now"
     classes = "" if report.classes is None else f" in {counted(len(report.classes), 'class', 'classes')}"
     packed = "not compressed"

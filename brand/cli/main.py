@@ -22,6 +22,7 @@ from brand.cli.output import fail
 from brand.cli.partition import partition
 from brand.cli.profile import profile
 from brand.cli.reindex import reindex
+from brand.cli.seal import seal
 from brand.cli.serve import serve
 from brand.cli.simulate import simulate
 from brand.cli.top import top
@@ -42,6 +43,7 @@ def cli() -> None:
 
 for _verb in (
     convert,
+    seal,
     copy,
     info,
     verify,

@@ -53,6 +53,8 @@ ARRAY_DTYPES: Final[dict[int, np.dtype[np.generic]]] = {
 MANIFEST_NAME: Final = "brand.json"
 SHARE_NAME: Final = "share.json"
 WORK_NAME: Final = ".brand-work"
+SHARED_PLAN_NAME: Final = "plan"
+"""Folder in the work folder: the plan of a conversion that several machines work on."""
 SHARE_WORK_NAME: Final = ".brand-partition"
 COPY_WORK_NAME: Final = ".brand-copy"
 EXTRAS_NAME: Final = "extras.zip"

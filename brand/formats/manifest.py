@@ -20,6 +20,7 @@ from brand.formats.constants import (
     PLACE_NAME,
     SAMPLES_NAME,
     SHARE_NAME,
+    SHARED_PLAN_NAME,
     WORK_NAME,
     column_name,
 )
@@ -130,6 +131,8 @@ def index_names(header: Header) -> tuple[str, ...]:
 def _why_not(folder: Path) -> str:
     if not folder.exists():
         return "there is no such folder"
+    if (folder / WORK_NAME / SHARED_PLAN_NAME).exists():
+        return "this conversion in parts is not finished: `brand seal` finishes it, or says which parts are missing"
     if (folder / WORK_NAME).exists():
         return (
             "this conversion is not finished: run the same `brand convert` command again, it goes on where it stopped"

@@ -29,7 +29,8 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
         StorageError: The storage refused.
     """
     if (path / WORK_NAME).exists():
-        raise NotADataSetError("its conversion is not finished: run the same `brand convert` command again", path=path)
+        how = "run the same `brand convert` command again, or `brand seal` where it was made in parts"
+        raise NotADataSetError(f"its conversion is not finished: {how}", path=path)
     if not path.is_dir():
         raise NotADataSetError("there is no such folder", path=path)
     if (path / SHARE_NAME).exists():

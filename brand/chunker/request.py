@@ -1,0 +1,95 @@
+"""From the folder that a user names to a source: listed, joined with its transcripts, without the unusable files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from brand.chunker.check import SKIP_HINT, leave_out_unusable
+from brand.chunker.companions import write_extras, write_skipped
+from brand.chunker.folders import Folder, scan_folder
+from brand.chunker.misfit import misfit_hint
+from brand.chunker.options import Options
+from brand.chunker.report import OnProgress, Problem
+from brand.chunker.source import FolderSource
+from brand.chunker.transcripts import join_table, not_taken
+from brand.chunker.work import Work
+from brand.errors import SourceError, counted
+
+Kind = Literal["images", "audio"]
+
+FIELDS: Final[dict[Kind, Literal["image", "audio"]]] = {"images": "image", "audio": "audio"}
+"""Kind of folder -> field that holds a file's bytes."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The conversion of a folder that a user asks for."""
+
+    root: Path
+    kind: Kind
+    table: Path | None = None
+    """Table of transcripts."""
+    columns: tuple[str, ...] = ()
+    """Other columns of the table to take."""
+    options: Options = field(default_factory=Options)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is of what was asked for."""
+
+    folder: Folder
+    source: FolderSource
+    table: Path | None
+    problems: tuple[Problem, ...]
+    """Files that were left out, by path."""
+    notes: tuple[str, ...]
+
+    def write_companions(self, into: Path) -> list[str]:
+        """Write `skipped.tsv` and `extras.zip` into a folder, where there is anything to write. Returns their names."""
+        written = write_skipped(into, self.problems), write_extras(into, self.folder, self.source, self.table)
+        return [name for name in written if name is not None]
+
+
+def find(request: Request, scratch: Path, work: Work, on_progress: OnProgress) -> Found:
+    """List the folder into `scratch`. `work` remembers which files do not decode.
+
+    Raises `UsageError`, and `SourceError` where a file cannot be used or none is left.
+    """
+    table, options = request.table, request.options
+    folder = scan_folder(
+        request.root,
+        scratch,
+        labels=options.labels,
+        sidecars=request.kind == "audio" and table is None,
+        follow_links=options.follow_links,
+        exclude=table,
+        on_progress=on_progress,
+    )
+    notes = []
+    if folder.ignored:
+        notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")
+    if table is not None:
+        unusable = {problem.path for problem in folder.problems}
+        told, left = join_table(table, request.root, folder.listing, unusable, request.columns)
+        notes += [not_taken(table, left)] if left else []
+        without = len(folder.listing) - told
+        notes += [f"{counted(without, 'clip')} without a transcript; the text is empty there"] if without else []
+    with_text = table is not None or bool(folder.listing.entries["sidecar"].any())
+    source = FolderSource(folder, FIELDS[request.kind], with_text=with_text)
+    problems = leave_out_unusable(work, folder, source, options, on_progress)
+    return Found(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
+
+
+@contextmanager
+def hinted(source: FolderSource, *, skipping: bool) -> Iterator[None]:
+    """Let the error of a file that cannot be used say what helps; `skipping` is whether errors are skipped already."""
+    try:
+        yield
+    except SourceError as error:
+        otherwise = "--validate finds such files beforehand" if skipping else SKIP_HINT
+        raise SourceError(error.path, error.reason, hint=misfit_hint(source) or otherwise) from error

@@ -1,0 +1,101 @@
+"""`brand convert ... --part K/N` and `--engine ray`: options of a conversion that several machines work on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import click
+
+from brand.chunker import Job, Options, Part, PartReport, Report, run_part, seal
+from brand.chunker.report import OnProgress
+from brand.cli.output import chunk_run, duration, echo, size
+from brand.errors import UsageError, counted
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class _Part(click.ParamType[Part]):
+    """A part: `3/8`."""
+
+    name = "part"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Part:
+        """Parse a part; the error says what is allowed."""
+        try:
+            return value if isinstance(value, Part) else Part.parse(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+def several_machines(command: Command) -> Command:
+    """Add the options. The command gets them as `part`, `engine` and `address`."""
+    for option in (
+        click.option("--address", help="With --engine ray: the cluster (default: RAY_ADDRESS, or a new one here)."),
+        click.option(
+            "--engine", type=click.Choice(["ray"]), help="Let a Ray cluster make the chunks, then finish DST."
+        ),
+        click.option(
+            "--part",
+            type=_Part(),
+            metavar="K/N",
+            help="Make only part K of N, counted from 0, beside other machines that see SRC and DST; `brand seal DST`"
+            " finishes it.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def convert_together(
+    plan: Callable[..., Job],
+    dst: str,
+    options: Options,
+    on_progress: OnProgress,
+    *,
+    part: Part | None,
+    engine: str | None,
+    address: str | None,
+) -> Report | PartReport | None:
+    """Work on a conversion with other machines. Returns None where no option asks for that.
+
+    `plan` makes the job; it takes `parts` and `on_progress`.
+    """
+    if part is not None and engine is not None:
+        raise UsageError("--part and --engine: an engine makes all parts by itself, so give one of the two")
+    if address is not None and engine is None:
+        raise UsageError("--address is for --engine ray")
+    if part is not None:
+        job = plan(parts=part.of, on_progress=on_progress)
+        return replace(run_part(job, part, jobs=options.jobs, on_progress=on_progress), target=dst)
+    if engine is None:
+        return None
+    from brand.engines.ray import make_chunks
+
+    started = time.monotonic()
+    job = plan(on_progress=on_progress)
+    found = make_chunks(job, address=address, jobs=options.jobs, on_progress=on_progress)
+    report = seal(job.target, on_progress)
+    return replace(report, target=dst, chunks_found=found, seconds=time.monotonic() - started)
+
+
+def print_part(report: PartReport) -> None:
+    """Say what a part did, and what is still to do."""
+    if report.chunks:
+        which = chunk_run(report.first, report.first + report.chunks - 1)
+        echo(
+            f"Part {report.part}: {which} of {report.chunks_in_all:,} are in {report.target}:"
+            f" {counted(report.samples, 'sample')}, {size(report.bytes)}"
+        )
+    else:
+        echo(f"Part {report.part} is empty: there are only {counted(report.chunks_in_all, 'chunk')}")
+    if report.chunks_found:
+        echo(f"{counted(report.chunks_found, 'chunk')} of them had been made before")
+    then = f"`brand seal {report.target}` finishes the data set"
+    if report.chunks_missing:
+        echo(f"{counted(report.chunks_missing, 'chunk')} of other parts are still missing; once they are there, {then}")
+    else:
+        echo(f"All chunks are there: {then}")
+    echo(f"Done in {duration(report.seconds)}")
