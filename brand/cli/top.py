@@ -10,7 +10,7 @@ import click
 
 from brand.cli.output import duration, print_json, size
 from brand.errors import ServerError, UsageError, counted
-from brand.node.client.client import look_at
+from brand.node.client.look import look_at
 from brand.node.wire.connection import own_addresses
 from brand.printable import printable
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import operator
 import os
+import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -24,13 +25,14 @@ from brand.torch.iteration import Iteration
 from brand.torch.sampler import BrandSampler
 from brand.torch.stages import Stages
 from brand.torch.threads import Ladder, Pace
+from brand.torch.waits import Waits
 
 AHEAD_BYTES: Final = 64 << 20
 """By default, batches of about so many stored bytes are on their way, at most."""
 AHEAD_PART: Final = 8
 """And of at most `1 / AHEAD_PART` of the memory that the data set was given."""
 MOST_AHEAD: Final = 64
-_OF_THIS_PROCESS: Final = ("stages", "pace", "_epoch", "_gate")
+_OF_THIS_PROCESS: Final = ("stages", "pace", "waits", "_epoch", "_gate")
 """Attributes that a copy in another process makes anew."""
 
 
@@ -116,6 +118,8 @@ class BrandLoader(DataLoader[Any]):
         """How many threads decode, and how fast."""
         self.stages = Stages(self.pace.threads)
         """Where the time of the loader goes."""
+        self.waits = Waits()
+        """How the training loop waits."""
         self._epoch: Iteration | None = None
         self._gate: Gate | None = None
 
@@ -160,8 +164,20 @@ class BrandLoader(DataLoader[Any]):
         self._epoch = None
 
     def stats(self) -> dict[str, Any]:
-        """Seconds by stage and the slowest stage, the threads and their pace, and the node server's counters."""
-        return {**self.stages.to_json(), **self.pace.to_json(), "server": self.dataset.stats()}
+        """Seconds by stage and the slowest stage, the threads and their pace, how the training loop waits and why
+        (`docs/waiting.md`), and the node server's counters.
+        """
+        waits = self.waits.to_json(time.monotonic())
+        return {**self.stages.to_json(), **self.pace.to_json(), "waits": waits, "server": self.dataset.stats()}
+
+    def monitor(self, callback: Callable[[int, dict[str, float]], object], *, every: int = 50) -> None:
+        """Call `callback(steps, row)` in the training loop, after every so many steps.
+
+        `steps` is how many batches the loader has handed out since it was made. `row` is about the steps since the last
+        call, numbers only (`docs/waiting.md`): seconds a step, samples a second, the share of the time that the loop
+        waited, percentiles of its waits, and seconds by cause.
+        """
+        self.waits.monitor(callback, _count("every", every))
 
     def _brand_sampler(self) -> BrandSampler:
         if not isinstance(self.sampler, BrandSampler):

@@ -458,7 +458,14 @@ def test_stages_say_where_the_time_goes(small: Path) -> None:
         for _ in loader:
             pass
         facts = loader.stats()
-    assert set(facts) == {f"{name}_s" for name in NAMES} | {"slowest", "threads", "decode_rate", "need", "server"}
+    assert set(facts) == {f"{name}_s" for name in NAMES} | {
+        "slowest",
+        "threads",
+        "decode_rate",
+        "need",
+        "waits",
+        "server",
+    }
     assert all(facts[f"{name}_s"] >= 0 for name in NAMES)
     assert facts["slowest"] in {*NAMES}
     assert facts["server"]["draws"] == COUNT

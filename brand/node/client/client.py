@@ -26,6 +26,7 @@ from brand.node.client.welcome import ServerFacts
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages
+from brand.node.wire.looping import LoopReport, pack_loop
 from brand.node.wire.messages import Kind
 from brand.node.wire.samples import unpack_samples
 from brand.protocol.joins import Joins
@@ -251,6 +252,23 @@ class Client:
         _tell(self._idle)
         return self._with_control(lambda c: messages.unpack_json(c.request(messages.frame(Kind.STATS), Kind.STATS)))
 
+    def tell_loop(self, report: LoopReport) -> bool:
+        """Tell the server how the training loop of this process waits. Returns whether it was sent.
+
+        It is not where this process has no connection; this neither makes one nor starts a server.
+        """
+        with self._lock:
+            control, self._control = self._control, None
+            if control is None:
+                return False
+            try:
+                control.send(pack_loop(report))
+            except (OSError, BrandError) as error:  # the next draw says why
+                self._connector.note_end(error)
+                return False
+            self._control = control
+            return True
+
     def report(self, fact: dict[str, Any]) -> None:
         """Put a fact on the server's list of replaced samples."""
         self._with_control(lambda c: c.send(messages.pack_json(Kind.REPORT, fact)))
@@ -308,18 +326,6 @@ def _tell(idle: list[Session]) -> None:
             connection.tell()
             told.append(connection)
     idle += told
-
-
-def look_at(address: str) -> dict[str, Any]:
-    """Counters of the server at an address, for any data set. Raises `ServerError` where there is no server."""
-    try:
-        connection = Session(address, None, None)
-        try:
-            return messages.unpack_json(connection.request(messages.frame(Kind.STATS), Kind.STATS))
-        finally:
-            connection.close()
-    except (ConnectionError, TimeoutError) as error:
-        raise ServerError(f"no node server at {address}: {error}") from None
 
 
 def _begin_anew_in_child() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from brand.node.wire.samples import pack_samples
 from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
 from brand.storage.pagecache import in_page_cache
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,10 @@ class Work:
     def finish(self) -> None:
         """Tell the results of jobs that have ended since the last call."""
         self._executor.finish()
+
+    def ask(self, what: Callable[[], _T], limit_s: float) -> _T:
+        """See `Executor.ask`."""
+        return self._executor.ask(what, limit_s)
 
     def close(self) -> None:
         """End the threads and the processes."""

@@ -1,0 +1,42 @@
+"""What have clients reported, and what did the log say last? For statistics; no decision depends on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from brand.node.serve.loops import Loops
+from brand.node.serve.troubles import Troubles
+from brand.node.wire.looping import LoopReport
+
+MAX_REPORTS: Final = 1000
+
+
+class Reports:
+    """Reports of the clients of a server, beside what its log says (`troubles`)."""
+
+    def __init__(self, troubles: Troubles) -> None:
+        self._troubles, self._loops = troubles, Loops()
+        self._replaced: list[dict[str, Any]] = []
+        """Samples that clients have replaced."""
+
+    def __repr__(self) -> str:
+        return f"Reports({len(self._replaced)} samples replaced, {self._loops!r})"
+
+    def replaced(self, report: dict[str, Any]) -> None:
+        """A client has replaced a sample."""
+        if len(self._replaced) < MAX_REPORTS:
+            self._replaced.append(report)
+
+    def loop(self, report: LoopReport) -> None:
+        """A rank tells how its training loop waits."""
+        self._loops.hears(report, time.monotonic())
+
+    def facts(self, held: Iterable[Mapping[str, Any]], rows: int = 0) -> dict[str, Any]:
+        """All of it, as plain values; `held` and `rows` as for `Loops.facts`."""
+        return {
+            "replaced": self._replaced,
+            "loops": self._loops.facts(held, rows),
+            "troubles": self._troubles.recent(time.monotonic()),
+        }
