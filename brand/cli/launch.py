@@ -16,7 +16,16 @@ import click
 
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo
-from brand.cli.serve import cache_option, check_tls, memory_options, prepared_of, prepared_options, say, tls_options
+from brand.cli.serve import (
+    cache_option,
+    check_tls,
+    http_option,
+    memory_options,
+    prepared_of,
+    prepared_options,
+    say,
+    tls_options,
+)
 from brand.cluster.launcher import NODE, Serving, Start, free_ports, in_namespaces, on_ports, over_ssh, parse_hosts
 from brand.cluster.namespaces import namespaces
 from brand.cluster.supervisor import Supervisor
@@ -36,6 +45,7 @@ _TOKEN_BYTES: Final = 32
 @prepared_options
 @click.option("--address", help="Where nodes listen, unix:@NAME. Default: a name made from the data set and the node.")
 @tls_options
+@http_option
 @click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="The ssh command, with its options.")
 @click.option("--python", metavar="COMMAND", help="Python on the hosts. Default: python3; with --local, this one.")
 def launch(

@@ -51,7 +51,8 @@ KEYS = {
         "cluster",
         "sent",
     ),
-    *("sent_bytes", "store", "prepared"),
+    *("sent_bytes", "store", "prepared", "held", "loops", "troubles", "why"),
+    *("storage_wait_s", "node_wait_s", "preparation_wait_s", "server_wait_s"),
     *("received", "received_bytes", "requests", "hurried", "late", "fetched"),
 }
 JOB = {

@@ -485,7 +485,7 @@ def test_a_slow_transform_is_the_slowest_stage(small: Path, monkeypatch: pytest.
         return value
 
     for module in (iteration, stages):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s))
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s, monotonic=lambda: now_s))
 
     with served(small, transform=pause) as data_set:
         loader = BrandLoader(data_set, 5, threads=1)

@@ -102,10 +102,14 @@ class Client:
         self._lock = threading.Lock()
         self.orders.begin_anew()
         self._control: Session | None = None
+        self._lost = False
+        """Whether the last one has ended meanwhile."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            name: value for name, value in vars(self).items() if name not in ("_idle", "_lock", "_control", "orders")
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("_idle", "_lock", "_control", "_lost", "orders")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -265,6 +269,7 @@ class Client:
                 control.send(pack_loop(report))
             except (OSError, BrandError) as error:  # the next draw says why
                 self._connector.note_end(error)
+                self._lost = True
                 return False
             self._control = control
             return True
@@ -280,7 +285,7 @@ class Client:
     @property
     def running(self) -> bool:
         """Whether this process has talked to a server."""
-        return self._control is not None or bool(self._idle)
+        return self._control is not None or bool(self._idle) or self._lost
 
     def close(self) -> None:
         """Close all connections."""

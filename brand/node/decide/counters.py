@@ -36,6 +36,10 @@ class DrawCounters:
     server_wait_s: float = 0.0
     """For plans, for ranks that had not begun, and for jobs that share."""
 
+    def waits_by_cause(self) -> dict[str, float]:
+        """Seconds that draws waited, by cause."""
+        return {cause: getattr(self, f"{cause}_wait_s") for cause in Held._fields}
+
     def asked(self, samples: int) -> None:
         """A client draws."""
         self.draws += samples

@@ -68,42 +68,42 @@ class Loops:
         }
         loop.hears(report, row, now_s)
 
-    def facts(self, held: Iterable[Mapping[str, Any]], rows: int = 0) -> list[dict[str, Any]]:
-        """Each rank as plain values, with its last `rows` rows. `held` are the draws that wait now (`held_draws`)."""
+    def facts(self, held: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Each rank as plain values. `held` are the draws that wait now (`held_draws`)."""
         now_s = time.monotonic()
         waits: dict[tuple[str, int | None], Mapping[str, Any]] = {}
         for draw in held:
             waits.setdefault((draw["job"], draw["rank"]), draw)
-        return [self._facts(key, loop, waits.get(key), now_s, rows) for key, loop in sorted(self._loops.items())]
-
-    def _facts(
-        self, key: tuple[str, int], loop: _Loop, held: Mapping[str, Any] | None, now_s: float, rows: int
-    ) -> dict[str, Any]:
-        last = loop.last
-        assert last is not None
-        now = last.now if now_s - loop.heard_s < SILENT_S else None
-        waiting = None if now is None else Waiting(now.step, now.wait_s + now_s - loop.heard_s, now.cause)
-        if waiting is not None and waiting.cause == "server" and held is not None:
-            waiting = Waiting(waiting.step, waiting.wait_s, held["cause"])
-        facts = {
-            "job": key[0],
-            "rank": key[1],
-            "ranks": last.ranks,
-            "epoch": last.epoch,
-            "step": last.step,
-            "heard_s": round(now_s - loop.heard_s, 3),
-            **loop.tally.to_json(),
-            "recent": loop.rows[-1]["cause"] if loop.rows else None,
-            "now": _waiting(waiting),
-        }
-        if rows:
-            facts |= {"rows": list(loop.rows)[-rows:], "buckets": buckets(loop.tally), "seconds": loop.tally.seconds}
-        return facts
+        return [_facts(key, loop, waits.get(key), now_s) for key, loop in sorted(self._loops.items())]
 
 
-def buckets(tally: Tally) -> dict[str, list[int]]:
-    """Waits by bucket (`BOUNDS`), by cause."""
-    return {cause: list(waits.counts) for cause, waits in tally.waits.items()}
+def shown(loop: dict[str, Any], rows: int) -> dict[str, Any]:
+    """A loop of `Loops.facts` with its last `rows` rows; where there are none to show, also without its buckets."""
+    if rows:
+        return {**loop, "rows": loop["rows"][-rows:]}
+    return {name: value for name, value in loop.items() if name not in ("rows", "buckets", "seconds")}
+
+
+def _facts(key: tuple[str, int], loop: _Loop, held: Mapping[str, Any] | None, now_s: float) -> dict[str, Any]:
+    last = loop.last
+    assert last is not None
+    now = last.now if now_s - loop.heard_s < SILENT_S else None
+    waiting = None if now is None else Waiting(now.step, now.wait_s + now_s - loop.heard_s, now.cause)
+    if waiting is not None and waiting.cause == "server" and held is not None:
+        waiting = Waiting(waiting.step, waiting.wait_s, held["cause"])
+    return {
+        "job": key[0],
+        "rank": key[1],
+        "ranks": last.ranks,
+        "epoch": last.epoch,
+        "step": last.step,
+        "heard_s": round(now_s - loop.heard_s, 3),
+        **loop.tally.to_json(),
+        "now": _waiting(waiting),
+        "seconds": round(loop.tally.seconds, 6),
+        "buckets": {cause: list(waits.counts) for cause, waits in loop.tally.waits.items()},
+        "rows": list(loop.rows),
+    }
 
 
 def _waiting(waiting: Waiting | None) -> dict[str, Any] | None:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from brand.node.serve.loops import Loops
+from brand.node.serve.loops import Loops, shown
 from brand.node.serve.troubles import Troubles
+from brand.node.serve.why import why
 from brand.node.wire.looping import LoopReport
 
 MAX_REPORTS: Final = 1000
@@ -33,10 +34,12 @@ class Reports:
         """A rank tells how its training loop waits."""
         self._loops.hears(report, time.monotonic())
 
-    def facts(self, held: Iterable[Mapping[str, Any]], rows: int = 0) -> dict[str, Any]:
-        """All of it, as plain values; `held` and `rows` as for `Loops.facts`."""
+    def facts(self, held: Iterable[Mapping[str, Any]], draws: Mapping[str, float], rows: int = 0) -> dict[str, Any]:
+        """All of it, as plain values; `held` and `rows` as for `Loops.facts`, `draws` as for `why`."""
+        loops = self._loops.facts(held)
         return {
+            "why": why(loops, draws),
+            "loops": [shown(loop, rows) for loop in loops],
             "replaced": self._replaced,
-            "loops": self._loops.facts(held, rows),
             "troubles": self._troubles.recent(time.monotonic()),
         }

@@ -220,6 +220,7 @@ class Requests:
         """Statistics of the server, as plain values; `rows` as for `Loops.facts`."""
         traffic = self._data.location.traffic
         held = held_draws(self._turn.core.epochs, time.monotonic())
+        waits = self._turn.core.counters.draws.waits_by_cause()
         return {
             "data_set": self._data.name,
             "address": self._address,
@@ -227,7 +228,7 @@ class Requests:
             "uptime_s": time.monotonic() - self._started_s,
             "data_bytes": int(self._data.chunk_rows["file_size"].sum()),
             "clients": clients,
-            **self._reports.facts(held, rows),
+            **self._reports.facts(held, waits, rows),
             **self._turn.core.facts(self._data.mean_bytes, time.monotonic()),
             "held": held,
             "store": None if traffic is None else traffic.to_json(),
