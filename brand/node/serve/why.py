@@ -62,7 +62,7 @@ def _about(loop: Loop, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     worst = max(same, key=lambda one: one["wait_s"], default=worst)
     if worst is None or cause == LOOP:
         return _said(LOOP, "no step is waiting")
-    time = f"{share:.0%} of the last {sum(row['seconds'] for row in rows):.0f} s were waits"
+    time = f"{100 * share:.0f} % of the last {sum(row['seconds'] for row in rows):.0f} s were waits"
     text = f"step {worst['step']:,}{_of(loop)} waited {_time(worst['wait_s'])} for {NAMES[cause]}; {time}"
     return _said(cause, text)
 
