@@ -1,4 +1,4 @@
-"""What does a page show? A headless Chromium, driven through ChromeDriver. Without it, tests that need it are skipped."""
+"""What does a page show? A headless Chromium, driven through ChromeDriver. Without it, such tests are skipped."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ import click
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo, size
 from brand.cluster import serving
+from brand.cluster.launcher import NODE
 from brand.errors import StorageError, UsageError
 from brand.node.serve.http import HttpPort, check_where, derived_token
 from brand.node.serve.server import NodeServer
@@ -106,7 +107,7 @@ def _check_http(_: click.Context, option: click.Parameter, where: str | None) ->
     """The text, checked to be a port. Raises `UsageError`."""
     try:
         if where is not None:
-            check_where(where)
+            check_where(where.replace(NODE, "0"))
     except UsageError as error:
         raise UsageError(f"{option.opts[0]}: {error}") from None
     return where
@@ -146,6 +147,7 @@ def tls_options(command: _F) -> _F:
     "--until-eof", is_flag=True, help="End when standard input ends, and so with the program that started this one."
 )
 @click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Log all decisions, to replay them.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write reads and waits, for Perfetto.")
 def serve(
     dst: Path | str,
     *,
@@ -156,6 +158,7 @@ def serve(
     address: str | None,
     until_eof: bool,
     record: Path | None,
+    trace: Path | None,
     http: str | None,
     **cluster: Any,
 ) -> None:
@@ -165,7 +168,7 @@ def serve(
 
     With --node and --peers the server is one of several nodes, which serve each other; `brand launch` starts them all.
     """
-    member, peers, secret = _member(**cluster)
+    member, peers, secret = _member(**cluster, http=http)
     ready = prepared_of(prepared, preparers)
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
     where = address or own_address(facts.encode())
@@ -180,6 +183,8 @@ def serve(
         if error.errno != errno.EADDRINUSE or isinstance(error, StorageError):
             raise
         raise UsageError(f"a program listens at {where} already: attach to it, or give another --address") from None
+    if trace is not None:
+        server.trace(trace)
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: server.stop())
     say(f"serving {dst} with {size(server.memory)} for samples, process {os.getpid()}")
@@ -225,25 +230,32 @@ def _member(  # one option each
     tls_cert: str | None,
     tls_key: str | None,
     tls_ca: str | None,
+    http: str | None,
 ) -> tuple[Member | None, list[str], str | None]:
     """Which of several nodes this is, the addresses of all, and the token; None and no address for a single server."""
-    secret = token if token_file is None else token_file.readline(_MAX_TOKEN).strip()
     if peers is None:
         given = {"--node": node, "--bind": bind, "--remote-memory": remote_memory}
+        given |= {} if http is not None else {"--token-file": token_file}
         given |= {"--tls-cert": tls_cert, "--tls-key": tls_key, "--tls-ca": tls_ca}
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{name} is for one of several nodes: say with --peers where they are")
-        return None, [], secret
+        return None, [], _secret(token, token_file)
     if node is None:
         raise UsageError("which of --peers is this one? Say so with --node, from 0")
     listed = [entry.strip() for entry in peers.split(",")]
     serving.check_peers(listed, node)
     check_tls(tls_cert, tls_key, tls_ca)
     tls = None if tls_cert is None or tls_key is None or tls_ca is None else Tls(tls_cert, tls_key, tls_ca, mutual=True)
+    secret = _secret(token, token_file)
     if not secret:
         raise UsageError(_NO_TOKEN)
     return Member(node, len(listed), secret, bind or listed[node], as_memory(remote_memory), tls), listed, secret
+
+
+def _secret(token: str | None, token_file: TextIO | None) -> str | None:
+    """The token that a user has given; None: none."""
+    return token if token_file is None else token_file.readline(_MAX_TOKEN).strip()
 
 
 def check_tls(*files: str | None) -> None:

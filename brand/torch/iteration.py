@@ -79,6 +79,7 @@ class Iteration:
         self._ready: queue.Queue[_Batch | None] = queue.Queue(loader.ahead)
         self._local = threading.local()
         self._stop = threading.Event()
+        self._timeline = loader.timeline
         self._reporter: Reporter | None = None
         self.handed_out = 0
         self._requested = 0
@@ -114,12 +115,14 @@ class Iteration:
                 self._stages.add("loop_waits", end_s - start_s)
                 if batch is None:
                     return
-                self._waits.taken(batch.course, start_s, end_s, trained_s, batch.samples)
+                waiting = self._waits.taken(batch.course, start_s, end_s, trained_s, batch.samples)
+                self._note("loop", f"wait for {waiting.cause}", start_s, end_s, step=waiting.step)
                 self.handed_out += batch.samples
                 start_s = time.monotonic()  # a monitor's time is neither waiting nor training
                 yield value
                 trained_s = time.monotonic() - start_s
                 self._stages.add("training", trained_s)
+                self._note("loop", "train", start_s, start_s + trained_s, step=waiting.step)
                 self._trained(batch.samples)
                 del value, batch
         finally:
@@ -133,6 +136,11 @@ class Iteration:
         if self.positions is not None:
             rank, ranks = self._loader.sampler.ranks()  # type: ignore[attr-defined]
             self._reporter = Reporter(self._data, self._waits, (rank, ranks), self.positions.epoch)
+
+    def _note(self, track: str, name: str, start_s: float, end_s: float | None = None, **facts: Any) -> None:
+        """Add an event to the trace, if there is one; without `end_s` it ends now."""
+        if self._timeline is not None:
+            self._timeline.add(track, name, start_s, time.monotonic() if end_s is None else end_s, facts)
 
     def _trained(self, samples: int) -> None:
         """Set how many threads work from now on."""
@@ -206,6 +214,9 @@ class Iteration:
             fetched = self._data.fetch(indices)
             self._stages.add("storage", fetched.waited_s)
             self._stages.add("gather", time.monotonic() - start_s - fetched.waited_s)
+            self._note("draws", "draw", start_s, samples=len(indices))
+            for span in fetched.spans:
+                self._note("draws", span.cause, span.start_s, span.end_s)
         except FormatError:
             if len(indices) <= self._size:
                 raise
@@ -236,9 +247,11 @@ class Iteration:
         if self._stop.is_set():
             return
         try:
+            start_s = time.monotonic()
             with self._stages.measure("decode"):
                 first, last = spans[0][0], spans[-1][1]
                 columns = fetched.columns(first, last, views=True)
+            self._note(threading.current_thread().name, "decode", start_s, samples=last - first)
             self._stages.count(last - first)
             for batch, (low, high) in zip(batches, spans, strict=True):
                 make = partial(assemble, columns, self._data.fields, self._data.files, low - first, high - first)
@@ -272,8 +285,10 @@ class Iteration:
         if self._stop.is_set() or batch.done():
             return
         try:
+            start_s = time.monotonic()
             with self._stages.measure("decode"):
                 batch.slices[number] = self._transformed(fetched.samples(span.start, span.stop), turn)
+            self._note(threading.current_thread().name, "decode", start_s, samples=span.stop - span.start)
             self._stages.count(span.stop - span.start)
             with batch.lock:
                 batch.missing -= 1
@@ -314,6 +329,7 @@ class Iteration:
             if self._loader.pin_memory and torch.cuda.is_available():
                 value = pinned(value)
         batch.course.done_s = time.monotonic()
+        self._note(threading.current_thread().name, "collate", batch.course.collate_s, samples=batch.samples)
         with suppress(Exception):  # cancelled: the iteration has been stopped
             batch.set_result(value)
 

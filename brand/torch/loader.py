@@ -19,9 +19,11 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from brand.errors import UsageError, counted
 from brand.node.setup.memory import memory_bytes
+from brand.timeline import Timeline
 from brand.torch.dataset import BrandDataset
 from brand.torch.gate import Gate, pool_of
 from brand.torch.iteration import Iteration
+from brand.torch.ranks import find_rank
 from brand.torch.sampler import BrandSampler
 from brand.torch.stages import Stages
 from brand.torch.threads import Ladder, Pace
@@ -32,7 +34,7 @@ AHEAD_BYTES: Final = 64 << 20
 AHEAD_PART: Final = 8
 """And of at most `1 / AHEAD_PART` of the memory that the data set was given."""
 MOST_AHEAD: Final = 64
-_OF_THIS_PROCESS: Final = ("stages", "pace", "waits", "_epoch", "_gate")
+_OF_THIS_PROCESS: Final = ("stages", "pace", "waits", "timeline", "_epoch", "_gate")
 """Attributes that a copy in another process makes anew."""
 
 
@@ -120,6 +122,8 @@ class BrandLoader(DataLoader[Any]):
         """Where the time of the loader goes."""
         self.waits = Waits()
         """How the training loop waits."""
+        self.timeline: Timeline | None = None
+        """Where a trace is written."""
         self._epoch: Iteration | None = None
         self._gate: Gate | None = None
 
@@ -178,6 +182,17 @@ class BrandLoader(DataLoader[Any]):
         waited, percentiles of its waits, and seconds by cause.
         """
         self.waits.monitor(callback, _count("every", every))
+
+    def trace(self, path: str | os.PathLike[str] | None) -> None:
+        """Write what this loader does to a file for Perfetto, from its next iteration on; None: no more.
+
+        The file may be that of `brand serve --trace` or of other ranks: each appends to it, at most 64 MiB. Raises
+        `UsageError` where it cannot be written.
+        """
+        if self.timeline is not None:
+            self.timeline.close()
+        rank, ranks = find_rank(None, None)
+        self.timeline = None if path is None else Timeline(path, f"rank {rank} of {ranks}")
 
     def _brand_sampler(self) -> BrandSampler:
         if not isinstance(self.sampler, BrandSampler):

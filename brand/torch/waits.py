@@ -103,8 +103,11 @@ class Waits:
         """No batch is left, or it is an error."""
         self._waiting = None
 
-    def taken(self, course: Course, start_s: float, end_s: float, trained_s: float, samples: int) -> None:
-        """The loop has its batch, for which it waited from `start_s` to `end_s`. Before, it trained for `trained_s`."""
+    def taken(self, course: Course, start_s: float, end_s: float, trained_s: float, samples: int) -> Waiting:
+        """The loop has its batch, for which it waited from `start_s` to `end_s`. Before, it trained for `trained_s`.
+
+        Returns the step.
+        """
         wait_s = end_s - start_s
         hardly = wait_s <= HARDLY * (wait_s + trained_s)
         last = Waiting(self._step, wait_s, LOOP if hardly else course.cause(start_s, end_s))
@@ -116,6 +119,7 @@ class Waits:
             self._samples += samples
         for watch in self._monitors:
             watch.step(self._tally, self._samples)
+        return last
 
     def report(self, rank: int, ranks: int, epoch: int, now_s: float) -> LoopReport:
         """What is new since the last report."""

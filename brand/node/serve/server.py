@@ -77,6 +77,7 @@ from brand.node.wire.preparer import PAGE, Setup
 from brand.storage.cached import cached_samples
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where, vector_reader
+from brand.timeline import Timeline
 
 _POLL_S: Final = 0.05
 FACTS_LIMIT_S: Final = 5.0
@@ -215,6 +216,10 @@ class NodeServer:
         """
         return self._work.ask(lambda: self._requests.facts(len(self._clients), rows), limit_s)
 
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write reads and waits to a file for Perfetto (`Timeline`), before `run`. Raises `UsageError`."""
+        self._work.trace(Timeline(path, f"server of node {self._turn.members.node}"))
+
     def run(self) -> None:
         """Serve until stopped, or until no owner is left."""
         why = "it was told to end, by a signal or by its launcher"
@@ -297,6 +302,7 @@ class NodeServer:
                 assert self._exchange is not None
                 self._exchange.say(instruction)
             case Answer(client, lease, places, state, counts, pages, prepared, joins, held):
+                self._work.answered(instruction)
                 self._reply(client, pack_lease(lease, places, state, counts, pages, prepared, joins, held))
             case Number(client, run):
                 self._reply(client, messages.pack_json(Kind.ORDER, {"number": run}))

@@ -5,6 +5,7 @@ The loop passes their results on as stimuli (`tell`).
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,16 +18,18 @@ from brand.errors import BrandError, FormatError, ServerError, UnreadableError
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
-from brand.node.decide.tasks import EndPreparer, Fill, Forget, MakePlan, Prepare, Read, StartPreparer, Write
+from brand.node.decide.tasks import Answer, EndPreparer, Fill, Forget, MakePlan, Prepare, Read, StartPreparer, Write
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.preparers import PreparerProcesses
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
+from brand.node.wire.lease import Held
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.samples import pack_samples
 from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
 from brand.storage.pagecache import in_page_cache
+from brand.timeline import Timeline
 
 _T = TypeVar("_T")
 
@@ -64,6 +67,7 @@ class Work:
         self._data, self._pages_of, self._executor = data, pages_of, executor
         self._wanted, self._tell, self._troubles, self._storing = wanted, tell, troubles, storing
         self._node, self._preparers, self._leaves = node, preparers, leaves
+        self._timeline: Timeline | None = None
 
     def __repr__(self) -> str:
         return f"Work({self._executor!r})"
@@ -86,8 +90,14 @@ class Work:
         if self._preparers is not None:
             self._preparers.close()
         self._executor.close()
+        if self._timeline is not None:
+            self._timeline.close()
         if self._storing is not None:
             self._storing.close()
+
+    def trace(self, timeline: Timeline) -> None:
+        """Write reads, and what draws waited for, to a trace."""
+        self._timeline = timeline
 
     def make_plan(self, wanted: MakePlan) -> None:
         """Make the plan of an epoch, if it is still wanted when the planner gets to it."""
@@ -138,7 +148,11 @@ class Work:
                 if chunk not in chunks and in_page_cache(path):
                     chunks.add(chunk)
                 return
+            start_s = time.monotonic()
             readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number])
+            if self._timeline is not None:
+                facts = {"chunk": chunk, "offset": offset, "bytes": size, "cached": cached}
+                self._timeline.add(threading.current_thread().name, "read", start_s, time.monotonic(), facts)
 
         def done(errors: Mapping[int, BaseException]) -> None:
             for number, error in errors.items():
@@ -148,6 +162,14 @@ class Work:
             self._tell(ReadEnded(read, tuple(sorted(errors)), tuple(sorted(left)), tuple(sorted(chunks))))
 
         self._executor.share(job, len(read.pieces), done)
+
+    def answered(self, answer: Answer) -> None:
+        """A draw is answered: its waits go into the trace."""
+        end_s = time.monotonic()
+        for cause, seconds in zip(Held._fields, answer.held, strict=True) if self._timeline is not None else ():
+            if seconds:
+                self._timeline.add(f"client {answer.client}", f"held for {cause}", end_s - seconds, end_s)
+                end_s -= seconds
 
     def write(self, write: Write) -> None:
         """Write samples to the cache folder."""
