@@ -1,4 +1,4 @@
-"""A trace is what Perfetto reads: one array of events that several processes write, each in whole lines, up to a limit."""
+"""A trace is what Perfetto reads: one array of events that processes write together, in whole lines, up to a limit."""
 
 from __future__ import annotations
 

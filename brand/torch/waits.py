@@ -77,8 +77,8 @@ class Waits:
         self._worst: Waiting | None = None
         """The longest wait since then."""
         self._last: Waiting | None = None
-        self._step = 0
-        """Batches of this iteration."""
+        self._step, self._asks = 0, "server"
+        """Batches of this iteration, and what a request waits for that has not been answered."""
         self._waiting: tuple[float, Course | None] | None = None
         """Since when the loop waits now, and for which batch, once its samples have come."""
         self._samples = 0
@@ -91,9 +91,9 @@ class Waits:
         """See `BrandLoader.monitor`."""
         self._monitors.append(_Watch(callback, every, self._tally.copy(), self._samples))
 
-    def begins(self) -> None:
-        """An iteration begins."""
-        self._step = 0
+    def begins(self, asks: str) -> None:
+        """An iteration begins, whose requests wait for this, as far as this process knows before they are answered."""
+        self._step, self._asks = 0, asks
 
     def waits(self, since_s: float, course: Course | None = None) -> None:
         """The loop waits for its next batch; `course` is the batch's, as soon as its samples have come."""
@@ -140,7 +140,7 @@ class Waits:
         if waits is None:
             return None
         since_s, course = waits
-        return Waiting(self._step, max(0.0, now_s - since_s), "server" if course is None else course.doing)
+        return Waiting(self._step, max(0.0, now_s - since_s), self._asks if course is None else course.doing)
 
 
 class _Watch:

@@ -321,7 +321,7 @@ def test_a_wait_for_the_server_is_cut_as_the_server_says() -> None:
 def test_reports_are_what_is_new() -> None:
     """Together they are all steps; the longest wait is that since the last report."""
     waits = Waits()
-    waits.begins()
+    waits.begins("server")
     waits.taken(course(("storage", 0.0, 1.0), collate=(1.0, 1.0)), 0.0, 1.0, 0.1, 5)
     first = waits.report(0, 1, 0, 1.0)
     waits.taken(course(("node", 1.0, 1.5), collate=(1.5, 1.5)), 1.0, 1.5, 0.1, 5)

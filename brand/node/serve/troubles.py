@@ -21,7 +21,7 @@ EVERY_S: Final = 30.0
 """How often the log sums up a trouble that goes on."""
 LOOK_EVERY_S: Final = 0.5
 MOST_RECENT: Final = 20
-"""Lines of the log that statistics show."""
+"""Troubles that statistics show."""
 
 log = logging.getLogger("brand.node")
 
@@ -80,7 +80,7 @@ class Troubles:
             self._sum_up(kind, count, seconds)
 
     def recent(self, now_s: float) -> list[dict[str, Any]]:
-        """The last lines of the log, as plain values, the latest first."""
+        """The last troubles, as plain values, the latest first."""
         return [{"ago_s": round(now_s - at_s, 1), "text": text} for at_s, text in reversed(self._recent)]
 
     def close(self, now_s: float) -> None:
