@@ -27,10 +27,12 @@ def events(path: Path) -> list[dict[str, Any]]:
 def write_some(path: Path, name: str) -> None:
     """What a process does."""
     timeline = Timeline(path, name)
-    threads = [
-        threading.Thread(target=lambda n=n: [timeline.add(f"track {n}", "x" * 300, at, at + 1) for at in range(400)])  # type: ignore[misc]
-        for n in range(2)
-    ]
+
+    def add(track: str) -> None:
+        for at in range(400):
+            timeline.add(track, "x" * 300, at, at + 1)
+
+    threads = [threading.Thread(target=add, args=(f"track {n}",)) for n in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

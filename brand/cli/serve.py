@@ -234,8 +234,8 @@ def _member(  # one option each
 ) -> tuple[Member | None, list[str], str | None]:
     """Which of several nodes this is, the addresses of all, and the token; None and no address for a single server."""
     if peers is None:
-        given = {"--node": node, "--bind": bind, "--remote-memory": remote_memory}
-        given |= {} if http is not None else {"--token-file": token_file}
+        given: dict[str, Any] = {"--node": node, "--bind": bind, "--remote-memory": remote_memory}
+        given |= {"--token-file": token_file if http is None else None}
         given |= {"--tls-cert": tls_cert, "--tls-key": tls_key, "--tls-ca": tls_ca}
         for name, value in given.items():
             if value is not None:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data import default_collate
 
@@ -111,7 +112,7 @@ class Iteration:
                 if self._stop.is_set():
                     raise RuntimeError("another iteration of this loader has begun; make a BrandLoader for each")
                 start_s = time.monotonic()
-                with record_function(PROFILED) if torch.autograd._profiler_enabled() else _NO_PROFILE:
+                with record_function(PROFILED) if _profiler_enabled() else _NO_PROFILE:
                     batch = self._take(start_s)
                     value = None if batch is None else batch.result()
                 end_s = time.monotonic()
@@ -219,8 +220,8 @@ class Iteration:
             self._stages.add("storage", fetched.waited_s)
             self._stages.add("gather", time.monotonic() - start_s - fetched.waited_s)
             self._note("draws", "draw", start_s, samples=len(indices))
-            for span in fetched.spans:
-                self._note("draws", span.cause, span.start_s, span.end_s)
+            for waited in fetched.spans:
+                self._note("draws", waited.cause, waited.start_s, waited.end_s)
         except FormatError:
             if len(indices) <= self._size:
                 raise

@@ -114,7 +114,7 @@ def test_events_come_again_and_again(served: tuple[RunningServer, HttpPort]) -> 
     server, port = served
     for _ in range(8):
         report_to(server, "run", [("node", 0.1)])
-    rows = []
+    rows: list[int] = []
     with urllib.request.urlopen(f"http://{port.address}/events?token={TOKEN}", timeout=LIMIT_S) as stream:
         assert stream.headers["Content-Type"] == "text/event-stream"
         while len(rows) < 2:

@@ -276,7 +276,7 @@ def test_a_profile_counts_the_waits_as_data_time(small: Path) -> None:
         loader = BrandLoader(data_set, 5)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             batches = len(list(loader))
-        spans = [event for event in profile.events() if event.name == PROFILED]  # type: ignore[no-untyped-call]
+        spans = [event for event in profile.events() if event.name == PROFILED]
     assert len(spans) == batches + 1  # and the end of the epoch
     assert PROFILED.startswith("enumerate(DataLoader)#")
 

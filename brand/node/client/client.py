@@ -208,7 +208,7 @@ class Client:
         done = failures = 0
         while done < len(positions):
             try:
-                connection = self._idle_connection() or self._connector.connect(owner, worker)
+                connection = _popped(self._idle) or self._connector.connect(owner, worker)
                 step = connection.most_at_once(self._mean_bytes, order, epoch)
                 known = self._known(order, epoch)
                 some = positions[done : done + step]
@@ -297,13 +297,6 @@ class Client:
             self._control = None
             self._idle.clear()
 
-    def _idle_connection(self) -> Session | None:
-        """A connection of this process that no thread uses."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
-
     def _with_control(self, act: Callable[[Session], _T]) -> _T:
         """Call `act` with this process's connection for everything but draws."""
         with self._lock:
@@ -320,6 +313,14 @@ class Client:
                     if attempt == ATTEMPTS - 1:
                         raise self._connector.given_up(error) from error
             raise AssertionError
+
+
+def _popped(idle: list[Session]) -> Session | None:
+    """A connection that no thread uses."""
+    try:
+        return idle.pop()
+    except IndexError:
+        return None
 
 
 def _tell(idle: list[Session]) -> None:

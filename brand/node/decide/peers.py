@@ -40,6 +40,14 @@ class PeerTraffic:
     sent: int = 0
     received: int = 0
 
+    def sends(self, pages: int) -> None:
+        """This node sends pages."""
+        self.sent += pages
+
+    def receives(self, pages: int) -> None:
+        """The peer has sent pages."""
+        self.received += pages
+
 
 class Peer:
     """One other node."""
@@ -84,7 +92,7 @@ class Peer:
         self._received += pages
         if self._received > self._told:
             raise ProtocolError("more than there is room for")
-        self.traffic.received += pages
+        self.traffic.receives(pages)
         self.heard_s = now_s
 
     def answers(self, pages: int) -> None:
@@ -126,7 +134,7 @@ class Peer:
     def sends(self, pages: int) -> None:
         """This node sends `pages` pages to the peer."""
         self._sent += pages
-        self.traffic.sent += pages
+        self.traffic.sends(pages)
 
 
 class Peers:

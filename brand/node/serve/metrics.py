@@ -47,8 +47,8 @@ def _families(facts: Mapping[str, Any]) -> Iterator[str]:
         yield _family(metric, "gauge", meaning, [({}, facts[name])])
     for name, (metric, meaning) in _COUNTERS.items():
         yield _family(metric, "counter", meaning, [({}, facts[name])])
-    replaced = [({}, len(facts["replaced"]))]
-    yield _family("replaced_samples_total", "counter", "Damaged samples that others have replaced.", replaced)
+    meaning = "Damaged samples that others have replaced."
+    yield _family("replaced_samples_total", "counter", meaning, [({}, len(facts["replaced"]))])
     waits = [({"cause": cause}, facts[f"{cause}_wait_s"]) for cause in _CAUSES]
     yield _family("draw_wait_seconds_total", "counter", "Seconds that draws waited in the server.", waits)
     yield from _memory(facts)
@@ -84,8 +84,8 @@ def _traffic(facts: Mapping[str, Any]) -> Iterator[str]:
         for name in ("sent", "received"):
             samples = [({"node": node}, size) for node, size in cluster[f"{name}_bytes"].items()]
             yield _family(f"node_{name}_bytes_total", "counter", f"Bytes {name}, by the other node.", samples)
-        reachable = [({}, len(cluster["reachable"]))]
-        yield _family("nodes_reachable", "gauge", "Other nodes that can be asked.", reachable)
+        meaning = "Other nodes that can be asked."
+        yield _family("nodes_reachable", "gauge", meaning, [({}, len(cluster["reachable"]))])
 
 
 def _progress(jobs: Iterable[Mapping[str, Any]]) -> Iterator[str]:

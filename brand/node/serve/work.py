@@ -165,8 +165,10 @@ class Work:
 
     def answered(self, answer: Answer) -> None:
         """A draw is answered: its waits go into the trace."""
+        if self._timeline is None:
+            return
         end_s = time.monotonic()
-        for cause, seconds in zip(Held._fields, answer.held, strict=True) if self._timeline is not None else ():
+        for cause, seconds in zip(Held._fields, answer.held, strict=True):
             if seconds:
                 self._timeline.add(f"client {answer.client}", f"held for {cause}", end_s - seconds, end_s)
                 end_s -= seconds

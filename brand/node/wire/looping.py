@@ -45,19 +45,29 @@ class Waits:
         """How many steps have waited."""
         return sum(self.counts)
 
-    def add(self, other: Waits, sign: int = 1) -> None:
-        """Add other waits, or take them away."""
-        self.seconds += sign * other.seconds
-        self.counts = [mine + sign * theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+    def count(self, wait_s: float) -> None:
+        """A step has waited."""
+        self.seconds += wait_s
+        self.counts[bisect_left(BOUNDS, wait_s)] += 1
+
+    def add(self, other: Waits) -> None:
+        """Add other waits."""
+        self.seconds += other.seconds
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+
+    def since(self, before: Waits) -> Waits:
+        """The waits that are not in an earlier state of these."""
+        counts = [mine - theirs for mine, theirs in zip(self.counts, before.counts, strict=True)]
+        return Waits(max(0.0, self.seconds - before.seconds), counts)
 
 
 class Tally:
     """Steps of training loops, by cause."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    def __init__(self, seconds: float = 0.0, waits: dict[str, Waits] | None = None) -> None:
+        self.seconds = seconds
         """Of all steps: waits and training."""
-        self.waits: dict[str, Waits] = {}
+        self.waits = {} if waits is None else waits
 
     def __repr__(self) -> str:
         return f"Tally({self.steps} steps, {self.wait_s:.3f} of {self.seconds:.3f} s waited, cause {self.cause})"
@@ -81,9 +91,7 @@ class Tally:
 
     def count(self, cause: str, wait_s: float, seconds: float) -> None:
         """Count a step: the loop waited `wait_s` for its batch. `seconds` is the wait with the training before it."""
-        waits = self.waits.setdefault(cause, Waits())
-        waits.seconds += wait_s
-        waits.counts[bisect_left(BOUNDS, wait_s)] += 1
+        self.waits.setdefault(cause, Waits()).count(wait_s)
         self.seconds += seconds
 
     def add(self, other: Tally) -> None:
@@ -100,12 +108,9 @@ class Tally:
 
     def since(self, before: Tally) -> Tally:
         """The steps that are not in an earlier state of this tally."""
-        new = self.copy()
-        new.seconds = max(0.0, new.seconds - before.seconds)
-        for cause, waits in before.waits.items():
-            new.waits[cause].add(waits, -1)
-            new.waits[cause].seconds = max(0.0, new.waits[cause].seconds)
-        return new
+        none = Waits()
+        waits = {cause: waits.since(before.waits.get(cause, none)) for cause, waits in self.waits.items()}
+        return Tally(max(0.0, self.seconds - before.seconds), waits)
 
     def quantile(self, share: float) -> float | None:
         """The shortest time, up to the end of its bucket, that at most this share of the steps waited; None: no steps.
@@ -193,25 +198,26 @@ def unpack_loop(body: bytes | memoryview) -> LoopReport:
     rank, ranks, epoch, step = (_whole(value.get(name), name) for name in ("rank", "ranks", "epoch", "step"))
     if not rank < ranks <= MAX_REPLICAS:
         raise ProtocolError(f"rank {rank} of {ranks}")
-    tally = Tally()
-    tally.seconds = _seconds(value.get("seconds"))
     waits = value.get("waits")
     if not isinstance(waits, dict) or not set(waits) <= set(ALL):
         raise ProtocolError("waits are by cause")
-    for cause, each in waits.items():
-        match each:
-            case [seconds, list(pairs)] if len(pairs) <= len(BOUNDS) + 1:
-                found = tally.waits[cause] = Waits(_seconds(seconds))
-                for pair in pairs:
-                    bucket, count = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
-                    number = _whole(bucket, "bucket")
-                    if number > len(BOUNDS):
-                        raise ProtocolError(f"a wait of bucket {number}")
-                    found.counts[number] = _whole(count, "count")
-            case _:
-                raise ProtocolError("the waits of a cause are seconds and buckets")
+    tally = Tally(_seconds(value.get("seconds")), {cause: _unpack_waits(each) for cause, each in waits.items()})
     worst, now = (_unpack_waiting(value.get(name)) for name in ("worst", "now"))
     return LoopReport(run, rank, ranks, epoch, step, tally, worst, now)
+
+
+def _unpack_waits(value: Any) -> Waits:
+    match value:
+        case [seconds, list(pairs)] if len(pairs) <= len(BOUNDS) + 1:
+            found = Waits(_seconds(seconds))
+            for pair in pairs:
+                bucket, count = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
+                number = _whole(bucket, "bucket")
+                if number > len(BOUNDS):
+                    raise ProtocolError(f"a wait of bucket {number}")
+                found.counts[number] = _whole(count, "count")
+            return found
+    raise ProtocolError("the waits of a cause are seconds and buckets")
 
 
 def _pack_waiting(waiting: Waiting | None) -> list[Any] | None:
