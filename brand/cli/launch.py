@@ -16,7 +16,16 @@ import click
 
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo
-from brand.cli.serve import cache_option, check_tls, memory_options, prepared_of, prepared_options, say, tls_options
+from brand.cli.serve import (
+    cache_option,
+    check_tls,
+    http_option,
+    memory_options,
+    prepared_of,
+    prepared_options,
+    say,
+    tls_options,
+)
 from brand.cluster.launcher import NODE, Serving, Start, free_ports, in_namespaces, on_ports, over_ssh, parse_hosts
 from brand.cluster.namespaces import namespaces
 from brand.cluster.supervisor import Supervisor
@@ -36,6 +45,7 @@ _TOKEN_BYTES: Final = 32
 @prepared_options
 @click.option("--address", help="Where nodes listen, unix:@NAME. Default: a name made from the data set and the node.")
 @tls_options
+@http_option
 @click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="The ssh command, with its options.")
 @click.option("--python", metavar="COMMAND", help="Python on the hosts. Default: python3; with --local, this one.")
 def launch(
@@ -53,8 +63,8 @@ def launch(
 ) -> None:
     """Start node servers of the data set DST on several hosts, and run them until Ctrl-C.
 
-    DST is the same path or URL on every host; {node} in it, in --cache, in --address and in the TLS files stands for 0
-    to K-1. A training on a host attaches with BrandDataset(DST, server=ADDRESS); the addresses are printed when all
+    DST is the same path or URL on every host; {node} in it, in --cache, --address, --http and the TLS files stands for
+    0 to K-1. A training on a host attaches with BrandDataset(DST, server=ADDRESS); the addresses are printed when all
     nodes are there.
 
     If a node ends before all are ready, all are stopped. If one ends later, the others go on.
@@ -105,8 +115,9 @@ def _starts(
         with namespaces(local or 0, rate) as spaces:
             yield in_namespaces(serving, spaces, python or sys.executable)
     else:
-        address = serving.options["--address"]
-        if address is not None and NODE not in address:
-            raise UsageError(f"--address {address}: nodes on one machine need one each, such as {address}-{NODE}")
+        for name, more in (("--address", "-" + NODE), ("--http", NODE)):
+            value = serving.options[name]
+            if value is not None and NODE not in value:
+                raise UsageError(f"{name} {value}: nodes on one machine need one each, such as {value}{more}")
         with free_ports(local or 0) as ports:
             yield on_ports(serving, ports, python or sys.executable)

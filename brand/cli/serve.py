@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
@@ -16,7 +18,9 @@ import click
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo, size
 from brand.cluster import serving
+from brand.cluster.launcher import NODE
 from brand.errors import StorageError, UsageError
+from brand.node.serve.http import HttpPort, check_where, derived_token
 from brand.node.serve.server import NodeServer
 from brand.node.serve.tuning import tune_server_process
 from brand.node.setup.caching import parse_cache
@@ -93,6 +97,22 @@ def _check_memory(_: click.Context, option: click.Parameter, memory: str | None)
     return memory
 
 
+def http_option(command: _F) -> _F:
+    """Add the option for the HTTP port of a node."""
+    meaning = "Show statistics there: a page, and /metrics for Prometheus. Without a host: on this machine only."
+    return click.option("--http", metavar="[HOST:]PORT", help=meaning, callback=_check_http)(command)
+
+
+def _check_http(_: click.Context, option: click.Parameter, where: str | None) -> str | None:
+    """The text, checked to be a port. Raises `UsageError`."""
+    try:
+        if where is not None:
+            check_where(where.replace(NODE, "0"))
+    except UsageError as error:
+        raise UsageError(f"{option.opts[0]}: {error}") from None
+    return where
+
+
 def tls_options(command: _F) -> _F:
     """Add the options for certificates, of which a user gives all three or none."""
     for name, meaning in (
@@ -117,14 +137,17 @@ def tls_options(command: _F) -> _F:
     "--token-file",
     type=click.File(),
     metavar="FILE",
-    help="File with the token of all nodes; - is the first line of standard input. Default: the variable BRAND_TOKEN.",
+    help="File with the token of all nodes, or of --http; - is the first line of standard input. Default: the variable "
+    "BRAND_TOKEN.",
 )
 @click.option("--token", cls=EnvironmentOnly, envvar="BRAND_TOKEN", hidden=True)
 @tls_options
+@http_option
 @click.option(
     "--until-eof", is_flag=True, help="End when standard input ends, and so with the program that started this one."
 )
 @click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Log all decisions, to replay them.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write reads and waits, for Perfetto.")
 def serve(
     dst: Path | str,
     *,
@@ -135,6 +158,8 @@ def serve(
     address: str | None,
     until_eof: bool,
     record: Path | None,
+    trace: Path | None,
+    http: str | None,
     **cluster: Any,
 ) -> None:
     """Run the node server of the data set DST until Ctrl-C, for several processes of this user.
@@ -143,7 +168,7 @@ def serve(
 
     With --node and --peers the server is one of several nodes, which serve each other; `brand launch` starts them all.
     """
-    member, peers = _member(**cluster)
+    member, peers, secret = _member(**cluster, http=http)
     ready = prepared_of(prepared, preparers)
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
     where = address or own_address(facts.encode())
@@ -158,15 +183,22 @@ def serve(
         if error.errno != errno.EADDRINUSE or isinstance(error, StorageError):
             raise
         raise UsageError(f"a program listens at {where} already: attach to it, or give another --address") from None
+    if trace is not None:
+        server.trace(trace)
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: server.stop())
     say(f"serving {dst} with {size(server.memory)} for samples, process {os.getpid()}")
     if member is not None:
-        secret = "not encrypted" if member.tls is None else "encrypted"
-        say(f"node {member.node} of {member.nodes} listens at {server.listens_at}, {secret}")
+        how = "not encrypted" if member.tls is None else "encrypted"
+        say(f"node {member.node} of {member.nodes} listens at {server.listens_at}, {how}")
     say(f'attach with: BrandDataset("{dst}", server="{where}")')
-    echo(where)
-    _run(server, member, peers, until_eof=until_eof)
+    with ExitStack() as stack:
+        if http is not None:
+            token = derived_token(secret) if secret else secrets.token_hex(16)
+            port = stack.enter_context(closing(HttpPort(http, token, server.facts)))
+            say(f"look at it: {port.url}")
+        echo(where)
+        _run(server, member, peers, until_eof=until_eof)
 
 
 def _server(member: Member | None, dst: Path | str, where: str, **more: Any) -> NodeServer:
@@ -198,25 +230,32 @@ def _member(  # one option each
     tls_cert: str | None,
     tls_key: str | None,
     tls_ca: str | None,
-) -> tuple[Member | None, list[str]]:
-    """Which of several nodes this is, and the addresses of all; None and no address for a single server."""
+    http: str | None,
+) -> tuple[Member | None, list[str], str | None]:
+    """Which of several nodes this is, the addresses of all, and the token; None and no address for a single server."""
     if peers is None:
-        given = {"--node": node, "--bind": bind, "--remote-memory": remote_memory, "--token-file": token_file}
+        given: dict[str, Any] = {"--node": node, "--bind": bind, "--remote-memory": remote_memory}
+        given |= {"--token-file": token_file if http is None else None}
         given |= {"--tls-cert": tls_cert, "--tls-key": tls_key, "--tls-ca": tls_ca}
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{name} is for one of several nodes: say with --peers where they are")
-        return None, []
+        return None, [], _secret(token, token_file)
     if node is None:
         raise UsageError("which of --peers is this one? Say so with --node, from 0")
     listed = [entry.strip() for entry in peers.split(",")]
     serving.check_peers(listed, node)
     check_tls(tls_cert, tls_key, tls_ca)
     tls = None if tls_cert is None or tls_key is None or tls_ca is None else Tls(tls_cert, tls_key, tls_ca, mutual=True)
-    secret = token if token_file is None else token_file.readline(_MAX_TOKEN).strip()
+    secret = _secret(token, token_file)
     if not secret:
         raise UsageError(_NO_TOKEN)
-    return Member(node, len(listed), secret, bind or listed[node], as_memory(remote_memory), tls), listed
+    return Member(node, len(listed), secret, bind or listed[node], as_memory(remote_memory), tls), listed, secret
+
+
+def _secret(token: str | None, token_file: TextIO | None) -> str | None:
+    """The token that a user has given; None: none."""
+    return token if token_file is None else token_file.readline(_MAX_TOKEN).strip()
 
 
 def check_tls(*files: str | None) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import secrets
+import signal
+import sys
+import threading
 import time
-from contextlib import suppress
+import webbrowser
+from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from brand.cli.output import duration, print_json, size
+from brand.cli.output import duration, echo, print_json, size
 from brand.errors import ServerError, UsageError, counted
-from brand.node.client.client import look_at
+from brand.node.client.look import look_at
+from brand.node.serve.http import HttpPort
 from brand.node.wire.connection import own_addresses
 from brand.printable import printable
 
@@ -28,13 +35,28 @@ _KINDS: Final = {"kept": "green", "samples of this epoch": "cyan", "being copied
 )
 @click.option("--once", is_flag=True, help="Look once.")
 @click.option("--json", "as_json", is_flag=True, help="Print all counters as JSON, once.")
-def top(address: str | None, interval: float, once: bool, as_json: bool) -> None:  # noqa: FBT001 - click's way
+@click.option("--web", is_flag=True, help="Show a page in the browser, until Ctrl-C.")
+@click.option("--http", metavar="[HOST:]PORT", help="With --web: where the page is served. Default: any free port.")
+def top(
+    address: str | None,
+    *,
+    interval: float,
+    once: bool,
+    as_json: bool,
+    web: bool,
+    http: str | None,
+) -> None:
     """Watch a running node server: rates, reads, memory, and where clients wait.
 
     Without ADDRESS, watch the one server of this user that runs.
     """
+    if http is not None and not web:
+        raise UsageError("--http goes with --web")
     where = address or _only_server()
     facts = look_at(where)
+    if web:
+        _serve_page(where, http or "0")
+        return
     if as_json:
         print_json(facts)
         return
@@ -55,6 +77,24 @@ def top(address: str | None, interval: float, once: bool, as_json: bool) -> None
                 facts = look_at(where)
             except ServerError:
                 console.print("the server has ended")
+                return
+
+
+def _serve_page(where: str, http: str) -> None:
+    """Serve the page of a server, and open it where there is a browser, until Ctrl-C or the server's end."""
+    ended = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: ended.set())
+    with closing(HttpPort(http, secrets.token_hex(16), partial(look_at, where))) as port:
+        echo(port.url)
+        echo("until Ctrl-C; from another machine: ssh -L PORT:ADDRESS:PORT, then the same address", err=True)
+        if sys.stdout.isatty():
+            webbrowser.open(port.url)
+        while not ended.wait(1.0):
+            try:
+                look_at(where)
+            except ServerError:
+                echo("the server has ended", err=True)
                 return
 
 
@@ -113,6 +153,7 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
             "received": f"{rate('received'):,.0f}/s, {size(rate('received_bytes'))}/s, {facts['received']:,} in all",
             "asked for": f"{facts['requests']:,} on demand, {facts['late']:,} late, {facts['fetched']:,} fetched",
         }
+    rows["why"] = facts["why"]["text"]
     for name, value in rows.items():
         table.add_row(Text(name, "bold"), Text(printable(value)))
     for job in facts["jobs"]:

@@ -25,6 +25,7 @@ from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
 from brand.node.setup.memory import Memory, check_memory
 from brand.node.setup.tls import Tls
+from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import MAX_NAME
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
@@ -300,6 +301,10 @@ class BrandDataset(Dataset[Any]):
     def stats(self) -> dict[str, Any]:
         """What the node server has done so far (`docs/statistics.md`); an empty dict before the first draw."""
         return self._node.stats() if self._way.settled and self._node.running else {}
+
+    def tell_loop(self, report: LoopReport) -> bool:
+        """Tell the node server how the training loop of this process waits. Returns whether it was sent."""
+        return self._node.tell_loop(replace(report, run=self._node.run)) if self._way.settled else False
 
     def tag_of(self, order: Order) -> int:
         """The tag of an order's tickets. This data set understands it, and so do its copies in later workers."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from math import gcd
 from typing import Any, Final
@@ -31,6 +32,8 @@ from brand.storage.dataset import StoredDataSet
 from brand.torch.fetched import Fetched
 from brand.torch.ranks import find_rank
 from brand.torch.replacements import Replacements
+from brand.torch.waits import Span
+from brand.torch.waits import asked as asked_spans
 from brand.torch.way import Way
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
@@ -95,8 +98,10 @@ class Fetcher:
         Raises `FormatError`, `ServerError`, and `UsageError` for a batch that mixes them.
         """
         if not len(asked) or int(asked.max()) < TICKET:
+            start_s = time.monotonic()
             exact = self.samples(asked)
-            return Fetched(self, asked, [], [], np.arange(len(asked)), exact, None, {})
+            spans = [Span("storage", start_s, time.monotonic())]
+            return Fetched(self, asked, [], [], np.arange(len(asked)), exact, None, {}, spans)
         if int(asked.min()) < TICKET:
             raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
         if int(asked.min()) >> 32 != int(asked.max()) >> 32:
@@ -123,15 +128,17 @@ class Fetcher:
             for name, made in part.prepared.items():
                 prepared[name].append(made.only(part.present, first))
             first += len(part.places)
+        spans = [span for part in parts for span in asked_spans(part.asked_s, part.waited_s, part.held)]
         late = np.flatnonzero(indices < 0)
         samples: list[dict[str, Any]] = []
         if len(late):
+            start_s = time.monotonic()
             try:
                 samples, indices[late] = self._read(places[late], order)
             except ServerError as error:
                 raise type(error)(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
-        waited_s = sum(part.waited_s for part in parts)
-        return Fetched(self, indices, stored, present, late, samples, order, prepared, waited_s)
+            spans.append(Span("storage", start_s, time.monotonic()))
+        return Fetched(self, indices, stored, present, late, samples, order, prepared, spans)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Exactly these samples. Those in the shares of other nodes, or in a store, come through the node server.

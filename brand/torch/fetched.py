@@ -19,6 +19,7 @@ from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.node.client.wants import Made
 from brand.protocol.order import Order
+from brand.torch.waits import Span
 
 if TYPE_CHECKING:
     from brand.torch.fetch import Fetcher
@@ -41,11 +42,11 @@ class Fetched:
         samples: list[dict[str, Any]],
         order: Order | None,
         prepared: Mapping[str, Sequence[Made]],
-        waited_s: float = 0.0,
+        spans: Sequence[Span],
     ) -> None:
         self._fetcher, self.indices, self._stored, self._prepared = fetcher, indices, stored, prepared
-        self.waited_s = waited_s
-        """How long the node server took to answer."""
+        self.spans = spans
+        """When the request waited for the node server or for storage, in order."""
         self._present, self._late, self._samples, self._order = present, late, samples, order
         self._others: set[int] = set()
         """Positions at which there is another sample than the one that was prepared."""
@@ -56,6 +57,11 @@ class Fetched:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    @property
+    def waited_s(self) -> float:
+        """How long the request waited for the node server or for storage."""
+        return sum(span.end_s - span.start_s for span in self.spans)
 
     def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
         """Fields of the samples `first` to `end` - 1, with `index` and `key`.

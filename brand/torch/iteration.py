@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch._C._autograd import _profiler_enabled
+from torch.autograd.profiler import record_function
 from torch.utils.data import default_collate
 
 from brand.errors import FormatError, counted
@@ -33,7 +35,10 @@ from brand.torch.assemble import assemble, pinned
 from brand.torch.fetched import Fetched
 from brand.torch.gate import Gate
 from brand.torch.positions import Positions
+from brand.torch.ranks import find_rank
+from brand.torch.reporting import Reporter
 from brand.torch.seeding import SampleSeeds, seed_of, seed_of_job
+from brand.torch.waits import Course
 
 if TYPE_CHECKING:
     from brand.torch.loader import BrandLoader
@@ -42,18 +47,22 @@ REQUEST: Final = 4096
 """Samples of one request: with small samples, so many make the cost of a request small."""
 LARGE_REQUEST: Final = 16384
 """Most samples of one request, where they are few of those on their way: threads then wait less for each other."""
+_NO_PROFILE: Final = nullcontext()
+"""In place of a span that costs 5 us a batch."""
 SLICE: Final = 16
 """Samples that one thread decodes at a time."""
 _STEP_S: Final = 0.1
 """How long a thread waits before it checks whether it should stop."""
+PROFILED: Final = "enumerate(DataLoader)#BrandLoader.__next__"
+"""How a profile of PyTorch names the time in which the loop waits: its tools count it as data time."""
 
 
 class _Batch(Future[Any]):
-    """A batch on its way: its slices, and how many of them are not done."""
+    """A batch on its way: its slices, and how many of them are not done. `course` says where it is."""
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, course: Course) -> None:
         super().__init__()
-        self.samples = samples
+        self.samples, self.course = samples, course
         self.slices: list[list[Any]] = [[] for _ in range(0, samples, SLICE)]
         self.missing = len(self.slices)
         self.lock = threading.Lock()
@@ -64,7 +73,7 @@ class Iteration:
 
     def __init__(self, loader: BrandLoader, indices: Iterator[int], gate: Gate) -> None:
         self._loader, self._data, self._indices, self._gate = loader, loader.dataset, indices, gate
-        self._stages, self._pace, self._size = loader.stages, loader.pace, loader.batch_size
+        self._stages, self._pace, self._waits, self._size = loader.stages, loader.pace, loader.waits, loader.batch_size
         self._whole = loader.collate_fn is default_collate and self._data.plain
         """Whether batches are made of columns, without single samples."""
         self._gathers = loader.collate_fn is default_collate and self._data.transform is None
@@ -75,6 +84,8 @@ class Iteration:
         self._ready: queue.Queue[_Batch | None] = queue.Queue(loader.ahead)
         self._local = threading.local()
         self._stop = threading.Event()
+        self._timeline = loader.timeline
+        self._reporter: Reporter | None = None
         self.handed_out = 0
         self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
@@ -94,24 +105,48 @@ class Iteration:
                 seed = seed_of_job(self._loader.sampler.seed, self._data.job)  # type: ignore[attr-defined]
                 self._run = (seed, self.positions.epoch)
             self._thread.start()
-            self._pace.begin()
+            self._begin()
+            trained_s = 0.0
             while True:
                 if self.positions is not None:
                     self._loader.sampler.go_on(self.positions)  # type: ignore[attr-defined]
                 if self._stop.is_set():
                     raise RuntimeError("another iteration of this loader has begun; make a BrandLoader for each")
-                with self._stages.measure("loop_waits"):
-                    batch = self._take()
+                start_s = time.monotonic()
+                with record_function(PROFILED) if _profiler_enabled() else _NO_PROFILE:
+                    batch = self._take(start_s)
                     value = None if batch is None else batch.result()
+                end_s = time.monotonic()
+                self._stages.add("loop_waits", end_s - start_s)
                 if batch is None:
                     return
+                waiting = self._waits.taken(batch.course, start_s, end_s, trained_s, batch.samples)
+                self._note("loop", f"wait for {waiting.cause}", start_s, end_s, step=waiting.step)
                 self.handed_out += batch.samples
-                with self._stages.measure("training"):
-                    yield value
+                start_s = time.monotonic()  # a monitor's time is neither waiting nor training
+                yield value
+                trained_s = time.monotonic() - start_s
+                self._stages.add("training", trained_s)
+                self._note("loop", "train", start_s, start_s + trained_s, step=waiting.step)
                 self._trained(batch.samples)
                 del value, batch
         finally:
+            self._waits.waits_no_more()
             self.close()
+
+    def _begin(self) -> None:
+        """The first batch is about to be taken. A rank that draws reports its waits to its server from now on."""
+        self._pace.begin()
+        self._waits.begins("storage" if self.positions is None else "server")
+        if self.positions is not None:
+            ranks = self._loader.sampler.ranks()  # type: ignore[attr-defined]
+            ranks = ranks if ranks[1] > 1 else find_rank(None, None)  # Accelerate deals to its ranks by itself
+            self._reporter = Reporter(self._data, self._waits, ranks, self.positions.epoch)
+
+    def _note(self, track: str, name: str, start_s: float, end_s: float | None = None, **facts: Any) -> None:
+        """Add an event to the trace, if there is one; without `end_s` it ends now."""
+        if self._timeline is not None:
+            self._timeline.add(track, name, start_s, time.monotonic() if end_s is None else end_s, facts)
 
     def _trained(self, samples: int) -> None:
         """Set how many threads work from now on."""
@@ -129,11 +164,18 @@ class Iteration:
                     batch.cancel()
         if self._thread.is_alive():
             self._thread.join()
+        if self._reporter is not None:
+            self._reporter.close()
 
-    def _take(self) -> _Batch | None:
+    def _take(self, start_s: float) -> _Batch | None:
+        """The next batch, which may not be done; None: there is none. The loop waits since `start_s`."""
+        self._waits.waits(start_s)
         while True:
             with suppress(queue.Empty):
-                return self._ready.get(timeout=_STEP_S)
+                batch = self._ready.get(timeout=_STEP_S)
+                if batch is not None:
+                    self._waits.waits(start_s, batch.course)
+                return batch
             if not self._thread.is_alive() and self._ready.empty():
                 return None
 
@@ -158,7 +200,7 @@ class Iteration:
                 request = self._next_request(request)
             self._put(None)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop, where its batch is due
-            failed = _Batch(0)
+            failed = _Batch(0, Course(()))
             failed.set_exception(error)
             self._put(failed)
             self._put(None)
@@ -177,11 +219,14 @@ class Iteration:
 
     def _request(self, indices: Sequence[int] | NDArray[np.int64]) -> bool:
         """Fetch samples of some batches and set the pool to work; False where the iteration has been stopped."""
-        start_s = time.perf_counter()
+        start_s = time.monotonic()
         try:
             fetched = self._data.fetch(indices)
             self._stages.add("storage", fetched.waited_s)
-            self._stages.add("gather", time.perf_counter() - start_s - fetched.waited_s)
+            self._stages.add("gather", time.monotonic() - start_s - fetched.waited_s)
+            self._note("draws", "draw", start_s, samples=len(indices))
+            for waited in fetched.spans:
+                self._note("draws", waited.cause, waited.start_s, waited.end_s)
         except FormatError:
             if len(indices) <= self._size:
                 raise
@@ -190,7 +235,7 @@ class Iteration:
         before = self._requested
         self._requested += len(indices)
         spans = [(first, min(first + self._size, len(indices))) for first in range(0, len(indices), self._size)]
-        batches = [_Batch(end - first) for first, end in spans]
+        batches = [_Batch(end - first, Course(fetched.spans)) for first, end in spans]
         if self._whole:
             self._gate.submit(partial(self._make_whole, batches, fetched, spans))
         for batch, (first, end) in zip(batches, spans, strict=True):
@@ -212,9 +257,11 @@ class Iteration:
         if self._stop.is_set():
             return
         try:
+            start_s = time.monotonic()
             with self._stages.measure("decode"):
                 first, last = spans[0][0], spans[-1][1]
                 columns = fetched.columns(first, last, views=True)
+            self._note(threading.current_thread().name, "decode", start_s, samples=last - first)
             self._stages.count(last - first)
             for batch, (low, high) in zip(batches, spans, strict=True):
                 make = partial(assemble, columns, self._data.fields, self._data.files, low - first, high - first)
@@ -248,8 +295,10 @@ class Iteration:
         if self._stop.is_set() or batch.done():
             return
         try:
+            start_s = time.monotonic()
             with self._stages.measure("decode"):
                 batch.slices[number] = self._transformed(fetched.samples(span.start, span.stop), turn)
+            self._note(threading.current_thread().name, "decode", start_s, samples=span.stop - span.start)
             self._stages.count(span.stop - span.start)
             with batch.lock:
                 batch.missing -= 1
@@ -284,10 +333,13 @@ class Iteration:
         return result
 
     def _finish(self, batch: _Batch, make: Callable[[], Any]) -> None:
+        batch.course.collate_s = time.monotonic()
         with self._stages.measure("collate"):
             value = make()
             if self._loader.pin_memory and torch.cuda.is_available():
                 value = pinned(value)
+        batch.course.done_s = time.monotonic()
+        self._note(threading.current_thread().name, "collate", batch.course.collate_s, samples=batch.samples)
         with suppress(Exception):  # cancelled: the iteration has been stopped
             batch.set_result(value)
 

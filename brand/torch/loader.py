@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import operator
 import os
+import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -18,19 +19,22 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from brand.errors import UsageError, counted
 from brand.node.setup.memory import memory_bytes
+from brand.timeline import Timeline
 from brand.torch.dataset import BrandDataset
 from brand.torch.gate import Gate, pool_of
 from brand.torch.iteration import Iteration
+from brand.torch.ranks import find_rank
 from brand.torch.sampler import BrandSampler
 from brand.torch.stages import Stages
 from brand.torch.threads import Ladder, Pace
+from brand.torch.waits import Waits
 
 AHEAD_BYTES: Final = 64 << 20
 """By default, batches of about so many stored bytes are on their way, at most."""
 AHEAD_PART: Final = 8
 """And of at most `1 / AHEAD_PART` of the memory that the data set was given."""
 MOST_AHEAD: Final = 64
-_OF_THIS_PROCESS: Final = ("stages", "pace", "_epoch", "_gate")
+_OF_THIS_PROCESS: Final = ("stages", "pace", "waits", "timeline", "_epoch", "_gate")
 """Attributes that a copy in another process makes anew."""
 
 
@@ -116,6 +120,10 @@ class BrandLoader(DataLoader[Any]):
         """How many threads decode, and how fast."""
         self.stages = Stages(self.pace.threads)
         """Where the time of the loader goes."""
+        self.waits = Waits()
+        """How the training loop waits."""
+        self.timeline: Timeline | None = None
+        """Where a trace is written."""
         self._epoch: Iteration | None = None
         self._gate: Gate | None = None
 
@@ -160,8 +168,31 @@ class BrandLoader(DataLoader[Any]):
         self._epoch = None
 
     def stats(self) -> dict[str, Any]:
-        """Seconds by stage and the slowest stage, the threads and their pace, and the node server's counters."""
-        return {**self.stages.to_json(), **self.pace.to_json(), "server": self.dataset.stats()}
+        """Seconds by stage and the slowest stage, the threads and their pace, how the training loop waits and why
+        (`docs/waiting.md`), and the node server's counters.
+        """
+        waits = self.waits.to_json(time.monotonic())
+        return {**self.stages.to_json(), **self.pace.to_json(), "waits": waits, "server": self.dataset.stats()}
+
+    def monitor(self, callback: Callable[[int, dict[str, float]], object], *, every: int = 50) -> None:
+        """Call `callback(steps, row)` in the training loop, after every so many steps.
+
+        `steps` is how many batches the loader has handed out since it was made. `row` is about the steps since the last
+        call, numbers only (`docs/waiting.md`): seconds a step, samples a second, the share of the time that the loop
+        waited, percentiles of its waits, and seconds by cause.
+        """
+        self.waits.monitor(callback, _count("every", every))
+
+    def trace(self, path: str | os.PathLike[str] | None) -> None:
+        """Write what this loader does to a file for Perfetto, from its next iteration on; None: no more.
+
+        The file may be that of `brand serve --trace` or of other ranks: each appends to it, at most 64 MiB. Raises
+        `UsageError` where it cannot be written.
+        """
+        if self.timeline is not None:
+            self.timeline.close()
+        rank, ranks = find_rank(None, None)
+        self.timeline = None if path is None else Timeline(path, f"rank {rank} of {ranks}")
 
     def _brand_sampler(self) -> BrandSampler:
         if not isinstance(self.sampler, BrandSampler):

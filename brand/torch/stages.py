@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 NAMES: Final = {
-    "storage": "waiting for the node server, that is for storage",
+    "storage": "waiting for the node server or for exact reads, that is for storage",
     "gather": "copying samples out of the shared memory and checking them",
     "decode": "decoding and transforming, all threads together",
     "collate": "putting batches together, all threads together",

@@ -17,7 +17,7 @@ import pytest
 from brand.cluster.launcher import free_ports
 from brand.errors import ServerError
 from brand.formats.preparation import Picture
-from brand.node.client.client import look_at
+from brand.node.client.look import look_at
 from brand.node.client.wants import Wants
 from tests.orders import order_of
 from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of

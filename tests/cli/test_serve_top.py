@@ -17,7 +17,7 @@ import pytest
 from brand import BrandDataset, BrandLoader
 from brand.cli import top
 from brand.cli.serve import as_memory
-from brand.node.client.client import look_at
+from brand.node.client.look import look_at
 from brand.node.wire.connection import listen, own_address, own_addresses, second_address
 from brand.testing.cluster import running_cluster
 from brand.testing.node import RunningServer, random_address, running_server
@@ -51,7 +51,8 @@ KEYS = {
         "cluster",
         "sent",
     ),
-    *("sent_bytes", "store", "prepared"),
+    *("sent_bytes", "store", "prepared", "held", "loops", "troubles", "why"),
+    *("storage_wait_s", "node_wait_s", "preparation_wait_s", "server_wait_s"),
     *("received", "received_bytes", "requests", "hurried", "late", "fetched"),
 }
 JOB = {

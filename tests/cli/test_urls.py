@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brand.chunker import convert_audio, convert_images
-from brand.node.client.client import look_at
+from brand.node.client.look import look_at
 from brand.storage import verify as verifying
 from brand.stores import ahead, cloud
 from brand.testing.objects import Busy, Expired, Fault, Faults, Lost, Reset, Short, WrongETag

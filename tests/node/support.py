@@ -13,6 +13,7 @@ import numpy as np
 
 from brand.node.wire import messages
 from brand.node.wire.connection import PREFIX, socket_name
+from brand.node.wire.lease import Lease, unpack_lease
 from brand.node.wire.messages import HEAD, Kind
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
@@ -64,11 +65,11 @@ class RawClient:
         assert kind == expected, (kind, body)
         return messages.unpack_json(body)
 
-    def lease(self) -> messages.Lease:
+    def lease(self) -> Lease:
         """The next message, which must be a lease."""
         kind, body = self.receive()
         assert kind == Kind.LEASE, (kind, body)
-        return messages.unpack_lease(body)
+        return unpack_lease(body)
 
     def receive(self) -> tuple[Kind, bytes]:
         """The next message. Raises ConnectionResetError where there is none any more."""
@@ -143,7 +144,7 @@ def drawing(path: Path, address: str, **more: Any) -> Iterator[BrandDataset]:
         data_set._node.close()
 
 
-def draw(client: RawClient, run: int, epoch: int, positions: Any) -> messages.Lease:
+def draw(client: RawClient, run: int, epoch: int, positions: Any) -> Lease:
     """Draw, and release at once."""
     client.send(messages.pack_draw(run, epoch, np.asarray(positions, np.int64)))
     lease = client.lease()

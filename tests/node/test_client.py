@@ -24,7 +24,8 @@ from brand.errors import (
     UnreadableError,
     UsageError,
 )
-from brand.node.client.client import Client, look_at
+from brand.node.client.client import Client
+from brand.node.client.look import look_at
 from brand.node.decide import draws
 from brand.node.serve.server import NodeServer
 from brand.node.wire import messages

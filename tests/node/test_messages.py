@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -14,7 +15,8 @@ import pytest
 from hypothesis import example, given
 
 from brand.errors import ProtocolError
-from brand.node.wire import deciding, joining, messages
+from brand.node.wire import deciding, joining, looping, messages
+from brand.node.wire.lease import Held, pack_lease, unpack_lease
 from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, PREPARED, Chains, Kind
 from brand.protocol.following import Join
 from brand.protocol.joins import Joins
@@ -94,16 +96,18 @@ def leases(draw: Any) -> tuple[Any, ...]:
     wants = draw(st.integers(1, 3)) * sum(s >= PREPARED for s in state)
     more = np.array(draw(st.lists(st.integers(1, 5), min_size=wants, max_size=wants)), np.uint32)
     chains = Chains(more, np.arange(more.sum(), dtype=np.int32))
-    return draw(st.integers(0, (1 << 64) - 1)), *columns, chains, draw(st.integers(0, 32))
+    held = Held(*(draw(st.integers(0, (1 << 32) - 1)) / 1e6 for _ in Held._fields))
+    return draw(st.integers(0, (1 << 64) - 1)), *columns, chains, draw(st.integers(0, 32)), held
 
 
 @pytest.mark.slow
 @given(leases())
 def test_lease(lease: tuple[Any, ...]) -> None:
     """`LEASE` there and back."""
-    found = messages.unpack_lease(body_of(messages.pack_lease(*lease), Kind.LEASE))
+    found = unpack_lease(body_of(pack_lease(*lease), Kind.LEASE))
     assert found.number == lease[0]
-    assert found.joins == lease[-1]
+    assert found.joins == lease[-2]
+    assert found.held == pytest.approx(lease[-1], abs=2e-6)
     for name, column in zip(("places", "state", "counts", "pages"), lease[1:5], strict=True):
         assert getattr(found, name).tolist() == column.tolist()
     assert found.prepared.counts.tolist() == lease[5].counts.tolist()
@@ -114,7 +118,7 @@ def test_lease(lease: tuple[Any, ...]) -> None:
 @given(leases(), st.data())
 def test_a_lease_that_was_changed(lease: tuple[Any, ...], data: Any) -> None:
     """Cut, longer, or with other bytes: refused, or its parts still add up."""
-    body = bytearray(body_of(messages.pack_lease(*lease), Kind.LEASE))
+    body = bytearray(body_of(pack_lease(*lease), Kind.LEASE))
     what = data.draw(st.sampled_from(["cut", "longer", "byte"]))
     if what == "cut":
         del body[data.draw(st.integers(0, max(0, len(body) - 1))) :]
@@ -128,10 +132,10 @@ def test_a_lease_that_was_changed(lease: tuple[Any, ...], data: Any) -> None:
 
 @given(st.binary(max_size=120))
 @example(b"")
-@example(bytes(28))
-@example(struct.pack("<QIIIII", 1, (1 << 32) - 1, (1 << 32) - 1, (1 << 32) - 1, (1 << 32) - 1, 0))
-@example(struct.pack("<QIIIII", 1, 0, 1 << 31, 0, 0, 0))
-@example(struct.pack("<QIIIII", 1, 0, 0, 1, 0, 0) + bytes(4))
+@example(bytes(44))
+@example(struct.pack("<QIIIII4I", 1, (1 << 32) - 1, (1 << 32) - 1, (1 << 32) - 1, (1 << 32) - 1, 0, *[0] * 4))
+@example(struct.pack("<QIIIII4I", 1, 0, 1 << 31, 0, 0, 0, *[0] * 4))
+@example(struct.pack("<QIIIII4I", 1, 0, 0, 1, 0, 0, *[0] * 4) + bytes(4))
 def test_any_bytes_as_a_lease(body: bytes) -> None:
     """Refused, or its parts add up."""
     check_lease(body)
@@ -140,7 +144,7 @@ def test_any_bytes_as_a_lease(body: bytes) -> None:
 def check_lease(body: bytes) -> None:
     """What a client may take for granted."""
     try:
-        lease = messages.unpack_lease(body)
+        lease = unpack_lease(body)
     except ProtocolError:
         return
     assert len(lease.places) == len(lease.state)
@@ -152,7 +156,7 @@ def check_lease(body: bytes) -> None:
     ready = np.count_nonzero(lease.state & PREPARED)
     assert len(prepared) % ready == 0 < len(prepared) if ready else not len(prepared)
     arrays = (lease.places, lease.state, lease.counts, lease.pages, prepared.counts, prepared.pages)
-    assert 28 + sum(array.nbytes for array in arrays) == len(body)
+    assert 44 + sum(array.nbytes for array in arrays) == len(body)
 
 
 @given(st.integers(0, (1 << 64) - 1), st.booleans(), st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=5))
@@ -196,6 +200,7 @@ def test_decided(places: list[int], first: int, sure: int, wanted: int) -> None:
         joining.unpack_known_joins,
         deciding.unpack_decided,
         deciding.unpack_known_order,
+        messages.unpack_stats,
     ],
 )
 @given(body=st.binary(max_size=60))
@@ -218,6 +223,37 @@ VALUES = st.recursive(
 def test_json(value: dict[str, Any]) -> None:
     """Objects there and back."""
     assert messages.unpack_json(body_of(messages.pack_json(Kind.STATS, value), Kind.STATS)) == value
+
+
+TALLIES = st.lists(st.tuples(st.sampled_from(looping.ALL), st.floats(0, 200), st.floats(0, 200)), max_size=8)
+WAITINGS = st.one_of(st.none(), st.builds(looping.Waiting, U32, st.floats(0, 1e9), st.sampled_from(looping.ALL)))
+
+
+@given(TALLIES, WAITINGS, WAITINGS, U32, U32)
+def test_loop(steps: list[tuple[str, float, float]], worst: Any, now: Any, epoch: int, step: int) -> None:
+    """`LOOP` there and back."""
+    tally = looping.Tally()
+    for cause, wait_s, trained_s in steps:
+        tally.count(cause, wait_s, wait_s + trained_s)
+    report = looping.LoopReport("run", 1, 3, epoch, step, tally, worst, now)
+    found = looping.unpack_loop(body_of(looping.pack_loop(report), Kind.LOOP))
+    assert replace(found, tally=tally) == report
+    assert (found.tally.seconds, found.tally.waits) == (tally.seconds, tally.waits)
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_a_loop_that_was_changed(data: Any) -> None:
+    """Refused or taken; no other error, and what is taken can be added up."""
+    tally = looping.Tally()
+    tally.count("storage", 0.5, 1.0)
+    report = looping.LoopReport("run", 1, 3, 0, 7, tally, looping.Waiting(6, 0.5, "storage"))
+    value = json.loads(body_of(looping.pack_loop(report), Kind.LOOP))
+    name = data.draw(st.sampled_from(sorted(value)))
+    inner = data.draw(st.one_of(VALUES, st.just({"storage": data.draw(VALUES)}), st.just({"storage": [0, [[-1, 1]]]})))
+    value[name] = inner
+    with suppress(ProtocolError):
+        looping.Tally().add(looping.unpack_loop(json.dumps(value).encode()).tally)
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from brand.errors import ServerError
-from brand.node.client.client import look_at
 from brand.node.client.launch import Spec
+from brand.node.client.look import look_at
 from brand.node.setup.member import Member
 from tests.support import LIMIT_S, wait_until
 

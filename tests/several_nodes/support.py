@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.client.client import Client, look_at
+from brand.node.client.client import Client
 from brand.node.client.launch import Spec, start_server
+from brand.node.client.look import look_at
 from brand.node.client.session import Session
 from brand.node.client.wants import Wants
 from brand.node.setup.member import Member

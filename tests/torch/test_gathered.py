@@ -130,6 +130,7 @@ def test_a_batch_in_one_array_is_that_of_single_samples(
         [],
         None,
         {"image": made},
+        (),
     )
     first, end = span[0], min(COUNT, sum(span))
     samples = fetched.samples(first, end)

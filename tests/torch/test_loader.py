@@ -458,7 +458,14 @@ def test_stages_say_where_the_time_goes(small: Path) -> None:
         for _ in loader:
             pass
         facts = loader.stats()
-    assert set(facts) == {f"{name}_s" for name in NAMES} | {"slowest", "threads", "decode_rate", "need", "server"}
+    assert set(facts) == {f"{name}_s" for name in NAMES} | {
+        "slowest",
+        "threads",
+        "decode_rate",
+        "need",
+        "waits",
+        "server",
+    }
     assert all(facts[f"{name}_s"] >= 0 for name in NAMES)
     assert facts["slowest"] in {*NAMES}
     assert facts["server"]["draws"] == COUNT
@@ -478,7 +485,7 @@ def test_a_slow_transform_is_the_slowest_stage(small: Path, monkeypatch: pytest.
         return value
 
     for module in (iteration, stages):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s))
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s, monotonic=lambda: now_s))
 
     with served(small, transform=pause) as data_set:
         loader = BrandLoader(data_set, 5, threads=1)

@@ -19,7 +19,7 @@ import pytest
 
 from brand import pack
 from brand.errors import ChecksumError, DecodeError, LayoutError, MissingFileError, ServerError
-from brand.node.client.client import look_at
+from brand.node.client.look import look_at
 from brand.storage.dataset import StoredDataSet
 from brand.testing.damage import flip_bit
 from brand.testing.forge import put_together, sign_index, take_apart

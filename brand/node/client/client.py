@@ -27,6 +27,7 @@ from brand.node.client.welcome import ServerFacts
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.wire import messages
+from brand.node.wire.looping import LoopReport, pack_loop
 from brand.node.wire.messages import Kind
 from brand.node.wire.samples import unpack_samples
 from brand.protocol.joins import Joins
@@ -100,10 +101,14 @@ class Client:
         self._lock = threading.Lock()
         self.orders.begin_anew()
         self._control: Session | None = None
+        self._lost = False
+        """Whether the last one has ended meanwhile."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            name: value for name, value in vars(self).items() if name not in ("_idle", "_lock", "_control", "orders")
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("_idle", "_lock", "_control", "_lost", "orders")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -202,7 +207,7 @@ class Client:
         done = failures = 0
         while done < len(positions):
             try:
-                connection = self._idle_connection() or self._connector.connect(owner, worker)
+                connection = _popped(self._idle) or self._connector.connect(owner, worker)
                 step = connection.most_at_once(self._mean_bytes, order, epoch)
                 known = self._known(order, epoch)
                 some = positions[done : done + step]
@@ -250,6 +255,24 @@ class Client:
         _tell(self._idle)
         return self._with_control(lambda c: messages.unpack_json(c.request(messages.frame(Kind.STATS), Kind.STATS)))
 
+    def tell_loop(self, report: LoopReport) -> bool:
+        """Tell the server how the training loop of this process waits. Returns whether it was sent.
+
+        It is not where this process has no connection; this neither makes one nor starts a server.
+        """
+        with self._lock:
+            control, self._control = self._control, None
+            if control is None:
+                return False
+            try:
+                control.send(pack_loop(report))
+            except (OSError, BrandError) as error:  # the next draw says why
+                self._connector.note_end(error)
+                self._lost = True
+                return False
+            self._control = control
+            return True
+
     def report(self, fact: dict[str, Any]) -> None:
         """Put a fact on the server's list of replaced samples."""
         self._with_control(lambda c: c.send(messages.pack_json(Kind.REPORT, fact)))
@@ -261,7 +284,7 @@ class Client:
     @property
     def running(self) -> bool:
         """Whether this process has talked to a server."""
-        return self._control is not None or bool(self._idle)
+        return self._control is not None or bool(self._idle) or self._lost
 
     def close(self) -> None:
         """Close all connections."""
@@ -272,13 +295,6 @@ class Client:
                     connection.close()
             self._control = None
             self._idle.clear()
-
-    def _idle_connection(self) -> Session | None:
-        """A connection of this process that no thread uses."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
 
     def _with_control(self, act: Callable[[Session], _T]) -> _T:
         """Call `act` with this process's connection for everything but draws."""
@@ -298,6 +314,14 @@ class Client:
             raise AssertionError
 
 
+def _popped(idle: list[Session]) -> Session | None:
+    """A connection that no thread uses."""
+    try:
+        return idle.pop()
+    except IndexError:
+        return None
+
+
 def _tell(idle: list[Session]) -> None:
     """Tell the server what this process has taken by itself, on connections that no thread uses."""
     told = []
@@ -307,18 +331,6 @@ def _tell(idle: list[Session]) -> None:
             connection.tell()
             told.append(connection)
     idle += told
-
-
-def look_at(address: str) -> dict[str, Any]:
-    """Counters of the server at an address, for any data set. Raises `ServerError` where there is no server."""
-    try:
-        connection = Session(address, None, None)
-        try:
-            return messages.unpack_json(connection.request(messages.frame(Kind.STATS), Kind.STATS))
-        finally:
-            connection.close()
-    except (ConnectionError, TimeoutError) as error:
-        raise ServerError(f"no node server at {address}: {error}") from None
 
 
 def _begin_anew_in_child() -> None:

@@ -28,6 +28,7 @@ from brand.node.wire import messages
 from brand.node.wire.connection import same_user, socket_name
 from brand.node.wire.deciding import pack_known_order, unpack_decided
 from brand.node.wire.joining import pack_known_joins, unpack_joins
+from brand.node.wire.lease import NOT_HELD, Held, Lease, unpack_lease
 from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, PREPARED, Chains, Kind
 from brand.node.wire.preparer import PAGE
 from brand.protocol.joins import Joins
@@ -57,8 +58,12 @@ class Drawn:
     """Stored bytes of the present samples. The buffer is reused once no view of it is alive."""
     prepared: Values
     """Prepared values of some of the present samples: views, as of `stored`."""
+    asked_s: float
+    """When the server was asked (`time.monotonic`)."""
     waited_s: float
-    """How long the server took to answer."""
+    """How long the server took to answer; 0 where it was not asked."""
+    held: Held
+    """What of that it waited for, as the server says."""
     joins: Joins
     """Where the run joined others in the epoch."""
     decided: int
@@ -174,10 +179,10 @@ class Session:
         taking = None if order.shares else self._taking
         taken = None if taking is None else taking.take(number, epoch, positions, order.draws)
         if taken is not None:
-            return Drawn(taken[0], np.arange(len(positions)), taken[1], NOTHING, 0.0, known, 0)
+            return Drawn(taken[0], np.arange(len(positions)), taken[1], NOTHING, 0.0, 0.0, NOT_HELD, known, 0)
         self.tell()
         asked_s = time.monotonic()
-        lease = messages.unpack_lease(self.request(messages.pack_draw(number, epoch, positions), Kind.LEASE))
+        lease = unpack_lease(self.request(messages.pack_draw(number, epoch, positions), Kind.LEASE))
         waited_s = time.monotonic() - asked_s
         if len(lease.places) != len(positions) or not 0 <= lease.places.min() <= lease.places.max() < order.samples:
             raise ProtocolError("the server's answer is to another question")
@@ -196,7 +201,8 @@ class Session:
             taking.answered(number, epoch)
         if order.joins and lease.joins > len(known.rows):
             known = self.joins(run, order, epoch, known)
-        return Drawn(lease.places, present, stored, prepared, waited_s, known, lease.joins if order.grows else 0)
+        decided = lease.joins if order.grows else 0
+        return Drawn(lease.places, present, stored, prepared, asked_s, waited_s, lease.held, known, decided)
 
     def decided(
         self,
@@ -228,9 +234,7 @@ class Session:
         """Close the connection. What was not told yet stays so."""
         self._hang_up()
 
-    def _prepared(
-        self, lease: messages.Lease, stored: Stored, present: NDArray[np.intp], numbers: tuple[int, ...]
-    ) -> Values:
+    def _prepared(self, lease: Lease, stored: Stored, present: NDArray[np.intp], numbers: tuple[int, ...]) -> Values:
         """Copy what is prepared out of the second memory."""
         if not len(lease.prepared):
             return NOTHING

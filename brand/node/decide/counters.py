@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.wire.lease import NOT_HELD, Held
+
 
 @dataclass(slots=True)
 class DrawCounters:
@@ -25,6 +27,18 @@ class DrawCounters:
     """Samples whose draw the server could not answer at once."""
     wait_s: float = 0.0
     """Seconds that draws waited, all clients together."""
+    storage_wait_s: float = 0.0
+    """Of these, seconds that they waited for reads of this node's storage."""
+    node_wait_s: float = 0.0
+    """For samples of other nodes."""
+    preparation_wait_s: float = 0.0
+    """For preparers."""
+    server_wait_s: float = 0.0
+    """For plans, for ranks that had not begun, and for jobs that share."""
+
+    def waits_by_cause(self) -> dict[str, float]:
+        """Seconds that draws waited, by cause."""
+        return {cause: getattr(self, f"{cause}_wait_s") for cause in Held._fields}
 
     def asked(self, samples: int) -> None:
         """A client draws."""
@@ -40,11 +54,15 @@ class DrawCounters:
         """A draw waits."""
         self.waited += samples
 
-    def answered(self, from_memory: int, exact: int, wait_s: float) -> None:
+    def answered(self, from_memory: int, exact: int, wait_s: float, held: Held = NOT_HELD) -> None:
         """A draw is answered."""
         self.from_memory += from_memory
         self.exact += exact
         self.wait_s += wait_s
+        self.storage_wait_s += held.storage
+        self.node_wait_s += held.node
+        self.preparation_wait_s += held.preparation
+        self.server_wait_s += held.server
 
 
 @dataclass(slots=True)

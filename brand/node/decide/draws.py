@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.decide.counters import DrawCounters
+from brand.node.decide.draw import Cause, Draw
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.growing_epoch import decides
 from brand.node.decide.lives import Key, Live
@@ -24,7 +25,7 @@ from brand.node.decide.preparing import NOTHING, Preparing
 from brand.node.decide.receiving import SILENCE_S, Receiving
 from brand.node.decide.states import HELD
 from brand.node.decide.taking import Taking
-from brand.node.decide.tasks import Answer, Draw
+from brand.node.decide.tasks import Answer
 from brand.node.memory.leases import Leases
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Drawer
@@ -149,30 +150,37 @@ class Draws:
 
     def _settle(self, draw: Draw, now_s: float) -> bool:
         """Answer a draw if nothing that it waits for is still to come."""
+        cause = self._waits_for(draw, now_s)
+        if cause is not None:
+            draw.waits(cause, now_s)
+            return False
         live = self._epochs.get(draw.key)
-        if live is None:
-            return False
+        assert live is not None
+        self._answer(draw, live, now_s)
+        return True
+
+    def _waits_for(self, draw: Draw, now_s: float) -> Cause | None:
+        """What a draw waits for; None: for nothing."""
+        live = self._epochs.get(draw.key)
+        if live is None or not decides(live.epoch, draw.positions):
+            return "server"
         epoch = live.epoch
-        if not decides(epoch, draw.positions):
-            return False
         if draw.asks(epoch, now_s):
             self._receiving.ask(epoch, draw.positions)
         sample_of = epoch.plan.sample_of
         if draw.waits_at >= 0 and epoch.states.waited_for(sample_of[draw.waits_at :][:1]).all():
-            return False  # every step asks this of every draw that waits, so it must not look at all positions
+            return draw.waits_for  # every step asks this of every draw that waits: it must not look at all positions
         places = sample_of[draw.positions]
         to_come = np.flatnonzero(epoch.states.waited_for(places))
         if len(to_come):
             draw.looked(int(draw.positions[to_come[-1]]))
-            return False
-        if not self._agreed(draw, live, now_s):
-            return False
-        if self._epochs.sharing.lockstep.waits(draw, now_s):
-            return False
+            own = self._members.nodes == 1 or epoch.owner_of(places[to_come[-1:]])[0] == self._members.node
+            return "storage" if own else "node"
+        if not self._agreed(draw, live, now_s) or self._epochs.sharing.lockstep.waits(draw, now_s):
+            return "server"
         if self.preparing is not None and self.preparing.waits(draw.client, draw.key[0], places):
-            return False
-        self._answer(draw, live, now_s)
-        return True
+            return "preparation"
+        return None
 
     def _agreed(self, draw: Draw, live: Live, now_s: float) -> bool:
         """Whether all ranks have begun the epoch at the same position, or have had long enough to do so.
@@ -190,6 +198,7 @@ class Draws:
 
     def _answer(self, draw: Draw, live: Live, now_s: float) -> None:
         epoch = live.epoch
+        draw.waits(None, now_s)
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
         present = self._residents.present(places)
         if (np.diff(draw.positions) <= 0).any():  # a position that occurs twice has its sample in memory once
@@ -208,5 +217,5 @@ class Draws:
             state[present] |= np.where(taken.prepared, PREPARED, 0).astype(np.uint8)
         lease = self.leases.give(draw.client, here, now_s, taken.shelved)
         joins = len(self._epochs.sharing.joins(draw.key)) or self._epochs.growth.answers(draw.key)
-        self._answers.append(Answer(draw.client, lease, places, state, counts, pages, taken.chains, joins))
-        self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s)
+        self._answers.append(Answer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held))
+        self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import astuple
-from typing import Any
+from typing import Any, Final
 
+from brand.node.decide.draw import Draw
 from brand.node.decide.epochs import Epochs
 from brand.node.wire.numbers import RunNumber
 from brand.protocol.following import UNIT
+
+MOST_HELD: Final = 64
 
 
 def jobs(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
     """Each run with an epoch under way, as plain values (`docs/statistics.md`)."""
     return [_job(epochs, number, now_s) for number in epochs.sharing.pacing.begun()]
+
+
+def held_draws(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
+    """The oldest draws that wait now, as plain values (`docs/statistics.md`)."""
+    return [_held(epochs, draw, now_s) for draw in epochs.lives.draws()[:MOST_HELD]]
+
+
+def _held(epochs: Epochs, draw: Draw, now_s: float) -> dict[str, Any]:
+    live, position = epochs.get(draw.key), int(draw.positions[0])
+    return {
+        "job": epochs.runs[draw.key[0]].name,
+        "rank": None if live is None else live.epoch.division.rank_of(position),
+        "epoch": draw.key[1],
+        "position": position,
+        "wait_s": round(now_s - draw.since_s, 4),
+        "cause": draw.waits_for,
+    }
 
 
 def _job(epochs: Epochs, number: RunNumber, now_s: float) -> dict[str, Any]:

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.account import Account, Conduct
+from brand.node.decide.draw import Draw
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.runs import Beginning
-from brand.node.decide.tasks import Draw
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.protocol.plan import Plan
 

@@ -13,10 +13,11 @@ from collections.abc import Hashable, Iterator
 from typing import Final
 
 from brand.errors import UsageError
+from brand.node.decide.draw import Draw
 from brand.node.decide.lives import Lives
 from brand.node.decide.pacing import Pacing
 from brand.node.decide.runs import Runs
-from brand.node.decide.tasks import Draw, Refuse
+from brand.node.decide.tasks import Refuse
 from brand.node.wire.numbers import RunNumber
 from brand.protocol.policy import LockStep
 

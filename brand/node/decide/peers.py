@@ -13,6 +13,7 @@ sends no more than it is allowed. For every peer, at all times:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -32,6 +33,22 @@ class Reach(Enum):
     GIVEN_UP = "was never reached, and is not waited for"
 
 
+@dataclass(slots=True)
+class PeerTraffic:
+    """Pages that have gone between this node and a peer, since the server started."""
+
+    sent: int = 0
+    received: int = 0
+
+    def sends(self, pages: int) -> None:
+        """This node sends pages."""
+        self.sent += pages
+
+    def receives(self, pages: int) -> None:
+        """The peer has sent pages."""
+        self.received += pages
+
+
 class Peer:
     """One other node."""
 
@@ -48,6 +65,7 @@ class Peer:
         """When the peer last sent samples, or could be asked again."""
         self._allowed = self._sent = 0
         self._told = self._outstanding = self._received = 0
+        self.traffic = PeerTraffic()
 
     def __repr__(self) -> str:
         sends = f"sent {self._sent} of {self._allowed} pages"
@@ -74,6 +92,7 @@ class Peer:
         self._received += pages
         if self._received > self._told:
             raise ProtocolError("more than there is room for")
+        self.traffic.receives(pages)
         self.heard_s = now_s
 
     def answers(self, pages: int) -> None:
@@ -115,6 +134,7 @@ class Peer:
     def sends(self, pages: int) -> None:
         """This node sends `pages` pages to the peer."""
         self._sent += pages
+        self.traffic.sends(pages)
 
 
 class Peers:

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from brand.node.decide.ahead import Aheads, Next, Queue
 from brand.node.decide.allotting import Choices
 from brand.node.decide.clearing import Clearing
+from brand.node.decide.draw import Draw
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
 from brand.node.decide.preparers import Preparers, Strikes
-from brand.node.decide.tasks import Draw, EndPreparer, Fill, Prepare, StartPreparer
+from brand.node.decide.tasks import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.decide.wants import Wants
 from brand.node.memory.leases import Shelved
 from brand.node.memory.prepared import MADE, MAKING, RAW, PreparedMemory

@@ -15,7 +15,7 @@ from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
 from brand.node.decide.epoch import Epoch
 from brand.node.memory.pages import pages_needed
-from brand.node.wire.drawing import Drawer
+from brand.node.wire.lease import NOT_HELD, Held
 from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
@@ -62,38 +62,6 @@ def rows_of_each(
         return np.concatenate([rows for rows, _ in halves]), np.concatenate([known for _, known in halves])
     known = pages_needed(rows["size"], page) == pages_of[places]
     return rows[known], known
-
-
-@dataclass(eq=False, slots=True)
-class Draw:
-    """Positions of an epoch that a client waits for."""
-
-    number: int
-    """Number of the draw: draws are numbered as they come."""
-    client: ClientNumber
-    key: tuple[RunNumber, int]
-    """Number of the run, and the epoch."""
-    positions: NDArray[np.int64]
-    since_s: float
-    drawer: Drawer | None = None
-    """The process behind the client, where that is known."""
-    asked_of: int = 0
-    """Number of the epoch whose planned requests for this draw have been sent; 0: none have."""
-    asked_s: float = 0.0
-    """When these requests were sent: since then other nodes can know that the draw waits."""
-    waits_at: int = -1
-    """The last of its positions whose sample was still to come at the last look; -1: nobody has looked."""
-
-    def looked(self, waits_at: int) -> None:
-        """The sample at this position is the last of the draw that is still to come."""
-        self.waits_at = waits_at
-
-    def asks(self, epoch: Epoch, now_s: float) -> bool:
-        """Whether to send the planned requests of an epoch for this draw. They are sent once."""
-        if self.asked_of == epoch.number:
-            return False
-        self.asked_of, self.asked_s = epoch.number, now_s
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +186,8 @@ class Answer:
     """Chains of the prepared samples in the second memory, want by want."""
     joins: int = 0
     """How often the run has joined others in the epoch; where its order grows, how many positions are decided."""
+    held: Held = NOT_HELD
+    """How long the draw waited, and for what."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,13 @@ class Exchange:
         """Facts for statistics, as plain values."""
         peers = self._turn.core.peers
         node, nodes = self._turn.members.node, self._turn.members.nodes
-        return {"node": node, "nodes": nodes, "reachable": [p.node for p in peers if peers.reachable(p.node)]}
+        return {
+            "node": node,
+            "nodes": nodes,
+            "reachable": [peer.node for peer in peers if peers.reachable(peer.node)],
+            "sent_bytes": {str(peer.node): peer.traffic.sent * self._page for peer in peers},
+            "received_bytes": {str(peer.node): peer.traffic.received * self._page for peer in peers},
+        }
 
     def close(self) -> None:
         """End all streams."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from brand.storage.vectored import VectorReader
 
@@ -41,6 +42,7 @@ class Readers:
 WAITING: Final = 8
 """The most reads that wait for a thread. More would hold memory, and delay a read that is urgent."""
 
+_T = TypeVar("_T")
 Job = Callable[[Readers | None], Any]
 Done = Callable[[Any, BaseException | None], None]
 Part = Callable[[Readers, int], object]
@@ -67,6 +69,8 @@ class Executor:
             for one in made:
                 one.close()
             raise
+        self._closing, self._closed = threading.Lock(), False
+        """Held by threads that ask the loop, so that none wakes it by a descriptor that is closed."""
         self._reads: SimpleQueue[_Task | None] = SimpleQueue()
         self._plans: SimpleQueue[_Task | None] = SimpleQueue()
         self._results: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -112,6 +116,30 @@ class Executor:
         self._results.put(done)
         os.eventfd_write(self.wake, 1)
 
+    def ask(self, what: Callable[[], _T], limit_s: float) -> _T:
+        """Have the loop call `what`, and wait for its result, from any thread but the loop's.
+
+        Raises TimeoutError where the loop does not answer in time, or has ended.
+        """
+        answer: Future[_T] = Future()
+
+        def reply() -> None:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(what())
+                except Exception as error:  # noqa: BLE001 - belongs to the thread that asks
+                    answer.set_exception(error)
+
+        with self._closing:
+            if self._closed:
+                raise TimeoutError("the server has ended")
+            self.post(reply)
+        try:
+            return answer.result(limit_s)
+        except TimeoutError:
+            answer.cancel()
+            raise TimeoutError(f"the server's loop has not answered within {limit_s:g} s") from None
+
     def finish(self) -> None:
         """Call `done` of every job that has ended. The loop calls this when `wake` is readable."""
         with suppress(BlockingIOError):
@@ -121,6 +149,8 @@ class Executor:
 
     def close(self, limit_s: float = 5.0) -> None:
         """End the threads. A thread that storage does not let go is left behind."""
+        with self._closing:
+            self._closed = True
         for _ in range(self.depth):
             self._reads.put(None)
         self._plans.put(None)

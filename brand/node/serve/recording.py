@@ -62,7 +62,7 @@ from brand.protocol.order import Order
 from brand.protocol.plan import read_of_sample
 from brand.protocol.random import blocks
 
-VERSION: Final = 5
+VERSION: Final = 6
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size."""
 

@@ -6,12 +6,13 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from brand.errors import MissingExtraError, ProtocolError, UsageError
 from brand.formats.preparation import decoders
+from brand.node.decide.jobs import held_draws
 from brand.node.decide.lives import Key
 from brand.node.decide.stimuli import (
     ClientBegins,
@@ -31,12 +32,14 @@ from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients
 from brand.node.serve.exchange import Exchange
 from brand.node.serve.lifetime import Lifetime
+from brand.node.serve.reports import Reports
 from brand.node.setup.measure import Layout
 from brand.node.wire import messages
 from brand.node.wire.connection import Channel
 from brand.node.wire.deciding import unpack_known_order
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.joining import unpack_known_joins
+from brand.node.wire.looping import unpack_loop
 from brand.node.wire.messages import Kind
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.prepared import Want, pack_numbers, unpack_wants
@@ -44,8 +47,6 @@ from brand.node.wire.taking import MOST_PLACES, Taken, pack_places, unpack_taken
 from brand.protocol.order import MAX_EPOCH
 from brand.protocol.policy import BY_ONE_NODE
 from brand.storage.dataset import StoredDataSet
-
-MAX_REPORTS: Final = 1000
 
 
 class Requests:
@@ -60,6 +61,7 @@ class Requests:
         turn: Turn,
         exchange: Exchange | None,
         lifetime: Lifetime,
+        reports: Reports,
         tell: Callable[[Stimulus], object],
     ) -> None:
         self._data, self._address, self._layout, self._arenas = data, address, layout, arenas
@@ -67,9 +69,7 @@ class Requests:
         self._started_s = time.monotonic()
         self._life = secrets.token_hex(8)
         """Tells this server from others at its address, before and after."""
-        self._greeted = False
-        self._reports: list[dict[str, Any]] = []
-        """Samples that clients have replaced."""
+        self._greeted, self._reports = False, reports
 
     def __repr__(self) -> str:
         return f"Requests({self._address}, {'greeted' if self._greeted else 'not greeted'})"
@@ -127,10 +127,12 @@ class Requests:
                 if self._exchange is not None:
                     self._exchange.connect(messages.unpack_peers(body))
             case Kind.STATS:
-                clients.send(channel, messages.pack_json(Kind.STATS, self._facts(clients)))
+                facts = self.facts(len(clients), messages.unpack_stats(body))
+                clients.send(channel, messages.pack_json(Kind.STATS, facts))
             case Kind.REPORT:
-                if len(self._reports) < MAX_REPORTS:
-                    self._reports.append(messages.unpack_report(body))
+                self._reports.replaced(messages.unpack_report(body))
+            case Kind.LOOP:
+                self._reports.loop(unpack_loop(body))
             case _:
                 raise ProtocolError(f"clients do not send {kind.name}")
 
@@ -214,18 +216,21 @@ class Requests:
             raise UsageError(f"epoch {epoch}; the last is {MAX_EPOCH:,}")
         return number, epoch
 
-    def _facts(self, clients: Clients) -> dict[str, Any]:
-        """Statistics of the server, as plain values."""
+    def facts(self, clients: int, rows: int = 0) -> dict[str, Any]:
+        """Statistics of the server, as plain values; `rows` as for `Loops.facts`."""
         traffic = self._data.location.traffic
+        held = held_draws(self._turn.core.epochs, time.monotonic())
+        waits = self._turn.core.counters.draws.waits_by_cause()
         return {
             "data_set": self._data.name,
             "address": self._address,
             "process": os.getpid(),
             "uptime_s": time.monotonic() - self._started_s,
             "data_bytes": int(self._data.chunk_rows["file_size"].sum()),
-            "clients": len(clients),
-            "replaced": self._reports,
+            "clients": clients,
+            **self._reports.facts(held, waits, rows),
             **self._turn.core.facts(self._data.mean_bytes, time.monotonic()),
+            "held": held,
             "store": None if traffic is None else traffic.to_json(),
             "cluster": None if self._exchange is None else self._exchange.facts(),
         }

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -55,6 +55,7 @@ from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.preparers import PreparerProcesses
 from brand.node.serve.recording import Recorder
+from brand.node.serve.reports import Reports
 from brand.node.serve.requests import Requests
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
@@ -67,6 +68,7 @@ from brand.node.setup.preparing import Prepared
 from brand.node.wire import messages
 from brand.node.wire.deciding import pack_decided
 from brand.node.wire.joining import pack_joins
+from brand.node.wire.lease import pack_lease
 from brand.node.wire.messages import Kind
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber
@@ -75,8 +77,10 @@ from brand.node.wire.preparer import PAGE, Setup
 from brand.storage.cached import cached_samples
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where, vector_reader
+from brand.timeline import Timeline
 
 _POLL_S: Final = 0.05
+FACTS_LIMIT_S: Final = 5.0
 TOO_MANY: Final = "it prepares as many different things as it can"
 
 
@@ -176,7 +180,8 @@ class NodeServer:
         )
         self._lifetime = Lifetime(self._selector, owners)
         self._requests = Requests(
-            data, address, layout, self._arenas, self._turn, self._exchange, self._lifetime, self._tell
+            *(data, address, layout, self._arenas, self._turn, self._exchange, self._lifetime),
+            *(Reports(self._troubles), self._tell),
         )
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable once the server is told to end."""
@@ -203,6 +208,17 @@ class NodeServer:
         """Connect to the servers of the other nodes; see `Exchange.connect`. Does nothing where the server is alone."""
         if self._exchange is not None:
             self._exchange.connect(addresses, watch)
+
+    def facts(self, rows: int = 0, limit_s: float = FACTS_LIMIT_S) -> dict[str, Any]:
+        """Statistics (`docs/statistics.md`), asked of the loop by another thread; `rows` as for `Loops.facts`.
+
+        Raises TimeoutError where the loop does not answer in time, or has ended.
+        """
+        return self._work.ask(lambda: self._requests.facts(len(self._clients), rows), limit_s)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write reads and waits to a file for Perfetto (`Timeline`), before `run`. Raises `UsageError`."""
+        self._work.trace(Timeline(path, f"server of node {self._turn.members.node}"))
 
     def run(self) -> None:
         """Serve until stopped, or until no owner is left."""
@@ -285,8 +301,9 @@ class NodeServer:
             case Say():
                 assert self._exchange is not None
                 self._exchange.say(instruction)
-            case Answer(client, lease, places, state, counts, pages, prepared, joins):
-                self._reply(client, messages.pack_lease(lease, places, state, counts, pages, prepared, joins))
+            case Answer(client, lease, places, state, counts, pages, prepared, joins, held):
+                self._work.answered(instruction)
+                self._reply(client, pack_lease(lease, places, state, counts, pages, prepared, joins, held))
             case Number(client, run):
                 self._reply(client, messages.pack_json(Kind.ORDER, {"number": run}))
             case Joined(client, known):

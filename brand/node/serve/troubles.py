@@ -7,8 +7,9 @@ log. The server's loop calls it with its clock.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from brand.node.decide.core import Core
 from brand.node.decide.late import LATE_S, Late, late_draws
@@ -19,6 +20,8 @@ from brand.printable import printable
 EVERY_S: Final = 30.0
 """How often the log sums up a trouble that goes on."""
 LOOK_EVERY_S: Final = 0.5
+MOST_RECENT: Final = 20
+"""Troubles that statistics show."""
 
 log = logging.getLogger("brand.node")
 
@@ -44,6 +47,8 @@ class Troubles:
         self._told: dict[ClientNumber, float] = {}
         """Late draws that were written or counted: since when they wait, by client."""
         self._look_s = 0.0
+        self._recent: deque[tuple[float, str]] = deque(maxlen=MOST_RECENT)
+        """When and what the log said last."""
 
     def __repr__(self) -> str:
         return f"Troubles({self._repeats.counted} counted and not told, late draws of clients {sorted(self._told)})"
@@ -61,7 +66,7 @@ class Troubles:
     def tend(self, core: Core, now_s: float) -> None:
         """Write notices of runs, and every `LOOK_EVERY_S` which draws wait too long and sums of counted events."""
         for notice in core.epochs.runs.take_notices():
-            log.warning("%s", printable(notice))
+            self._warn(printable(notice), now_s)
         if now_s < self._look_s:
             return
         self._look_s = now_s + LOOK_EVERY_S
@@ -73,6 +78,10 @@ class Troubles:
         self._told = {client: one.since_s for client, one in late.items()}
         for kind, count, seconds in self._repeats.overdue(now_s):
             self._sum_up(kind, count, seconds)
+
+    def recent(self, now_s: float) -> list[dict[str, Any]]:
+        """The last troubles, as plain values, the latest first."""
+        return [{"ago_s": round(now_s - at_s, 1), "text": text} for at_s, text in reversed(self._recent)]
 
     def close(self, now_s: float) -> None:
         """Sum up what is left."""
@@ -97,7 +106,11 @@ class Troubles:
     def _say(self, kind: str, text: str, now_s: float) -> None:
         self._latest[kind] = text
         if self._repeats.tell(kind, now_s):
-            log.warning("%s", text)
+            self._warn(text, now_s)
+
+    def _warn(self, text: str, now_s: float) -> None:
+        log.warning("%s", text)
+        self._recent.append((now_s, text))
 
     def _sum_up(self, kind: str, count: int, seconds: float) -> None:
         what = f"draws have waited longer than {LATE_S:.0f} s" if kind == "late" else "reads have failed"

@@ -5,10 +5,11 @@ The loop passes their results on as stimuli (`tell`).
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +18,20 @@ from brand.errors import BrandError, FormatError, ServerError, UnreadableError
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
-from brand.node.decide.tasks import EndPreparer, Fill, Forget, MakePlan, Prepare, Read, StartPreparer, Write
+from brand.node.decide.tasks import Answer, EndPreparer, Fill, Forget, MakePlan, Prepare, Read, StartPreparer, Write
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.preparers import PreparerProcesses
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
+from brand.node.wire.lease import Held
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.samples import pack_samples
 from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
 from brand.storage.pagecache import in_page_cache
+from brand.timeline import Timeline
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Work:
         self._data, self._pages_of, self._executor = data, pages_of, executor
         self._wanted, self._tell, self._troubles, self._storing = wanted, tell, troubles, storing
         self._node, self._preparers, self._leaves = node, preparers, leaves
+        self._timeline: Timeline | None = None
 
     def __repr__(self) -> str:
         return f"Work({self._executor!r})"
@@ -75,13 +81,23 @@ class Work:
         """Tell the results of jobs that have ended since the last call."""
         self._executor.finish()
 
+    def ask(self, what: Callable[[], _T], limit_s: float) -> _T:
+        """See `Executor.ask`."""
+        return self._executor.ask(what, limit_s)
+
     def close(self) -> None:
         """End the threads and the processes."""
         if self._preparers is not None:
             self._preparers.close()
         self._executor.close()
+        if self._timeline is not None:
+            self._timeline.close()
         if self._storing is not None:
             self._storing.close()
+
+    def trace(self, timeline: Timeline) -> None:
+        """Write reads, and what draws waited for, to a trace."""
+        self._timeline = timeline
 
     def make_plan(self, wanted: MakePlan) -> None:
         """Make the plan of an epoch, if it is still wanted when the planner gets to it."""
@@ -132,7 +148,11 @@ class Work:
                 if chunk not in chunks and in_page_cache(path):
                     chunks.add(chunk)
                 return
+            start_s = time.monotonic()
             readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number])
+            if self._timeline is not None:
+                facts = {"chunk": chunk, "offset": offset, "bytes": size, "cached": cached}
+                self._timeline.add(threading.current_thread().name, "read", start_s, time.monotonic(), facts)
 
         def done(errors: Mapping[int, BaseException]) -> None:
             for number, error in errors.items():
@@ -142,6 +162,16 @@ class Work:
             self._tell(ReadEnded(read, tuple(sorted(errors)), tuple(sorted(left)), tuple(sorted(chunks))))
 
         self._executor.share(job, len(read.pieces), done)
+
+    def answered(self, answer: Answer) -> None:
+        """A draw is answered: its waits go into the trace."""
+        if self._timeline is None:
+            return
+        end_s = time.monotonic()
+        for cause, seconds in zip(Held._fields, answer.held, strict=True):
+            if seconds:
+                self._timeline.add(f"client {answer.client}", f"held for {cause}", end_s - seconds, end_s)
+                end_s -= seconds
 
     def write(self, write: Write) -> None:
         """Write samples to the cache folder."""

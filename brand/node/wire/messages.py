@@ -2,8 +2,8 @@
 
     u32 length of the body | u16 kind | u16 version | body
 
-Rare messages have JSON bodies (`HELLO`, `ORDER`, `PREPARE`, `PEERS`, `STATS`, `REPORT`, `FAILED`). Frequent messages
-have packed numbers (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`, `JOINS`, `DECIDED`, `PLACES`, `TAKEN`).
+Rare messages have JSON bodies (`HELLO`, `ORDER`, `PREPARE`, `PEERS`, `STATS`, `REPORT`, `LOOP`, `FAILED`). Others have
+packed numbers (`BEGIN`, `POSITIONS`, `DRAW`, `LEASE`, `RELEASE`, `FETCH`, `JOINS`, `DECIDED`, `PLACES`, `TAKEN`).
 Both sides distrust: a body has a largest size, and a field with a wrong value raises `ProtocolError`.
 """
 
@@ -23,7 +23,7 @@ from brand.errors import ProtocolError as ProtocolError
 from brand.protocol.order import Order
 from brand.protocol.part import Part
 
-VERSION: Final = 6
+VERSION: Final = 7
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
 """Largest body that a server takes, but for an ORDER with the bits of a part."""
@@ -49,7 +49,7 @@ MAX_NAME: Final = 100
 _BEGIN: Final = struct.Struct("<IIQIIII")
 _POSITIONS: Final = struct.Struct("<III")
 _DRAW: Final = struct.Struct("<II")
-_LEASE: Final = struct.Struct("<QIIIII")
+_STATS: Final = struct.Struct("<I")
 _RELEASE: Final = struct.Struct("<Q?")
 _NO_PLACES: Final = np.empty(0, np.int64)
 
@@ -76,11 +76,11 @@ class Kind(IntEnum):
     DRAW = 4
     """Client: positions that a rank draws. The server answers by LEASE."""
     LEASE = 5
-    """Server: where the samples of a draw are in memory."""
+    """Server: where the samples of a draw are in memory (`brand.node.wire.lease`)."""
     RELEASE = 6
     """Client: it has copied the samples of a lease. No reply."""
     STATS = 7
-    """Client: nothing. Server: counters."""
+    """Client: nothing, or with how many rows of each training loop. Server: counters."""
     REPORT = 8
     """Client: a sample that was replaced. No reply."""
     FAILED = 9
@@ -103,6 +103,8 @@ class Kind(IntEnum):
     """Client: where in an epoch it takes samples by itself (`brand.node.wire.taking`). Server: which ones lie there."""
     TAKEN = 17
     """Client: positions whose samples it has taken by itself. No reply."""
+    LOOP = 18
+    """Client: how its training loop has waited since it last said so (`brand.node.wire.looping`). No reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +119,6 @@ class Chains:
 
 
 NO_CHAINS: Final = Chains(np.empty(0, np.uint32), np.empty(0, np.int32))
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A server's answer to a draw, as a client reads it. Arrays are views of the message."""
-
-    number: int
-    places: NDArray[np.int64]
-    state: NDArray[np.uint8]
-    counts: NDArray[np.uint32]
-    pages: NDArray[np.int32]
-    prepared: Chains = NO_CHAINS
-    """Chains in the second memory: for each want of the client, those of all prepared samples."""
-    joins: int = 0
-    """How often the run has joined others in the epoch; where its order grows, how many positions are decided. A client
-    that knows fewer asks for them."""
 
 
 def frame(kind: Kind, *parts: bytes | memoryview) -> bytes:
@@ -190,6 +176,17 @@ def unpack_order(value: dict[str, Any]) -> Order:
     samples = order.get("samples") if isinstance(order, dict) else None
     part = None if bits is None or not isinstance(samples, int) else Part.from_text(samples, bits)
     return Order.from_json(order, part)
+
+
+def pack_stats(rows: int = 0) -> bytes:
+    """`STATS` of a client: with how many rows of each training loop."""
+    return frame(Kind.STATS, _STATS.pack(rows) if rows else b"")
+
+
+def unpack_stats(body: bytes | memoryview) -> int:
+    """Inverse of `pack_stats`. Raises `ProtocolError`."""
+    rows: int = _unpack(_STATS, body)[0] if len(body) else 0
+    return rows
 
 
 def unpack_report(body: bytes | memoryview) -> dict[str, Any]:
@@ -266,57 +263,6 @@ def unpack_draw(body: bytes | memoryview) -> tuple[int, int, NDArray[np.int64]]:
         raise ProtocolError(f"a draw of {len(body)} bytes")
     run, epoch = _DRAW.unpack_from(body)
     return run, epoch, np.frombuffer(body, np.int64, offset=_DRAW.size)
-
-
-def pack_lease(
-    number: int,
-    places: NDArray[np.int64],
-    state: NDArray[np.uint8],
-    counts: NDArray[np.uint32],
-    pages: NDArray[np.int32],
-    prepared: Chains = NO_CHAINS,
-    joins: int = 0,
-) -> bytes:
-    """`LEASE`."""
-    head = _LEASE.pack(number, len(places), len(pages), len(prepared), len(prepared.pages), joins)
-    parts = (places, counts, pages, prepared.counts, prepared.pages, state)
-    return frame(Kind.LEASE, head, *(part.tobytes() for part in parts))
-
-
-def unpack_lease(body: bytes | memoryview) -> Lease:
-    """Inverse of `pack_lease`. Raises `ProtocolError`."""
-    if len(body) < _LEASE.size:
-        raise ProtocolError("half a lease")
-    number, samples, pages, chains, more, joins = _LEASE.unpack_from(body)
-    state_at = len(body) - samples
-    prepared_at = state_at - 4 * (chains + more)
-    counts_at = _LEASE.size + 8 * samples
-    if prepared_at < counts_at or (prepared_at - counts_at - 4 * pages) % 4:
-        raise ProtocolError("a lease whose parts do not add up")
-    here = (prepared_at - counts_at - 4 * pages) // 4
-    if not 0 <= here <= samples:
-        raise ProtocolError("a lease whose parts do not add up")
-    lease = Lease(
-        number,
-        np.frombuffer(body, np.int64, samples, _LEASE.size),
-        np.frombuffer(body, np.uint8, samples, state_at),
-        np.frombuffer(body, np.uint32, here, counts_at),
-        np.frombuffer(body, np.int32, pages, counts_at + 4 * here),
-        Chains(
-            np.frombuffer(body, np.uint32, chains, prepared_at),
-            np.frombuffer(body, np.int32, more, prepared_at + 4 * chains),
-        ),
-        joins,
-    )
-    if np.count_nonzero(lease.state) != here or np.count_nonzero(lease.state & (PRESENT | CHECKED)) != here:
-        raise ProtocolError("a lease whose parts do not add up")
-    for part in (Chains(lease.counts, lease.pages), lease.prepared):
-        if int(part.counts.sum(dtype=np.int64)) != len(part.pages) or 0 in part.counts:
-            raise ProtocolError("a lease whose parts do not add up")
-    ready = int(np.count_nonzero(lease.state & PREPARED))
-    if (chains % ready if ready else chains) or (ready and not chains):
-        raise ProtocolError("a lease whose parts do not add up")
-    return lease
 
 
 def pack_release(number: int, *, checked: bool, wrong: NDArray[np.int64] = _NO_PLACES) -> bytes:

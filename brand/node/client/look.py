@@ -1,0 +1,25 @@
+"""How does a tool look at a server, whatever data set it serves? It connects, asks for the statistics, and leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brand.errors import ServerError
+from brand.node.client.session import Session
+from brand.node.wire import messages
+from brand.node.wire.messages import Kind
+
+
+def look_at(address: str, rows: int = 0) -> dict[str, Any]:
+    """Counters of the server at an address, for any data set, with the last `rows` rows of each training loop.
+
+    Raises `ServerError` where there is no server.
+    """
+    try:
+        connection = Session(address, None, None)
+        try:
+            return messages.unpack_json(connection.request(messages.pack_stats(rows), Kind.STATS))
+        finally:
+            connection.close()
+    except (ConnectionError, TimeoutError) as error:
+        raise ServerError(f"no node server at {address}: {error}") from None

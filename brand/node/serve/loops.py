@@ -1,0 +1,113 @@
+"""How do the training loops of this node's ranks wait? What ranks have told in LOOP, summed up by run and rank."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from brand.node.wire.looping import LoopReport, Tally, Waiting
+
+MOST_LOOPS: Final = 4096
+"""Ranks of runs of which a server keeps a sum. It drops the one that it has not heard of for longest."""
+MOST_ROWS: Final = 240
+"""Reports of a rank that it keeps."""
+SILENT_S: Final = 5.0
+"""What a loop waits for now is not told any more so long after its last report."""
+
+
+class _Loop:
+    """What is known of the loops of one rank of a run."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.rows: deque[dict[str, Any]] = deque(maxlen=MOST_ROWS)
+        self.last: LoopReport | None = None
+        self.heard_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"_Loop({self.tally!r}, {len(self.rows)} rows, last {self.last!r})"
+
+    def hears(self, report: LoopReport, row: dict[str, Any], now_s: float) -> None:
+        """The rank reports."""
+        self.tally.add(report.tally)
+        self.last, self.heard_s = report, now_s
+        if report.tally.steps:
+            self.rows.append(row)
+
+
+class Loops:
+    """The training loops of a server's ranks."""
+
+    def __init__(self) -> None:
+        self._loops: dict[tuple[str, int], _Loop] = {}
+        self._reports = 0
+
+    def __repr__(self) -> str:
+        return f"Loops({len(self._loops)} ranks, {self._reports} reports)"
+
+    def hears(self, report: LoopReport, now_s: float) -> None:
+        """A rank reports."""
+        key = report.run, report.rank
+        loop = self._loops.pop(key, None) or _Loop()
+        while len(self._loops) >= MOST_LOOPS:
+            del self._loops[next(iter(self._loops))]
+        self._loops[key] = loop  # the last one heard of comes last
+        self._reports += 1
+        tally = report.tally
+        row = {
+            "number": self._reports,
+            "epoch": report.epoch,
+            "step": report.step,
+            "steps": tally.steps,
+            "seconds": round(tally.seconds, 4),
+            "wait_s": round(tally.wait_s, 4),
+            "cause": tally.cause,
+            "worst": _waiting(report.worst),
+        }
+        loop.hears(report, row, now_s)
+
+    def facts(self, held: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Each rank as plain values. `held` are the draws that wait now (`held_draws`)."""
+        now_s = time.monotonic()
+        waits: dict[tuple[str, int | None], Mapping[str, Any]] = {}
+        for draw in held:
+            waits.setdefault((draw["job"], draw["rank"]), draw)
+        return [_facts(key, loop, waits.get(key), now_s) for key, loop in sorted(self._loops.items())]
+
+
+def shown(loop: dict[str, Any], rows: int) -> dict[str, Any]:
+    """A loop of `Loops.facts` with its last `rows` rows; where there are none to show, also without its buckets."""
+    if rows:
+        return {**loop, "rows": loop["rows"][-rows:]}
+    return {name: value for name, value in loop.items() if name not in ("rows", "buckets", "seconds")}
+
+
+def _facts(key: tuple[str, int], loop: _Loop, held: Mapping[str, Any] | None, now_s: float) -> dict[str, Any]:
+    last = loop.last
+    assert last is not None
+    now = last.now if now_s - loop.heard_s < SILENT_S else None
+    waiting = None if now is None else Waiting(now.step, now.wait_s + now_s - loop.heard_s, now.cause)
+    if waiting is not None and waiting.cause == "server" and held is not None:
+        waiting = Waiting(waiting.step, waiting.wait_s, held["cause"])
+    return {
+        "job": key[0],
+        "rank": key[1],
+        "ranks": last.ranks,
+        "epoch": last.epoch,
+        "step": last.step,
+        "heard_s": round(now_s - loop.heard_s, 3),
+        **loop.tally.to_json(),
+        "now": _waiting(waiting),
+        "seconds": round(loop.tally.seconds, 6),
+        "buckets": {cause: list(waits.counts) for cause, waits in loop.tally.waits.items()},
+        "rows": list(loop.rows),
+    }
+
+
+def _waiting(waiting: Waiting | None) -> dict[str, Any] | None:
+    """A wait as plain values."""
+    if waiting is None:
+        return None
+    return {"step": waiting.step, "wait_s": round(waiting.wait_s, 4), "cause": waiting.cause}

@@ -1,0 +1,143 @@
+"""How do the statistics of a server read in the text format of Prometheus? A pure function of `NodeServer.facts`.
+
+Names begin with `brand_` and end with their unit; counters end with `_total`. `docs/waiting.md` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from brand.node.wire.looping import BOUNDS
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_SHOWN: Final = tuple(number for number in range(len(BOUNDS)) if number % 10 in (0, 3, 7))
+"""Buckets that Prometheus gets: those that end at 1, 2 and 5 of each decade."""
+
+Sample = tuple[Mapping[str, Any], float | int | None]
+"""Labels and a value; None: there is none."""
+
+_COUNTERS: Final = {
+    "draws": ("drawn_samples_total", "Samples drawn."),
+    "from_memory": ("drawn_from_memory_samples_total", "Samples drawn that came from memory."),
+    "exact": ("exact_read_samples_total", "Samples drawn that clients read one by one."),
+    "reads": ("storage_reads_total", "Large reads of the storage."),
+    "read_bytes": ("storage_read_bytes_total", "Bytes of large reads of the storage."),
+    "failed_reads": ("storage_failed_reads_total", "Large reads that failed."),
+    "late": ("node_late_samples_total", "Samples that another node did not send in time."),
+}
+_GAUGES: Final = {
+    "uptime_s": ("uptime_seconds", "Seconds since the server started."),
+    "data_bytes": ("data_set_bytes", "Size of the data set."),
+    "clients": ("clients", "Connections of clients."),
+    "waiting": ("waiting_draws", "Draws that wait now."),
+    "reading": ("storage_reads_in_flight", "Large reads under way."),
+}
+_CAUSES: Final = ("storage", "node", "preparation", "server")
+
+
+def prometheus(facts: Mapping[str, Any]) -> str:
+    """The statistics with the buckets of all training loops, as one text."""
+    return "".join(_families(facts))
+
+
+def _families(facts: Mapping[str, Any]) -> Iterator[str]:
+    yield _family("info", "gauge", "The data set that is served; always 1.", [({"data_set": facts["data_set"]}, 1)])
+    for name, (metric, meaning) in _GAUGES.items():
+        yield _family(metric, "gauge", meaning, [({}, facts[name])])
+    for name, (metric, meaning) in _COUNTERS.items():
+        yield _family(metric, "counter", meaning, [({}, facts[name])])
+    meaning = "Damaged samples that others have replaced."
+    yield _family("replaced_samples_total", "counter", meaning, [({}, len(facts["replaced"]))])
+    waits = [({"cause": cause}, facts[f"{cause}_wait_s"]) for cause in _CAUSES]
+    yield _family("draw_wait_seconds_total", "counter", "Seconds that draws waited in the server.", waits)
+    yield from _memory(facts)
+    yield from _traffic(facts)
+    yield from _progress(facts["jobs"])
+    yield from _loops(facts["loops"])
+
+
+def _memory(facts: Mapping[str, Any]) -> Iterator[str]:
+    memory = facts["memory"]
+    kinds = {"kept": memory["kept"], "leased": memory["leased"], "free": memory["free"]}
+    kinds["epoch"] = max(0, memory["used"] - memory["kept"] - memory["leased"])
+    samples = [({"kind": kind}, size) for kind, size in kinds.items()]
+    yield _family("memory_bytes", "gauge", "Memory for samples, by what is in it.", samples)
+    yield _family("memory_limit_bytes", "gauge", "Memory for samples.", [({}, memory["limit"])])
+
+
+def _traffic(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Object store, cache folder, preparers and other nodes, where there are any."""
+    store, cache, prepared, cluster = (facts[name] for name in ("store", "cache", "prepared", "cluster"))
+    if store is not None:
+        yield _family("store_requests_total", "counter", "Requests to the object store.", [({}, store["requests"])])
+        yield _family("store_bytes_total", "counter", "Bytes from the object store.", [({}, store["bytes"])])
+    if cache is not None:
+        for name, kind in (("read_bytes", "counter"), ("written_bytes", "counter"), ("used", "gauge")):
+            metric = "cache_used_bytes" if name == "used" else f"cache_{name}_total"
+            yield _family(metric, kind, "Bytes of the cache folder.", [({}, cache[name])])
+    if prepared is not None:
+        for name in ("made", "drawn", "raw"):
+            meaning = "Samples prepared, drawn prepared, or drawn raw."
+            yield _family(f"prepared_{name}_samples_total", "counter", meaning, [({}, prepared[name])])
+    if cluster is not None:
+        for name in ("sent", "received"):
+            samples = [({"node": node}, size) for node, size in cluster[f"{name}_bytes"].items()]
+            yield _family(f"node_{name}_bytes_total", "counter", f"Bytes {name}, by the other node.", samples)
+        meaning = "Other nodes that can be asked."
+        yield _family("nodes_reachable", "gauge", meaning, [({}, len(cluster["reachable"]))])
+
+
+def _progress(jobs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    runs = [({"run": job["job"]}, job) for job in jobs]
+    for metric, meaning, name in (
+        ("run_epoch", "The epoch of a run.", "epoch"),
+        ("run_position_samples", "Samples of the epoch that all ranks together have drawn.", "position"),
+        ("run_epoch_samples", "Samples of an epoch.", "samples"),
+    ):
+        yield _family(metric, "gauge", meaning, [(labels, job[name]) for labels, job in runs])
+
+
+def _loops(loops: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    ranks = [({"run": loop["job"], "rank": loop["rank"]}, loop) for loop in loops]
+    meaning = "Seconds of all steps of a training loop, waits and training."
+    yield _family("loop_step_seconds_total", "counter", meaning, [(labels, loop["seconds"]) for labels, loop in ranks])
+    meaning = "Batches of its epoch that a training loop has taken."
+    yield _family("loop_step", "gauge", meaning, [(labels, loop["step"]) for labels, loop in ranks])
+    meaning = "How long a training loop has waited for the batch that it waits for now."
+    now = [(labels | {"cause": loop["now"]["cause"]}, loop["now"]["wait_s"]) for labels, loop in ranks if loop["now"]]
+    yield _family("loop_waiting_seconds", "gauge", meaning, now)
+    if ranks:
+        meaning = "How long a training loop waited for a batch; cause loop: hardly, the training sets the pace."
+        yield _head("loop_wait_seconds", "histogram", meaning)
+    for labels, loop in ranks:
+        for cause, counts in loop["buckets"].items():
+            seconds = loop["causes"].get(cause, {}).get("wait_s", 0.0)
+            yield from _histogram("loop_wait_seconds", labels | {"cause": cause}, seconds, counts)
+
+
+def _histogram(name: str, labels: Mapping[str, Any], seconds: float, counts: list[int]) -> Iterator[str]:
+    for number in _SHOWN:
+        yield _line(f"{name}_bucket", {**labels, "le": f"{BOUNDS[number]:g}"}, sum(counts[: number + 1]))
+    yield _line(f"{name}_bucket", {**labels, "le": "+Inf"}, sum(counts))
+    yield _line(f"{name}_sum", labels, seconds)
+    yield _line(f"{name}_count", labels, sum(counts))
+
+
+def _family(name: str, kind: str, meaning: str, samples: Iterable[Sample]) -> str:
+    """A metric with its samples; empty where it has none."""
+    lines = [_line(name, labels, value) for labels, value in samples if value is not None]
+    return "".join([_head(name, kind, meaning), *lines]) if lines else ""
+
+
+def _head(name: str, kind: str, meaning: str) -> str:
+    return f"# HELP brand_{name} {meaning}\n# TYPE brand_{name} {kind}\n"
+
+
+def _line(name: str, labels: Mapping[str, Any], value: float | int) -> str:
+    named = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in labels.items())
+    return f"brand_{name}{{{named}}} {value}\n" if named else f"brand_{name} {value}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -1,0 +1,45 @@
+"""What have clients reported, and what did the log say last? For statistics; no decision depends on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from brand.node.serve.loops import Loops, shown
+from brand.node.serve.troubles import Troubles
+from brand.node.serve.why import why
+from brand.node.wire.looping import LoopReport
+
+MAX_REPORTS: Final = 1000
+
+
+class Reports:
+    """Reports of the clients of a server, beside what its log says (`troubles`)."""
+
+    def __init__(self, troubles: Troubles) -> None:
+        self._troubles, self._loops = troubles, Loops()
+        self._replaced: list[dict[str, Any]] = []
+        """Samples that clients have replaced."""
+
+    def __repr__(self) -> str:
+        return f"Reports({len(self._replaced)} samples replaced, {self._loops!r})"
+
+    def replaced(self, report: dict[str, Any]) -> None:
+        """A client has replaced a sample."""
+        if len(self._replaced) < MAX_REPORTS:
+            self._replaced.append(report)
+
+    def loop(self, report: LoopReport) -> None:
+        """A rank tells how its training loop waits."""
+        self._loops.hears(report, time.monotonic())
+
+    def facts(self, held: Iterable[Mapping[str, Any]], draws: Mapping[str, float], rows: int = 0) -> dict[str, Any]:
+        """All of it, as plain values; `held` and `rows` as for `Loops.facts`, `draws` as for `why`."""
+        loops = self._loops.facts(held)
+        return {
+            "why": why(loops, draws),
+            "loops": [shown(loop, rows) for loop in loops],
+            "replaced": self._replaced,
+            "troubles": self._troubles.recent(time.monotonic()),
+        }

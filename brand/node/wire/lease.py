@@ -1,0 +1,109 @@
+"""How does a server answer a draw? LEASE: where the samples are in memory, and what the draw has waited for.
+
+u64 number | u32 samples s | u32 pages g | u32 chains c, u32 pages h of the second memory | u32 joins
+4 x u32 microseconds that the draw waited for storage, another node, preparation, the server itself
+s x i64 place | u32 pages of each present sample | g x i32 page | c x u32 pages | h x i32 page | s x u8 state
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError
+from brand.node.wire.messages import CHECKED, NO_CHAINS, PREPARED, PRESENT, Chains, Kind, frame
+
+_LEASE: Final = struct.Struct("<QIIIIIIIII")
+_MOST_US: Final = (1 << 32) - 1
+
+
+class Held(NamedTuple):
+    """Seconds that a server held a draw, by what the draw waited for."""
+
+    storage: float = 0.0
+    """A read of this node's storage."""
+    node: float = 0.0
+    """A sample that another node sends."""
+    preparation: float = 0.0
+    """A preparer of the server."""
+    server: float = 0.0
+    """The plan of the epoch, ranks that have not begun it, or jobs that share."""
+
+
+NOT_HELD: Final = Held()
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A server's answer to a draw, as a client reads it. Arrays are views of the message."""
+
+    number: int
+    places: NDArray[np.int64]
+    state: NDArray[np.uint8]
+    counts: NDArray[np.uint32]
+    pages: NDArray[np.int32]
+    prepared: Chains = NO_CHAINS
+    """Chains in the second memory: for each want of the client, those of all prepared samples."""
+    joins: int = 0
+    """How often the run has joined others in the epoch; where its order grows, how many positions are decided. A client
+    that knows fewer asks for them."""
+    held: Held = NOT_HELD
+    """To the microsecond."""
+
+
+def pack_lease(
+    number: int,
+    places: NDArray[np.int64],
+    state: NDArray[np.uint8],
+    counts: NDArray[np.uint32],
+    pages: NDArray[np.int32],
+    prepared: Chains = NO_CHAINS,
+    joins: int = 0,
+    held: Held = NOT_HELD,
+) -> bytes:
+    """`LEASE`."""
+    waits = (min(_MOST_US, int(1e6 * seconds)) for seconds in held)
+    head = _LEASE.pack(number, len(places), len(pages), len(prepared), len(prepared.pages), joins, *waits)
+    parts = (places, counts, pages, prepared.counts, prepared.pages, state)
+    return frame(Kind.LEASE, head, *(part.tobytes() for part in parts))
+
+
+def unpack_lease(body: bytes | memoryview) -> Lease:
+    """Inverse of `pack_lease`. Raises `ProtocolError`."""
+    if len(body) < _LEASE.size:
+        raise ProtocolError("half a lease")
+    number, samples, pages, chains, more, joins, *waits = _LEASE.unpack_from(body)
+    state_at = len(body) - samples
+    prepared_at = state_at - 4 * (chains + more)
+    counts_at = _LEASE.size + 8 * samples
+    if prepared_at < counts_at or (prepared_at - counts_at - 4 * pages) % 4:
+        raise ProtocolError("a lease whose parts do not add up")
+    here = (prepared_at - counts_at - 4 * pages) // 4
+    if not 0 <= here <= samples:
+        raise ProtocolError("a lease whose parts do not add up")
+    lease = Lease(
+        number,
+        np.frombuffer(body, np.int64, samples, _LEASE.size),
+        np.frombuffer(body, np.uint8, samples, state_at),
+        np.frombuffer(body, np.uint32, here, counts_at),
+        np.frombuffer(body, np.int32, pages, counts_at + 4 * here),
+        Chains(
+            np.frombuffer(body, np.uint32, chains, prepared_at),
+            np.frombuffer(body, np.int32, more, prepared_at + 4 * chains),
+        ),
+        joins,
+        Held(*(wait / 1e6 for wait in waits)),
+    )
+    if np.count_nonzero(lease.state) != here or np.count_nonzero(lease.state & (PRESENT | CHECKED)) != here:
+        raise ProtocolError("a lease whose parts do not add up")
+    for part in (Chains(lease.counts, lease.pages), lease.prepared):
+        if int(part.counts.sum(dtype=np.int64)) != len(part.pages) or 0 in part.counts:
+            raise ProtocolError("a lease whose parts do not add up")
+    ready = int(np.count_nonzero(lease.state & PREPARED))
+    if (chains % ready if ready else chains) or (ready and not chains):
+        raise ProtocolError("a lease whose parts do not add up")
+    return lease

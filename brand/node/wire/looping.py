@@ -1,0 +1,245 @@
+"""How long do training loops wait for batches, and for what? Histograms with fixed buckets, and the message LOOP.
+
+A step is one batch: the loop waits for it, then trains it. Each step has one cause (`CAUSES`), or `LOOP` where the loop
+hardly waited, because the training itself sets the pace. `Tally` counts steps by cause. Tallies of ranks and of times
+add up, so a server answers for all its ranks; differences of two tallies are tallies.
+
+A rank sends a LOOP about once a second: a tally of the steps since the last one, and how the loop waits right now.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from brand.errors import ProtocolError
+from brand.node.wire.messages import MAX_NAME, MAX_REPLICAS, Kind, pack_json, unpack_json
+
+CAUSES: Final = ("storage", "node", "preparation", "collate", "server")
+"""What a loop can wait for: a read of the storage, a sample from another node, copying, decoding and transforming,
+putting the batch together, and the node server itself."""
+LOOP: Final = "loop"
+"""The loop hardly waited."""
+ALL: Final = (*CAUSES, LOOP)
+HARDLY: Final = 0.05
+"""A loop that waits for at most this part of a step hardly waits."""
+
+_STEPS: Final = (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8)
+BOUNDS: Final = (*(float(f"{step * 10.0**power:.4g}") for power in range(-4, 2) for step in _STEPS), 100.0)
+"""Upper ends of the buckets in seconds: ten in a decade, 0.1 ms to 100 s. One more bucket takes longer waits."""
+_MOST: Final = 1 << 53
+
+
+@dataclass(slots=True)
+class Waits:
+    """Waits for one cause."""
+
+    seconds: float = 0.0
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    """Waits by bucket: longer than the bound before, and not longer than the bucket's own."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps have waited."""
+        return sum(self.counts)
+
+    def count(self, wait_s: float) -> None:
+        """A step has waited."""
+        self.seconds += wait_s
+        self.counts[bisect_left(BOUNDS, wait_s)] += 1
+
+    def add(self, other: Waits) -> None:
+        """Add other waits."""
+        self.seconds += other.seconds
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+
+    def since(self, before: Waits) -> Waits:
+        """The waits that are not in an earlier state of these."""
+        counts = [mine - theirs for mine, theirs in zip(self.counts, before.counts, strict=True)]
+        return Waits(max(0.0, self.seconds - before.seconds), counts)
+
+
+class Tally:
+    """Steps of training loops, by cause."""
+
+    def __init__(self, seconds: float = 0.0, waits: dict[str, Waits] | None = None) -> None:
+        self.seconds = seconds
+        """Of all steps: waits and training."""
+        self.waits = {} if waits is None else waits
+
+    def __repr__(self) -> str:
+        return f"Tally({self.steps} steps, {self.wait_s:.3f} of {self.seconds:.3f} s waited, cause {self.cause})"
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return sum(waits.steps for waits in self.waits.values())
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds that the loops waited in all."""
+        return sum(waits.seconds for waits in self.waits.values())
+
+    @property
+    def cause(self) -> str:
+        """What the loops waited for most; `LOOP` where they hardly waited."""
+        if self.wait_s <= HARDLY * self.seconds:
+            return LOOP
+        return max(CAUSES, key=lambda cause: self.waits[cause].seconds if cause in self.waits else 0.0)
+
+    def count(self, cause: str, wait_s: float, seconds: float) -> None:
+        """Count a step: the loop waited `wait_s` for its batch. `seconds` is the wait with the training before it."""
+        self.waits.setdefault(cause, Waits()).count(wait_s)
+        self.seconds += seconds
+
+    def add(self, other: Tally) -> None:
+        """Add the steps of another tally."""
+        self.seconds += other.seconds
+        for cause, waits in other.waits.items():
+            self.waits.setdefault(cause, Waits()).add(waits)
+
+    def copy(self) -> Tally:
+        """The same steps."""
+        same = Tally()
+        same.add(self)
+        return same
+
+    def since(self, before: Tally) -> Tally:
+        """The steps that are not in an earlier state of this tally."""
+        none = Waits()
+        waits = {cause: waits.since(before.waits.get(cause, none)) for cause, waits in self.waits.items()}
+        return Tally(max(0.0, self.seconds - before.seconds), waits)
+
+    def quantile(self, share: float) -> float | None:
+        """The shortest time, up to the end of its bucket, that at most this share of the steps waited; None: no steps.
+
+        The end of a bucket is at most 1.28 times its beginning. Infinite past the last bound.
+        """
+        counts = [sum(column) for column in zip(*(waits.counts for waits in self.waits.values()), strict=True)]
+        rest = share * sum(counts)
+        for bound, count in zip((*BOUNDS, math.inf), counts, strict=False):
+            rest -= count
+            if count and rest <= 0:
+                return bound
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """What users see (`docs/waiting.md`)."""
+        quantiles = {f"p{percent}_s": self.quantile(percent / 100) for percent in (50, 95, 99)}
+        return {
+            "steps": self.steps,
+            "wait_s": round(self.wait_s, 6),
+            "wait_share": round(self.wait_s / self.seconds, 4) if self.seconds else None,
+            "cause": self.cause if self.steps else None,
+            **{
+                name: value if value is None or math.isfinite(value) else BOUNDS[-1]
+                for name, value in quantiles.items()
+            },
+            "causes": {
+                cause: {"steps": waits.steps, "wait_s": round(waits.seconds, 6)}
+                for cause in ALL
+                if (waits := self.waits.get(cause)) is not None and waits.steps
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A wait of one step, over or not."""
+
+    step: int
+    """Number of the batch in the iteration, from 0."""
+    wait_s: float
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopReport:
+    """What a rank tells its server of its training loop."""
+
+    run: str
+    rank: int
+    ranks: int
+    epoch: int
+    step: int
+    """Batches that the loop has taken in this iteration."""
+    tally: Tally
+    """The steps since the last report."""
+    worst: Waiting | None = None
+    """The longest wait of these steps."""
+    now: Waiting | None = None
+    """The wait under way. Its cause is `server` as long as the server has not answered."""
+
+
+def pack_loop(report: LoopReport) -> bytes:
+    """`LOOP`."""
+    tally = report.tally
+    waits = {
+        cause: [waits.seconds, [[bucket, count] for bucket, count in enumerate(waits.counts) if count]]
+        for cause, waits in tally.waits.items()
+    }
+    value = {
+        **{name: getattr(report, name) for name in ("run", "rank", "ranks", "epoch", "step")},
+        "seconds": tally.seconds,
+        "waits": waits,
+        **{name: _pack_waiting(getattr(report, name)) for name in ("worst", "now")},
+    }
+    return pack_json(Kind.LOOP, value)
+
+
+def unpack_loop(body: bytes | memoryview) -> LoopReport:
+    """Inverse of `pack_loop`. Raises `ProtocolError`."""
+    value = unpack_json(body)
+    run = value.get("run")
+    if not isinstance(run, str) or len(run) > MAX_NAME:
+        raise ProtocolError(f"the name of a run is a text of at most {MAX_NAME} characters")
+    rank, ranks, epoch, step = (_whole(value.get(name), name) for name in ("rank", "ranks", "epoch", "step"))
+    if not rank < ranks <= MAX_REPLICAS:
+        raise ProtocolError(f"rank {rank} of {ranks}")
+    waits = value.get("waits")
+    if not isinstance(waits, dict) or not set(waits) <= set(ALL):
+        raise ProtocolError("waits are by cause")
+    tally = Tally(_seconds(value.get("seconds")), {cause: _unpack_waits(each) for cause, each in waits.items()})
+    worst, now = (_unpack_waiting(value.get(name)) for name in ("worst", "now"))
+    return LoopReport(run, rank, ranks, epoch, step, tally, worst, now)
+
+
+def _unpack_waits(value: Any) -> Waits:
+    match value:
+        case [seconds, list(pairs)] if len(pairs) <= len(BOUNDS) + 1:
+            found = Waits(_seconds(seconds))
+            for pair in pairs:
+                bucket, count = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
+                number = _whole(bucket, "bucket")
+                if number > len(BOUNDS):
+                    raise ProtocolError(f"a wait of bucket {number}")
+                found.counts[number] = _whole(count, "count")
+            return found
+    raise ProtocolError("the waits of a cause are seconds and buckets")
+
+
+def _pack_waiting(waiting: Waiting | None) -> list[Any] | None:
+    return None if waiting is None else [waiting.step, waiting.wait_s, waiting.cause]
+
+
+def _unpack_waiting(value: Any) -> Waiting | None:
+    match value:
+        case None:
+            return None
+        case [step, wait_s, str(cause)] if cause in ALL:
+            return Waiting(_whole(step, "step"), _seconds(wait_s), cause)
+    raise ProtocolError("a wait has a step, seconds and a cause")
+
+
+def _whole(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+        raise ProtocolError(f"{name} is a whole number")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST:
+        raise ProtocolError("seconds are a number that is not negative")
+    return float(value)
