@@ -27,6 +27,9 @@ PURPOSES: Final = {
     "train": "training with PyTorch",
     "audio": "decoding audio",
     "cloud": "data sets in S3, Google Cloud Storage, Azure and on web servers",
+    "parquet": "conversion of Parquet files",
+    "hf": "conversion of Hugging Face data sets",
+    "ray": "conversion on a Ray cluster",
     "frameworks": "Lightning, Accelerate and the Hugging Face Trainer",
     "tools": "`brand profile --plot` and brand.testing.shuffling",
 }

@@ -111,16 +111,16 @@ def test_a_package_that_does_not_import_is_a_problem() -> None:
 
 def test_an_extra_that_nobody_described_is_shown() -> None:
     """After the others, with its command."""
-    found = list(judge([*NEEDED, Requirement("ray", "2.9", "ray")], THERE, {}))
-    assert [each.name for each in found] == ["core", "train", "audio", "ray"]
-    assert found[-1].told == "ray is not installed"
-    assert found[-1].cure == "pip install 'brand-data[ray]'"
+    found = list(judge([*NEEDED, Requirement("lance", "2.9", "new")], THERE, {}))
+    assert [each.name for each in found] == ["core", "train", "audio", "new"]
+    assert found[-1].told == "lance is not installed"
+    assert found[-1].cure == "pip install 'brand-data[new]'"
 
 
 def test_every_extra_of_the_distribution_has_a_purpose(repository: Path) -> None:
     """So `brand doctor` says what is missing for what."""
     extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extras) - DEVELOPERS == set(PURPOSES)
+    assert set(extras) - DEVELOPERS <= set(PURPOSES)
 
 
 def test_imports_that_fail_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,7 +223,7 @@ class Round:
             if not self._ended_well(self.jobs[target]):
                 self._start(self.jobs[target])
         elif self.fault == "job stopped":
-            _stop_and_go([process for process in session_processes(session) if os.getsid(process) == session])
+            _stop_and_go(session_processes(session))
         elif self.fault == "server killed":
             self._kill(self.left.servers())
         elif self.fault == "preparing server killed":
