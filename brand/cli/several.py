@@ -87,7 +87,7 @@ def print_part(report: PartReport) -> None:
         which = chunk_run(report.first, report.first + report.chunks - 1)
         echo(
             f"Part {report.part}: {which} of {report.chunks_in_all:,} are in {report.target}:"
-            f" {counted(report.samples, 'sample')}, {size(report.bytes)}"
+            f" {counted(report.samples, 'sample')}, {size(report.source_bytes)}"
         )
     else:
         echo(f"Part {report.part} is empty: there are only {counted(report.chunks_in_all, 'chunk')}")
