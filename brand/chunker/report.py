@@ -101,7 +101,7 @@ class PartReport:
     """How many of them had been made before."""
     samples: int
     """Samples in them."""
-    bytes: int
+    source_bytes: int
     """Bytes of these samples before compression."""
     chunks_in_all: int
     """Chunks of the whole data set."""

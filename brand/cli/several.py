@@ -86,8 +86,8 @@ def print_part(report: PartReport) -> None:
     if report.chunks:
         which = chunk_run(report.first, report.first + report.chunks - 1)
         echo(
-            f"Part {report.part}: {which} of {report.chunks_in_all:,} are in {report.target}:"
-            f" {counted(report.samples, 'sample')}, {size(report.bytes)}"
+            f"Part {report.part}: {which} of {report.chunks_in_all:,} {_are(report.chunks)} in {report.target}:"
+            f" {counted(report.samples, 'sample')}, {size(report.source_bytes)}"
         )
     else:
         echo(f"Part {report.part} is empty: there are only {counted(report.chunks_in_all, 'chunk')}")
@@ -95,7 +95,12 @@ def print_part(report: PartReport) -> None:
         echo(f"{counted(report.chunks_found, 'chunk')} of them had been made before")
     then = f"`brand seal {report.target}` finishes the data set"
     if report.chunks_missing:
-        echo(f"{counted(report.chunks_missing, 'chunk')} of other parts are still missing; once they are there, {then}")
+        lost = counted(report.chunks_missing, "chunk")
+        echo(f"{lost} of other parts {_are(report.chunks_missing)} still missing; once all are there, {then}")
     else:
         echo(f"All chunks are there: {then}")
     echo(f"Done in {duration(report.seconds)}")
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

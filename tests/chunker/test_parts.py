@@ -114,6 +114,7 @@ def test_where_locks_do_nothing_between_machines_the_bytes_are_the_same(
     assert tree_digest(target) == whole
 
 
+@pytest.mark.slow
 def test_clips_with_transcripts_and_companions_come_in_parts(clips: Path, tmp_path: Path) -> None:
     """A table inside of the source, columns, an empty folder, a file that is left out: `extras.zip`, `skipped.tsv`."""
     source = tmp_path / "speech"
@@ -132,6 +133,7 @@ def test_clips_with_transcripts_and_companions_come_in_parts(clips: Path, tmp_pa
     assert (sealed.skipped, sealed.notes, sealed.samples) == (plain.skipped, plain.notes, plain.samples)
 
 
+@pytest.mark.slow
 def test_clips_with_texts_beside_them_come_in_parts(clips: Path, tmp_path: Path) -> None:
     """A text that changes after the plan was made is another source."""
     source = tmp_path / "speech"
@@ -150,6 +152,7 @@ def test_clips_with_texts_beside_them_come_in_parts(clips: Path, tmp_path: Path)
     assert tree_digest(tmp_path / "set") == tree_digest(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_threads_of_one_process_make_chunks_side_by_side(fashion: Path, tmp_path: Path, whole: dict[str, str]) -> None:
     """As the workers of Dask do; each chunk twice, also compressed, where a compressor is no matter for two threads."""
     for compression, mode in (("none", "auto"), ("zstd", "zstd")):
@@ -175,6 +178,7 @@ def test_a_part_that_runs_again_finds_its_chunks(fashion: Path, tmp_path: Path) 
     assert again.json["chunks_missing"] == 50
 
 
+@pytest.mark.slow
 def test_the_source_is_listed_once(fashion: Path, tmp_path: Path) -> None:
     """A part that finds a plan does not look into the source's folders: one without files does for it."""
     source, target = tmp_path / "source", tmp_path / "set"
@@ -215,6 +219,7 @@ def test_a_file_that_cannot_be_used_is_named_with_what_helps(photos: Path, tmp_p
     convert_images(source, target, PLAIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "named"),
     [
@@ -254,6 +259,7 @@ def test_other_versions_are_refused_and_both_are_named(fashion: Path, tmp_path: 
         run(job, 0)
 
 
+@pytest.mark.slow
 def test_a_conversion_in_one_process_is_claimed_with_versions_too(fashion: Path, tmp_path: Path) -> None:
     """One that was stopped does not go on with another zstandard."""
     target = tmp_path / "set"
@@ -268,6 +274,7 @@ def test_a_conversion_in_one_process_is_claimed_with_versions_too(fashion: Path,
     convert_images(fashion / "test", target, PLAIN)
 
 
+@pytest.mark.slow
 def test_a_conversion_in_one_process_finishes_what_parts_have_begun(
     fashion: Path, tmp_path: Path, whole: dict[str, str]
 ) -> None:
@@ -295,6 +302,7 @@ def test_another_source_is_refused(fashion: Path, photos: Path, tmp_path: Path) 
     assert "cannot be read: No such file or directory" in told.err
 
 
+@pytest.mark.slow
 def test_while_a_part_works_no_other_conversion_begins(fashion: Path, tmp_path: Path) -> None:
     """And while another conversion works, no part does; parts do not mind each other."""
     target = tmp_path / "set"
@@ -357,6 +365,7 @@ def test_a_part_that_waited_for_the_plan_does_not_list_the_source(fashion: Path,
     assert set(stages) == {"wait"}
 
 
+@pytest.mark.slow
 def test_a_plan_that_was_removed_or_replaced_is_noticed(fashion: Path, tmp_path: Path) -> None:
     """A process that still has the old job makes no chunk of it; a sealed data set has its chunks."""
     target = tmp_path / "set"

@@ -115,6 +115,7 @@ def test_a_damaged_chunk_is_named_and_made_again(
     assert tree_digest(target) == whole
 
 
+@pytest.mark.slow
 def test_a_chunk_of_another_plan_is_refused(fashion: Path, target: Path, tmp_path: Path, whole: dict[str, str]) -> None:
     """The same number and the same size, but of another seed."""
     convert_images(fashion / "test", tmp_path / "other", Options(seed=1, layout=Layout(8), jobs=1))
@@ -175,6 +176,7 @@ def test_sealing_again_changes_nothing(target: Path, whole: dict[str, str]) -> N
     assert tree_digest(target) == whole
 
 
+@pytest.mark.slow
 def test_what_is_no_conversion_in_parts_is_refused(fashion: Path, tmp_path: Path) -> None:
     """No folder, a folder of something else, a conversion in one process that was stopped, a store."""
     (tmp_path / "empty").mkdir()
