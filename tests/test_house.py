@@ -102,7 +102,7 @@ def test_the_wheel_holds_brand_and_nothing_else(repository: Path, tmp_path: Path
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"brand"}
-    assert "brand/py.typed" in names
+    assert {"brand/py.typed", "brand/node/serve/page.html"} <= set(names)
     modules = {path.relative_to(repository).as_posix() for path in (repository / "brand").rglob("*.py")}
     assert modules <= set(names)
 
