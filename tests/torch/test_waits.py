@@ -18,6 +18,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from brand.node.client.look import look_at
+from brand.node.serve.metrics import prometheus
 from brand.node.wire.lease import Held
 from brand.node.wire.looping import CAUSES, LOOP
 from brand.testing.cluster import running_cluster
@@ -25,6 +27,7 @@ from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from brand.torch.iteration import PROFILED
 from brand.torch.waits import Course, Span, Waits, asked
+from tests.node.test_metrics import read
 from tests.support import wait_until
 from tests.torch.support import make_samples, make_set, served
 
@@ -82,7 +85,7 @@ def long_step(loader: BrandLoader, batches: Iterator[Any]) -> dict[str, Any]:
 
 
 def told(loader: BrandLoader, cause: str) -> dict[str, Any]:
-    """What `stats()` and the node server tell of the loop, once both know of the long wait."""
+    """What `stats()` and the node server tell of the loop, once both know of the long wait, and Prometheus, too."""
     facts = loader.stats()
     assert facts["waits"]["causes"][cause]["wait_s"] > LONG_S
 
@@ -91,6 +94,9 @@ def told(loader: BrandLoader, cause: str) -> dict[str, Any]:
         return any(loop["causes"].get(cause, {}).get("wait_s", 0) > LONG_S for loop in facts["server"]["loops"])
 
     wait_until(known, "the server knows")
+    metrics = read(prometheus(look_at(facts["server"]["address"], rows=1)))
+    waits = {labels[2][1]: seconds for labels, seconds in metrics["brand_loop_wait_seconds_sum"].items()}
+    assert waits[cause] > LONG_S
     return facts
 
 
