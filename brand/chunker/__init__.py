@@ -1,27 +1,43 @@
 """Sources -> shuffled chunks. Of Brand's other rooms it imports only `formats` and `stores`.
 
-convert     the three ways in: `pack`, `convert_images`, `convert_audio`
+convert     the ways in: `pack`, `convert_images`, `convert_audio`, `convert_from`
 conductor   source -> order -> probe -> plan -> workers -> index -> manifest
 folders     what lies in an image or audio folder, in ImageFolder's order
 transcripts the texts of clips                      listing     the found files as arrays on disk
-check       files that cannot be used               source      three kinds of source behind one interface
-spool       an iterable, on disk in sorted runs     shuffle     the permutation, in bounded memory
+check       files that cannot be used               source      kinds of source behind one interface
+kinds       are these bytes an image, or a clip?    misfit      a folder of another kind of files
+shards      a source that is read from its front    importers   data of other tools, as shards
+fields      columns of a source -> fields           exchange    shards, each read once -> parts
+parts       one stretch of a source in sorted runs  spool       parts, read in any order
+tables      a table given to `pack`                 shuffle     the permutation, in bounded memory
 options     what a user can choose                  plan        pure decisions: chunk size, compression, identity
 chunks      one chunk: records -> file              companions  skipped.tsv and extras.zip
 workers     processes that stop cleanly             work        what earlier runs have left, and where files go
 folder_work a conversion into a folder              store_work  a conversion into a store
 kept        what the index needs of chunks that are in a store
 report      progress and result
-misfit      a folder of another kind of files       tables      a table given to `pack` in place of samples
 """
 
 from brand.chunker.convert import convert_audio as convert_audio
+from brand.chunker.convert import convert_from as convert_from
 from brand.chunker.convert import convert_images as convert_images
 from brand.chunker.convert import pack as pack
+from brand.chunker.fields import Choice as Choice
 from brand.chunker.options import Options as Options
 from brand.chunker.plan import Layout as Layout
 from brand.chunker.report import Problem as Problem
 from brand.chunker.report import Progress as Progress
 from brand.chunker.report import Report as Report
 
-__all__ = ["Layout", "Options", "Problem", "Progress", "Report", "convert_audio", "convert_images", "pack"]
+__all__ = [
+    "Choice",
+    "Layout",
+    "Options",
+    "Problem",
+    "Progress",
+    "Report",
+    "convert_audio",
+    "convert_from",
+    "convert_images",
+    "pack",
+]

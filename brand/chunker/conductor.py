@@ -30,8 +30,10 @@ from brand.chunker.plan import Plan, make_plan
 from brand.chunker.report import OnProgress, Progress, Report
 from brand.chunker.shuffle import open_order, write_order
 from brand.chunker.source import Source
+from brand.chunker.spool import SpoolSource
 from brand.chunker.work import Work
 from brand.chunker.workers import run_tasks
+from brand.errors import SourceError
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.publish import storage_errors
 
@@ -61,7 +63,7 @@ class Conversion:
         started, work = time.monotonic(), self.work
         order_path = work.folder / "order.bin"
         with storage_errors(work.name, "cannot write"):
-            write_order(order_path, len(self.source), self.options.seed)
+            write_order(order_path, self.source.stretches, self.options.seed)
         probe_started = time.monotonic()
         probe = self._probe(order_path)
         plan = self._plan(probe)
@@ -75,6 +77,7 @@ class Conversion:
                 write_companions()
             builder = IndexBuilder(work.folder / "built", plan.header, work.name)
         found = self._write_chunks(plan, builder)
+        self._compare(builder)
         with storage_errors(work.name, "cannot write"):
             manifest = seal(
                 work.target,
@@ -138,6 +141,18 @@ class Conversion:
             for publication in waiting:
                 publication.result()
         return found
+
+    def _compare(self, builder: IndexBuilder) -> None:
+        """Compare what the chunks hold with what was read, where the source has counted that. Raises `SourceError`."""
+        if isinstance(self.source, SpoolSource):
+            read, written = (len(self.source), self.source.raw_bytes), (builder.samples, builder.raw_bytes)
+            if read != written:
+                raise SourceError(
+                    self.work.name,
+                    f"the chunks hold {written[0]:,} samples of {written[1]:,} bytes, and {read[0]:,} of {read[1]:,}"
+                    " bytes were read from the source. The work folder was changed from outside",
+                    hint="Remove the target and convert again",
+                )
 
     def _report(self, plan: Plan, stored_bytes: int, found: int, seconds: float) -> Report:
         return Report(

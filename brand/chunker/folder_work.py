@@ -15,7 +15,7 @@ from pathlib import Path
 
 from brand.chunker.chunks import ChunksInFolder
 from brand.chunker.plan import Plan
-from brand.chunker.work import PLAN_NAME, Work, locked, pack_plan
+from brand.chunker.work import PLAN_NAME, Work, locked, pack_plan, worth_keeping
 from brand.errors import StorageError, TargetExistsError
 from brand.formats.constants import MANIFEST_NAME, WORK_NAME
 from brand.formats.manifest import read_manifest
@@ -81,7 +81,7 @@ def open_folder_work(place: Path, *, dry_run: bool = False) -> Iterator[FolderWo
         try:
             yield FolderWork(place, folder)
         except BaseException:
-            if not (folder / PLAN_NAME).exists():
+            if not worth_keeping(folder):
                 _leave_nothing(place, folder)
             raise
 

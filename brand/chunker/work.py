@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.chunker.chunks import Earlier, Written
+from brand.chunker.parts import PARTS_NAME, has_parts
 from brand.chunker.plan import Plan
 from brand.errors import TargetExistsError
 from brand.formats.constants import chunk_name
@@ -80,6 +81,11 @@ class Work(ABC):
     def tidy(self) -> None:
         """Remove the work folder of a finished conversion."""
         shutil.rmtree(self.folder)
+
+
+def worth_keeping(folder: Path) -> bool:
+    """Whether a work folder holds what a later run goes on from: a plan, or finished parts of an import."""
+    return (folder / PLAN_NAME).exists() or has_parts(folder / PARTS_NAME)
 
 
 def pack_plan(data_set_id: bytes, source: str) -> bytes:
