@@ -36,7 +36,7 @@ _VERSION: Final = 1
 SKIP_HINT: Final = "--on-error skip leaves such samples out and lists them"
 
 
-def cut_stretches(sizes: Sequence[int], least: int = LEAST_BYTES) -> list[range]:
+def cut_stretches(sizes: Sequence[int], least: int) -> list[range]:
     """Shards of these sizes in stretches of at least so many bytes; the last one may be smaller. Pure."""
     stretches, first, held = [], 0, 0
     for number, size in enumerate(sizes):
@@ -84,7 +84,7 @@ def exchange(
     Returns them as one source, the samples that were left out, and the number of parts that an earlier run had made.
     Raises `SourceError`, `StorageError`, `InterruptedConversionError`.
     """
-    stretches = cut_stretches([shard.bytes for shard in source.shards])
+    stretches = cut_stretches([shard.bytes for shard in source.shards], LEAST_BYTES)
     plan = Exchange(source, stretches, options.seed, folder / PARTS_NAME, options.skip_errors)
     with storage_errors(folder, "cannot write"):
         plan.folder.mkdir(exist_ok=True)
@@ -104,8 +104,7 @@ def exchange(
         raise SourceError("samples", "there are none: every shard is empty, or all samples were left out")
     on_progress(Progress("spool", samples, samples, total_bytes, total_bytes))
     ordered = [parts[number] for number in range(len(stretches))]
-    with storage_errors(folder, "cannot write"):
-        return joined(folder, source.schema, ordered), [p for part in ordered for p in part.problems], found
+    return joined(folder, source.schema, ordered), [p for part in ordered for p in part.problems], found
 
 
 def make_part(plan: Exchange, number: int) -> tuple[Part, bool]:

@@ -43,7 +43,8 @@ class SpoolSource:
         self.folder, self.schema = folder, schema
         self.stretches = tuple(part.samples for part in parts)
         self.raw_bytes = sum(part.raw_bytes for part in parts)
-        self._digest = xxhash.xxh3_128_hexdigest("".join(part.digest for part in parts).encode())
+        digests = [part.digest for part in parts]
+        self._digest = digests[0] if len(digests) == 1 else xxhash.xxh3_128_hexdigest("".join(digests).encode())
         room = np.array([part.file_bytes + WORD for part in parts], np.int64)
         self._bases: NDArray[np.int64] = np.cumsum(room) - room
 
@@ -112,12 +113,15 @@ def _read_whole(file: Any, memory: memoryview, path: Path) -> None:
 
 
 def joined(folder: Path, schema: Schema, parts: Sequence[Part]) -> SpoolSource:
-    """The source of finished parts, one behind the other. Writes the spans of all of them to one file."""
-    source = SpoolSource(folder, schema, parts)
-    with (folder / "spans.bin").open("wb") as file:
+    """The source of finished parts, one behind the other. Writes the spans of all of them to one file.
+
+    Raises `StorageError`.
+    """
+    source, path = SpoolSource(folder, schema, parts), folder / "spans.bin"
+    with storage_errors(path, "cannot write"), path.open("wb") as file:
         for number, base in enumerate(source._bases.tolist()):
-            _, path = part_files(folder / PARTS_NAME, number)
-            for rows in _rows_of(path):
+            _, spans = part_files(folder / PARTS_NAME, number)
+            for rows in _rows_of(spans):
                 rows["offset"] += np.uint64(base)
                 file.write(rows.tobytes())
     return source

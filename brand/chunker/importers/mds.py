@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from brand.chunker.fields import Choice, choose, codec_of_bytes
-from brand.chunker.importers.files import COMPRESSED, reading
+from brand.chunker.importers.files import reading
 from brand.chunker.importers.raw import Cut, at_offsets, below, folder_error, pixels
 from brand.chunker.shards import Block, Shard
 from brand.errors import SourceError, UsageError
@@ -41,6 +41,7 @@ _DTYPES: Final = {
 """Number of a dtype in the payload of an `ndarray`."""
 _LOOKED_AT: Final = 8
 _SUFFIXES: Final = {"zstd": ".zst", "gz": ".gz", "bz2": ".bz2"}
+"""Compression by its name in the index -> how `reading` calls it."""
 
 
 class Mds:
@@ -91,7 +92,7 @@ class Mds:
         """The samples of a shard. Raises `SourceError`."""
         shard = self._shards[number]
         head = struct.Struct(f"<{sum(size is None for size in shard.sizes)}I")
-        with reading(shard.path, shard.name) as file:
+        with reading(shard.path, shard.name, packed=shard.packed) as file:
             position = -1
             try:
                 for data in at_offsets(file, shard.samples, shard.raw_bytes):
@@ -122,12 +123,13 @@ class _ShardFacts:
             )
         raw, packed = told["raw_data"], told.get("zip_data")
         self.name = str(raw["basename"])
-        self.path, facts = below(root, self.name), raw
+        self.path, facts, self.packed = below(root, self.name), raw, ""
         if packed and not self.path.exists():
             self.name = str(packed["basename"])
             self.path, facts = below(root, self.name), packed
             kind = str(told["compression"]).partition(":")[0]
-            if _SUFFIXES.get(kind) != self.path.suffix or self.path.suffix not in COMPRESSED:
+            self.packed = _SUFFIXES.get(kind, "")
+            if not self.packed:
                 raise ValueError(f"shards compressed with {kind!r} are not read; {', '.join(_SUFFIXES)} are")
         self.raw_bytes, self.bytes, self.samples = int(raw["bytes"]), int(facts["bytes"]), int(told["samples"])
         self.encodings: dict[str, str] = dict(zip(told["column_names"], told["column_encodings"], strict=True))
