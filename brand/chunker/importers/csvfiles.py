@@ -21,7 +21,7 @@ from brand.chunker.fields import Choice, choose, common_codec
 from brand.chunker.importers.files import COMPRESSED, File, find_files, reading
 from brand.chunker.importers.jsonl import LINES_LOOKED_AT, LINES_OF_OTHERS, OTHERS
 from brand.chunker.shards import Bad, Block, Shard
-from brand.errors import SourceError
+from brand.errors import SourceError, counted
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.record import Numbered
 
@@ -63,7 +63,7 @@ class Csv:
             raise SourceError(file.name, _other_header(header, self._header, self._files[0].name))
         for line, row in reader:
             if len(row) != len(header):
-                cells = f"it has {len(row)} cells, and there are {len(header)} columns"
+                cells = f"it has {counted(len(row), 'cell')}, and there are {counted(len(header), 'column')}"
                 yield Bad(f"line {line}", cells, "A cell with the separator in it stands in quotes")
                 continue
             rows.append(row)
@@ -95,22 +95,22 @@ def _json(cell: str) -> Any:
 def _columns(files: Sequence[File]) -> tuple[list[str], list[tuple[str, str]]]:
     """The header, and the columns with their codecs, as the first rows of the files have them."""
     header: list[str] = []
-    kinds: list[set[str]] = []
+    kinds: dict[str, set[str]] = {}
     step = max(1, len(files) // OTHERS)
     for file in [files[0], *files[1::step]]:
         rows = _rows(file)
         _, first = next(rows, (0, []))
         if not header and first:
-            header, kinds = first, [set() for _ in first]
+            header = first
             twice = next((name for name in header if header.count(name) > 1), None)
             if twice is not None:
                 raise SourceError(file.name, f"two columns have the name {twice!r}", hint="Change the first line")
         for _, row in islice(rows, LINES_LOOKED_AT if file is files[0] else LINES_OF_OTHERS):
-            for seen, cell in zip(kinds, row, strict=False):
-                seen.add(_kind(cell))
+            for name, cell in zip(first, row, strict=False):
+                kinds.setdefault(name, set()).add(_kind(cell))
     if not header:
         raise SourceError(files[0].name, "the file is empty; its first line names the columns")
-    return header, [(name, _together(seen)) for name, seen in zip(header, kinds, strict=True)]
+    return header, [(name, _together(kinds.get(name, set()))) for name in header]
 
 
 def _together(kinds: set[str]) -> str:

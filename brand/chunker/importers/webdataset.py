@@ -225,5 +225,7 @@ def _members(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
                 if len(data) != member.size:
                     raise _Damaged(f"it is cut short within {member.name!r}")
                 yield member.name, data
-    except (tarfile.TarError, _Damaged) as error:
+    except _Damaged as error:
         raise SourceError(name, str(error)) from error
+    except tarfile.TarError as error:
+        raise SourceError(name, f"it is cut short or damaged: {error}") from error
