@@ -60,14 +60,25 @@ class Bad:
 class Shards(Protocol):
     """A source of shards. Picklable: workers get it, and open the files themselves."""
 
-    kind: str
-    """The source's format, as the header tells it and as the command calls it."""
-    shards: Sequence[Shard]
-    schema: Schema
-    classes: tuple[str, ...] | None
-    """Names of the values of `label`; None where there are none."""
-    choice: str
-    """What the user chose that changes the samples (`--null`), as a text that is the same for the same choice."""
+    @property
+    def kind(self) -> str:
+        """The source's format, as the header tells it and as the command calls it."""
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """All of them, in the order of the source."""
+
+    @property
+    def schema(self) -> Schema:
+        """Fields of the samples."""
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the values of `label`; None where there are none."""
+
+    @property
+    def choice(self) -> str:
+        """What the user chose that changes the samples (`--null`), as a text that is the same for the same choice."""
 
     @property
     def notes(self) -> Sequence[str]:

@@ -11,7 +11,7 @@ import io
 from pathlib import Path
 from typing import Any, Final
 
-_PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+_PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 """Modes of Pillow that PNG holds without loss."""
 
 

@@ -129,8 +129,8 @@ def _way(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
     """(codec, way of reading) of a type. The codec is `?` where the values must be looked at."""
     types = arrow().types
     if isinstance(kind, arrow().BaseExtensionType):
-        shape = getattr(kind, "shape", None)
-        return ("ndarray", "tensor") if shape is not None else _way(kind.storage_type, feature)
+        tensor = isinstance(kind, arrow().FixedShapeTensorType)
+        return ("ndarray", "tensor") if tensor else _way(kind.storage_type, feature)
     if types.is_dictionary(kind):
         return _way(kind.value_type, feature)[0], "plain"
     if types.is_struct(kind) and _is_file(kind):
@@ -176,6 +176,8 @@ def _bytes_of(column: Any, way: str) -> list[bytes | None]:
 
 def _values(column: Any, way: str, codec: str, natural: str) -> Any:
     """The values of a column for a field of this codec."""
+    if way != "tensor" and isinstance(column, arrow().ExtensionArray):
+        column = column.storage
     if way == "file" and codec != "json":
         # A file that lies elsewhere is only named. Its name is refused, with a message that says so.
         return [value and (value["path"] if value["bytes"] is None else value["bytes"]) for value in column.to_pylist()]
