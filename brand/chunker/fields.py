@@ -84,8 +84,8 @@ class Fields:
             return values
         if name in self.nulls:
             values = [self.nulls[name] if value is None else value for value in values]
-        fit = _FITS.get(codec)
-        return values if fit is None else [fit(value) for value in values]
+        fit, exact = _FITS.get(codec, (None, object))
+        return values if fit is None or set(map(type, values)) <= {exact} else [fit(value) for value in values]
 
 
 def choose(columns: Iterable[tuple[str, str]], choice: Choice) -> Fields:
@@ -96,7 +96,7 @@ def choose(columns: Iterable[tuple[str, str]], choice: Choice) -> Fields:
         if asked not in known:
             there = printable(", ".join(column for column, _, _ in offered))
             raise UsageError(f"the source has no column {asked!r}; there are {there}")
-    taken = [one for one in offered if not choice.columns or {one[0], one[1]} & set(choice.columns)]
+    taken = [one for one in offered if is_taken(one[0], choice)]
     seen: dict[str, str] = {}
     for column, name, _ in taken:
         if name in seen:
@@ -121,6 +121,12 @@ def choose(columns: Iterable[tuple[str, str]], choice: Choice) -> Fields:
     }
     nulls = {name: _parsed(name, schema.codec(name), text or "") for name, text in told.items()}
     return Fields(tuple(column for column, _, _ in chosen), schema, nulls)
+
+
+def is_taken(column: str, choice: Choice) -> bool:
+    """Whether a user takes this column, which may be named as its field is."""
+    names = {column, field_name(column), field_name(column, "int")}
+    return not choice.columns or bool(names & set(choice.columns))
 
 
 def field_name(column: str, codec: str = "str") -> str:
@@ -212,10 +218,13 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     "image": str.encode,
     "audio": str.encode,
 }
-_FITS: Final[dict[str, Callable[[Any], Any]]] = {
-    "str": _as_text,
-    "int": _as_int,
-    "float": _as_float,
-    "ndarray": _as_array,
+_FITS: Final[dict[str, tuple[Callable[[Any], Any], type]]] = {
+    "str": (_as_text, str),
+    "int": (_as_int, int),
+    "float": (_as_float, float),
+    "ndarray": (_as_array, np.ndarray),
 }
-"""Codec -> what is done with each value. One that cannot be converted stays as it is, and is refused later."""
+"""Codec -> what is done with each value, and the type for which that is nothing.
+
+A value that cannot be converted stays as it is, and is refused later.
+"""

@@ -8,6 +8,10 @@ import gzip
 import hashlib
 import json
 import lzma
+import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brand.chunker import Choice, Options, convert_from
 from brand.chunker.plan import Layout
 from brand.storage.dataset import StoredDataSet
-from tests.support import brand, tree_digest
+from tests.rounds import examples
+from tests.support import brand, brand_process, tree_digest
 
 SOURCES = Path(__file__).parent / "sources"
 SAMPLES: list[dict[str, Any]] = json.loads((SOURCES / "samples.json").read_text(encoding="utf-8"))
@@ -144,7 +151,7 @@ def test_texts_come_back_with_their_types(kind: str, tmp_path: Path) -> None:
 
 def test_nested_values_of_json_lines_are_json_and_others_on_demand_arrays(tmp_path: Path) -> None:
     """`--field NAME=ndarray` makes arrays of lists."""
-    rows = [{"ids": [1, 2, 3], "facts": {"a": None}}, {"ids": [4], "facts": []}]
+    rows: list[dict[str, Any]] = [{"ids": [1, 2, 3], "facts": {"a": None}}, {"ids": [4], "facts": []}]
     write_texts(tmp_path / "source", "jsonl", rows, files=1)
     stored = convert("jsonl", tmp_path / "source", tmp_path / "a")
     assert [stored.sample(i) for i in range(2)] == rows
@@ -218,3 +225,64 @@ def test_a_file_url_is_the_folder(tmp_path: Path) -> None:
     told = brand("convert", "parquet", SOURCES / "parquet", f"file://{tmp_path}/set", "--chunk-size", 5, "-j", 1)
     assert told.code == 0, told.err
     assert tree_digest(tmp_path / "set") == tree_digest(tmp_path / "folder")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "hf"])
+def test_without_pyarrow_the_message_says_how_to_install_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other formats need no library."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    told = brand("convert", kind, SOURCES / kind, tmp_path / "set")
+    assert told.code == 1
+    assert "pip install 'brand-data[parquet]'" in told.err
+    for other in ("webdataset", "mds", "litdata"):
+        assert brand("convert", other, SOURCES / other, tmp_path / other, "-j", 1).code == 0
+
+
+@pytest.mark.slow
+def test_a_data_set_of_the_hub_is_taken_from_its_cache(tmp_path: Path) -> None:
+    """huggingface_hub downloads what is not there; without a network, one that is not there is refused."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    cached = tmp_path / "cache" / "datasets--owner--name"
+    shutil.copytree(SOURCES / "parquet", cached / "snapshots" / commit / "data")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "cache")}
+    for folder in ("", "/data"):
+        target = tmp_path / f"set{len(folder)}"
+        told = brand_process("convert", "hf", f"hf://datasets/owner/name{folder}", target, "-j", 1, env=environment)
+        assert told.code == 0, told.err
+        assert [StoredDataSet(target).sample(i)["key"] for i in range(12)] == [sample["key"] for sample in SAMPLES]
+    told = brand_process("convert", "hf", "hf://datasets/owner/other", tmp_path / "x", env=environment)
+    assert told.code == 2
+    assert "hf://datasets/owner/other: the Hub does not know it, or does not answer" in told.err
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "t": TEXT,
+            "n": st.integers(-(1 << 62), 1 << 62),
+            "x": st.floats(allow_nan=False, allow_infinity=False, width=32).map(lambda x: x + 0.5),
+        }
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@pytest.mark.slow
+@examples(40)
+@given(ROWS, st.sampled_from(["jsonl", "csv"]), st.integers(1, 3), st.integers(1, 200))
+def test_any_texts_and_numbers_come_back(rows: list[dict[str, Any]], kind: str, files: int, stretch: int) -> None:
+    """Whatever characters, quotes and breaks; in one file or several, cut anywhere. A text of digits only stays one."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("brand.chunker.importers.jsonl.STRETCH_BYTES", stretch)
+        patch.setattr("brand.chunker.exchange.LEAST_BYTES", 1)
+        source, target = Path(folder, "source"), Path(folder, "set")
+        write_texts(source, kind, rows, files)
+        codecs = {"t": "str", "n": "int", "x": "float"}
+        stored = convert(kind, source, target, Choice(codecs=codecs))
+        assert [stored.sample(i) for i in range(len(rows))] == rows

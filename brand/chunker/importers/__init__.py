@@ -3,8 +3,9 @@
 webdataset  tar files                       parquet   Parquet files
 mds         mosaicml-streaming's folders    hf        data sets of Hugging Face
 litdata     LitData's folders               arrow     what Parquet, Hugging Face and tables in memory have in common
-jsonl       JSON lines                      files     the files of a source, also compressed ones
+jsonl       JSON lines                      arrowtypes  Arrow's types and values
 csvfiles    CSV and TSV                     raw       what MDS and LitData have in common
+tars        the files of a tar archive      files     the files of a source, also compressed ones
 """
 
 from __future__ import annotations

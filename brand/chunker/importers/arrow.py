@@ -1,4 +1,4 @@
-"""Arrow's columns as fields: which codec does a type have, and what are its values?
+"""Arrow's columns as fields: which fields does a schema give?
 
     bool, integers      int      float types              float    text            str
     binary              image or audio where the first values are such files, else bytes
@@ -6,8 +6,8 @@
     list of numbers     ndarray of that dtype; so are `Array2D` to `Array5D`, and tensors
     dates, decimals     str      other lists, structs     json     dictionary      as its values
 
-`ClassLabel` of Hugging Face is an `int`; the names of one that is called `label` become the classes. Only this module
-imports pyarrow.
+`ClassLabel` of Hugging Face is an `int`; the names of one that is called `label` become the classes. `arrowtypes` has the
+types and the values.
 """
 
 from __future__ import annotations
@@ -17,30 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-import numpy as np
-
-from brand.chunker.fields import Choice, Fields, choose, codec_of_bytes
+from brand.chunker.fields import Choice, Fields, choose, codec_of_bytes, is_taken
+from brand.chunker.importers.arrowtypes import values_of, way_of
 from brand.chunker.shards import Block
-from brand.errors import MissingExtraError
 from brand.formats.record import Numbered
 
 LOOKED_AT: Final = 8
 """Values that tell whether a column of bytes holds files."""
-_ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
-_MEDIA: Final = {"Image": "image", "Audio": "audio"}
-
-
-def arrow() -> Any:
-    """The library pyarrow, with its Parquet reader. Raises `MissingExtraError`."""
-    try:
-        import pyarrow
-        import pyarrow.ipc
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError(
-            "reading Parquet and Arrow needs the package pyarrow: pip install 'brand-data[parquet]'"
-        ) from error
-    return pyarrow
 
 
 class ArrowFields:
@@ -59,8 +42,8 @@ class ArrowFields:
         Raises `UsageError`.
         """
         features = _features(schema)
-        self._ways = {column.name: _way(column.type, features.get(column.name, {})) for column in schema}
-        open_ones = [name for name, (codec, _) in self._ways.items() if codec == "?" and _taken(name, choice)]
+        self._ways = {column.name: way_of(column.type, features.get(column.name, {})) for column in schema}
+        open_ones = [name for name, (codec, _) in self._ways.items() if codec == "?" and is_taken(name, choice)]
         looked_at = first_rows(open_ones) if open_ones else None
         natural = []
         for name in order or self._ways:
@@ -85,7 +68,7 @@ class ArrowFields:
         """How the columns that are taken would be read from another schema; a column that it lacks is not there."""
         features = _features(schema)
         columns = {column.name: column.type for column in schema}
-        return {c: _way(columns[c], features.get(c, {})) for c in self.fields.columns if c in columns}
+        return {c: way_of(columns[c], features.get(c, {})) for c in self.fields.columns if c in columns}
 
     def differs(self, schema: Any) -> str:
         """What another schema has otherwise than the first, in words; empty where nothing matters."""
@@ -102,12 +85,8 @@ class ArrowFields:
         called = Numbered(range(first_row, first_row + batch.num_rows), "row")
         columns = {}
         for (column, _), (_, codec) in zip(self._renamed, self.fields.schema.fields, strict=True):
-            columns[column] = _values(batch.column(column), self._ways[column][1], codec, self._natural[column])
+            columns[column] = values_of(batch.column(column), self._ways[column][1], codec, self._natural[column])
         return self.fields.block(columns, called)
-
-
-def _taken(name: str, choice: Choice) -> bool:
-    return not choice.columns or name in choice.columns
 
 
 def _features(schema: Any) -> Mapping[str, Any]:
@@ -125,91 +104,6 @@ def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if feature.get("_type") == "ClassLabel" and isinstance(names, list) else None
 
 
-def _way(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
-    """(codec, way of reading) of a type. The codec is `?` where the values must be looked at."""
-    types = arrow().types
-    if isinstance(kind, arrow().BaseExtensionType):
-        tensor = isinstance(kind, arrow().FixedShapeTensorType)
-        return ("ndarray", "tensor") if tensor else _way(kind.storage_type, feature)
-    if types.is_dictionary(kind):
-        return _way(kind.value_type, feature)[0], "plain"
-    if types.is_struct(kind) and _is_file(kind):
-        return _MEDIA.get(str(feature.get("_type")), "?"), "file"
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        if _is_number(kind.value_type):
-            return "ndarray", "numbers"
-        return ("ndarray", "nested") if feature.get("_type") in _ARRAYS else ("json", "plain")
-    if types.is_null(kind):
-        return "null", "plain"
-    if types.is_boolean(kind) or types.is_integer(kind):
-        return "int", "number"
-    if types.is_floating(kind):
-        return "float", "number"
-    if (
-        types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_fixed_size_binary(kind)
-        or str(kind) == "binary_view"
-    ):
-        return _MEDIA.get(str(feature.get("_type")), "?"), "plain"
-    text = types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view"
-    return ("str", "plain") if text or types.is_temporal(kind) or types.is_decimal(kind) else ("json", "plain")
-
-
-def _is_number(kind: Any) -> bool:
-    types = arrow().types
-    return bool(types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind))
-
-
-def _is_file(kind: Any) -> bool:
-    names = {field.name: field.type for field in kind}
-    types = arrow().types
-    return names.keys() == {"bytes", "path"} and (
-        types.is_binary(names["bytes"]) or types.is_large_binary(names["bytes"])
-    )
-
-
 def _bytes_of(column: Any, way: str) -> list[bytes | None]:
     values = column.to_pylist()
     return [value and value["bytes"] for value in values] if way == "file" else values
-
-
-def _values(column: Any, way: str, codec: str, natural: str) -> Any:
-    """The values of a column for a field of this codec."""
-    if way != "tensor" and isinstance(column, arrow().ExtensionArray):
-        column = column.storage
-    if way == "file" and codec != "json":
-        # A file that lies elsewhere is only named. Its name is refused, with a message that says so.
-        return [value and (value["path"] if value["bytes"] is None else value["bytes"]) for value in column.to_pylist()]
-    if column.null_count == 0 and codec == natural:
-        if way == "number":
-            exact = np.int64 if codec == "int" else np.float64
-            values = column.to_numpy(zero_copy_only=False)
-            if np.can_cast(values.dtype, exact):
-                return np.ascontiguousarray(values, exact)
-        if way == "numbers":
-            return _arrays(column)
-    if way == "tensor" and codec == "ndarray" and column.null_count == 0:
-        return list(column.to_numpy_ndarray())
-    if way == "nested" and codec == "ndarray":
-        dtype = _innermost(column.type)
-        return [None if value is None else np.asarray(value, dtype) for value in column.to_pylist()]
-    return column.to_pylist()
-
-
-def _arrays(column: Any) -> Any:
-    """Lists of numbers as arrays."""
-    flat = column.flatten()
-    if flat.null_count:
-        return column.to_pylist()
-    values = flat.to_numpy(zero_copy_only=False)
-    if arrow().types.is_fixed_size_list(column.type):
-        return list(values.reshape(len(column), column.type.list_size))
-    lengths = arrow().compute.list_value_length(column).to_numpy(zero_copy_only=False)
-    return np.split(values, np.cumsum(lengths)[:-1]) if len(column) else []
-
-
-def _innermost(kind: Any) -> Any:
-    while hasattr(kind, "value_type"):
-        kind = kind.value_type
-    return kind.to_pandas_dtype()

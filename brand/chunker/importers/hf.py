@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.chunker.fields import Choice
-from brand.chunker.importers.arrow import LOOKED_AT, ArrowFields, arrow
+from brand.chunker.importers.arrow import LOOKED_AT, ArrowFields
+from brand.chunker.importers.arrowtypes import arrow
 from brand.chunker.importers.files import File, find_files
 from brand.chunker.importers.parquet import Parquet
 from brand.chunker.importers.raw import below, folder_error

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, overload
 
-from brand.chunker.fields import Choice, choose, codec_of_value, common_codec
+from brand.chunker.fields import Choice, choose, codec_of_value, common_codec, is_taken
 from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, File, find_files, reading
 from brand.chunker.shards import Bad, Block, Shard
 from brand.errors import SourceError, UsageError
@@ -143,7 +143,7 @@ def _columns(files: Sequence[File], choice: Choice) -> list[tuple[str, str]]:
     natural = []
     for name, codecs in found.items():
         common = common_codec(codecs)
-        if common is None and name not in choice.codecs and (not choice.columns or name in choice.columns):
+        if common is None and name not in choice.codecs and is_taken(name, choice):
             (one, here), (other, there), *_ = [item for item in codecs.items() if item[0] != "null"]
             raise UsageError(
                 f"{name!r} is {one} in {here}, and {other} in {there}: say --field {name}=json, which holds both, or"

@@ -24,9 +24,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import Choice, choose, codec_of_bytes
+from brand.chunker.fields import Choice, choose, codec_of_bytes, is_taken
 from brand.chunker.importers.files import reading
-from brand.chunker.importers.raw import Cut, at_offsets, below, folder_error, pixels
+from brand.chunker.importers.raw import Cut, at_offsets, below, folder_error, pixels, scalar
 from brand.chunker.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -64,7 +64,7 @@ class LitData:
             raise SourceError(str(index), "it lists no chunks")
         self._paths = [below(self._root, shard.name) for shard in shards]
         self.shards = tuple(shards)
-        taken = {name: kind for name, kind in self._offered.items() if not choice.columns or name in choice.columns}
+        taken = {name: kind for name, kind in self._offered.items() if is_taken(name, choice)}
         self._readers = {name: _reader(name, kind) for name, kind in taken.items()}
         files = [name for name, (codec, _) in self._readers.items() if codec == "?"]
         first = [row for row, _ in islice(self._sized(0), _LOOKED_AT)] if files else []
@@ -99,8 +99,7 @@ class LitData:
     def _sized(self, number: int) -> Iterator[tuple[dict[str, Any], int]]:
         """The samples of a chunk, and their stored sizes. Raises `SourceError`."""
         shard, head = self.shards[number], struct.Struct(f"<{len(self._offered)}I")
-        path = self._paths[number]
-        position = -1
+        path, position = self._paths[number], -1
         with reading(path, shard.name, packed=".zst" if self._packed else "") as file:
             try:
                 for position, data in enumerate(at_offsets(file, shard.samples or 0, None)):
@@ -122,7 +121,7 @@ class LitData:
 
 def _refuse(config: Mapping[str, Any]) -> None:
     """Raise `UsageError` for folders that are not read."""
-    loader, compression = config.get("item_loader"), config.get("compression")
+    loader, packed = config.get("item_loader"), config.get("compression")
     if config.get("encryption"):
         raise UsageError("the chunks are encrypted: write them with LitData again, without encryption")
     if loader == "ParquetLoader":
@@ -130,11 +129,8 @@ def _refuse(config: Mapping[str, Any]) -> None:
     if loader not in (None, "PyTreeLoader"):
         raise UsageError(f"the chunks are for LitData's {loader}, and those for its PyTreeLoader are read")
     level = config.get("compression_level") or "chunk"
-    if compression and (not str(compression).startswith("zstd") or level != "chunk"):
-        raise UsageError(
-            f"the chunks are compressed ({compression}, level {level}): those compressed with zstd as a whole are read."
-            " Write them with compression_level='chunk', or without compression"
-        )
+    if packed and (not str(packed).startswith("zstd") or level != "chunk"):
+        raise UsageError(f"the chunks are compressed ({packed}, {level}): write them with compression_level='chunk'")
 
 
 def _shard(root: Path, chunk: Mapping[str, Any]) -> Shard:
@@ -186,18 +182,13 @@ def _array(names: str, order: str, data: bytes) -> Any:
     return np.frombuffer(data, _dtype(names, number), offset=8 + 4 * dimensions).reshape(shape)
 
 
-def _number(layout: str, data: bytes) -> Any:
-    (value,) = struct.unpack(layout, data)
-    return value
-
-
 _FLAT: Final = {"no_header_numpy": _NUMPY, "no_header_tensor": _TORCH}
 _READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
     "str": ("str", bytes.decode),
     "text": ("str", bytes.decode),
-    "int": ("int", partial(_number, "<q")),
-    "bool": ("int", partial(_number, "<?")),
-    "float": ("float", partial(_number, "<d")),
+    "int": ("int", partial(scalar, np.dtype("<i8"))),
+    "bool": ("int", partial(scalar, np.dtype("?"))),
+    "float": ("float", partial(scalar, np.dtype("<f8"))),
     "bytes": ("?", bytes),
     "file": ("?", bytes),
     "jpeg": ("image", bytes),

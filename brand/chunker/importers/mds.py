@@ -27,9 +27,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import Choice, choose, codec_of_bytes
+from brand.chunker.fields import Choice, choose, codec_of_bytes, is_taken
 from brand.chunker.importers.files import reading
-from brand.chunker.importers.raw import Cut, at_offsets, below, folder_error, pixels
+from brand.chunker.importers.raw import Cut, at_offsets, below, folder_error, pixels, scalar
 from brand.chunker.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -64,7 +64,7 @@ class Mds:
         for shard in self._shards:
             if shard.encodings != self._encodings:
                 raise SourceError(shard.name, f"its columns are not those of {self._shards[0].name}: {shard.encodings}")
-        taken = {c: e for c, e in self._encodings.items() if not choice.columns or c in choice.columns}
+        taken = {c: e for c, e in self._encodings.items() if is_taken(c, choice)}
         self._readers = {column: _reader(column, encoding) for column, encoding in taken.items()}
         self.shards = tuple(Shard(shard.name, shard.bytes, shard.mark, shard.samples) for shard in self._shards)
         files = [column for column, (codec, _) in self._readers.items() if codec == "?"]
@@ -151,7 +151,7 @@ def _reader(column: str, encoding: str) -> tuple[str, Callable[[bytes], Any]]:
     if kind in _READERS:
         return _READERS[kind]
     if kind in _SCALARS:
-        return ("float" if "float" in kind else "int"), partial(_scalar, np.dtype(kind).newbyteorder("<"))
+        return ("float" if "float" in kind else "int"), partial(scalar, np.dtype(kind).newbyteorder("<"))
     if kind == "ndarray":
         dtype_name, _, shape = more.partition(":")
         known = tuple(map(int, shape.split(","))) if shape else None
@@ -178,15 +178,10 @@ class _Array:
         return np.frombuffer(data, dtype, offset=at).reshape(shape)
 
 
-def _scalar(dtype: np.dtype[Any], data: bytes) -> Any:
-    (value,) = np.frombuffer(data, dtype)
-    return value.item()
-
-
 _READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
     "str": ("str", bytes.decode),
     "bytes": ("?", bytes),
-    "int": ("int", partial(_scalar, np.dtype("<i8"))),
+    "int": ("int", partial(scalar, np.dtype("<i8"))),
     "str_int": ("int", int),
     "str_float": ("float", float),
     "str_decimal": ("str", bytes.decode),

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, Final
 
 from brand.chunker.fields import Choice
-from brand.chunker.importers.arrow import LOOKED_AT, ArrowFields, arrow
+from brand.chunker.importers.arrow import LOOKED_AT, ArrowFields
+from brand.chunker.importers.arrowtypes import arrow
 from brand.chunker.importers.files import File, find_files
 from brand.chunker.shards import Block, Shard
 from brand.errors import SourceError

@@ -55,6 +55,12 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
     return data
 
 
+def scalar(dtype: np.dtype[Any], data: bytes) -> Any:
+    """A number. Raises ValueError."""
+    (value,) = np.frombuffer(data, dtype)
+    return value.item()
+
+
 def pixels(data: bytes) -> Any:
     """A Pillow image from width, height, length of the mode (u32 each), mode and pixels. Raises ValueError."""
     from PIL import Image

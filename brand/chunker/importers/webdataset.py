@@ -20,18 +20,19 @@ from __future__ import annotations
 import io
 import json
 import os
-import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final
 
 import numpy as np
 
 from brand.chunker.fields import Choice, choose, codec_of_bytes, common_codec
 from brand.chunker.importers.files import COMPRESSED, File, find_files, reading
+from brand.chunker.importers.tars import members
 from brand.chunker.shards import Bad, Block, Shard
 from brand.errors import SourceError
+from brand.formats.media import HEAD_BYTES
 
 _IMAGES: Final = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "avif", "ppm", "pgm")
 _AUDIO: Final = ("wav", "flac", "ogg", "oga", "opus", "mp3", "m4a", "aac", "aif", "aiff", "au", "caf")
@@ -49,7 +50,6 @@ _LOOKED_AT: Final = 64
 """Samples that tell which fields there are."""
 _BLOCK_BYTES: Final = 4 << 20
 _BLOCK_SAMPLES: Final = 1024
-_MEMBERS_KEPT: Final = 1024
 
 Sample = tuple[str, dict[str, bytes]]
 """Key, and contents by ending."""
@@ -66,7 +66,8 @@ class WebDataset:
         self.shards = tuple(Shard(file.name, file.bytes, file.mark) for file in self._files)
         seen: list[Sample] = []
         for file in self._files:
-            seen += islice(_samples(file), _LOOKED_AT - len(seen))
+            for key, files in islice(_samples(file), _LOOKED_AT):
+                seen.append((key, {ending: data[:HEAD_BYTES] for ending, data in files.items()}))
             if seen:
                 break
         if not seen:
@@ -167,7 +168,7 @@ def _samples(file: File) -> Iterator[Sample]:
     """The samples of one tar file. Raises `SourceError`."""
     key, files = None, dict[str, bytes]()
     with reading(file.path, file.name) as stream:
-        for name, data in _members(stream, file.name):
+        for name, data in members(stream, file.name):
             base = name.rpartition("/")[2]
             stem, dot, ending = base.partition(".")
             if not stem or not dot or not ending:
@@ -181,51 +182,3 @@ def _samples(file: File) -> Iterator[Sample]:
             files[ending] = data
         if key is not None:
             yield key, files
-
-
-class _Member(tarfile.TarInfo):
-    """A header. What is wrong with one ends the reading, where the library would skip it."""
-
-    @classmethod
-    def fromtarfile(cls, tar: Any) -> Any:
-        """Read the next header. Raises `_Damaged`, besides what tells the library that there is none."""
-        try:
-            return super().fromtarfile(tar)
-        except tarfile.HeaderError as error:
-            kind = type(error).__name__
-            if kind == "EOFHeaderError":  # a block of zeros; another archive may follow it
-                tar.ended = True
-            elif kind != "EmptyHeaderError":
-                raise _Damaged(f"a header in it is damaged: {error}") from None
-            elif not getattr(tar, "ended", False):
-                raise _Damaged("it ends without the mark of its end: it is cut short") from None
-            raise
-
-
-class _Damaged(Exception):
-    """A tar file is not what it should be."""
-
-
-def _members(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the files, in order; also of archives that were written one behind the other."""
-    try:
-        with cast(Any, tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member, ignore_zeros=True)) as tar:
-            for member in tar:
-                tar.ended = False
-                if len(tar.members) > _MEMBERS_KEPT:
-                    tar.members = []  # the library remembers all of them
-                if member.isdir():
-                    continue
-                if not member.isreg():
-                    raise SourceError(
-                        name, f"{member.name!r} is a link or a special file, and only files can be samples"
-                    )
-                contents = tar.extractfile(member)
-                data = contents.read() if contents is not None else b""
-                if len(data) != member.size:
-                    raise _Damaged(f"it is cut short within {member.name!r}")
-                yield member.name, data
-    except _Damaged as error:
-        raise SourceError(name, str(error)) from error
-    except tarfile.TarError as error:
-        raise SourceError(name, f"it is cut short or damaged: {error}") from error

@@ -15,6 +15,7 @@ import json
 import shutil
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,7 @@ def plain(value: Any) -> Any:
 
 def write_webdataset(folder: Path) -> None:
     """Three tar files; the second is packed."""
-    import webdataset
-
+    webdataset = import_module("webdataset")
     with webdataset.ShardWriter(f"{folder}/part-%03d.tar", maxcount=5, verbose=0) as writer:
         for sample in samples():
             writer.write(
@@ -100,10 +100,11 @@ def write_mds(folder: Path, compression: str | None) -> None:
 def write_litdata(folder: Path, compression: str | None) -> None:
     """Chunks of five samples."""
     import torch
-    from litdata.streaming.writer import BinaryWriter
+
+    writer_class = import_module("litdata.streaming.writer").BinaryWriter
 
     level = None if compression is None else "chunk"
-    writer = BinaryWriter(str(folder), chunk_size=5, compression=compression, compression_level=level)
+    writer = writer_class(str(folder), chunk_size=5, compression=compression, compression_level=level)
     for number, sample in enumerate(samples()):
         writer[number] = {
             "key": sample["key"],
