@@ -47,6 +47,8 @@ STEPS: Final = ("writes", "reads", "brand")
 ROWS: Final = ("jsonl", "parquet")
 _ROWS_A_GROUP: Final = 20_000
 _FILES: Final = 20
+_AT_ONCE: Final = 20_000
+"""Samples of Brand's data set that are read together for the comparison."""
 _COLUMNS: Final = ("format", "data", "samples", "writes s", "reads s", "brand s", "over writes", "equal")
 _MEMORY: Final = ("rows", "GB", "USS of one MB", "PSS of all MB", "s", "MB/s")
 
@@ -111,7 +113,8 @@ def compare(kind: str, folder: Path, out: Path) -> int:
     import brand
 
     stored, count = brand.BrandDataset(out, decode=False), 0
-    found = (stored[i] for i in range(len(stored)))
+    places = [range(first, min(first + _AT_ONCE, len(stored))) for first in range(0, len(stored), _AT_ONCE)]
+    found = (sample for some in places for sample in stored.__getitems__(list(some)))
     for expected, sample in zip_longest(read(kind, folder), found):
         if expected is None or sample is None:
             raise RuntimeError("the data sets have not the same number of samples")
@@ -236,7 +239,8 @@ def measure(rival: Rival, limit_s: float) -> Outcome:
 def main() -> None:
     """Parent, or child (`--rival`)."""
     parser = harness.parser("bench.imports", __doc__)
-    parser.add_argument("--gigabytes", type=float, default=10.0, help="of rows (%(default)s); 0 for none")
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="of rows (%(default)s)")
+    parser.add_argument("--rows", nargs="*", choices=ROWS, default=ROWS, help="formats of rows (all)")
     arguments = parser.parse_args()
     if arguments.rival:
         work: Callable[[argparse.Namespace], dict[str, Any]] = measure_once
@@ -252,7 +256,7 @@ def main() -> None:
         for step in STEPS
     ]
     outcomes = harness.round_robin(steps, arguments.repeat, lambda rival: measure(rival, arguments.limit))
-    rows = [Rival(kind, "brand", "brand-data") for kind in ROWS] if arguments.gigabytes else []
+    rows = [Rival(kind, "brand", "brand-data") for kind in arguments.rows]
     outcomes += harness.round_robin(rows, 1, lambda rival: measure(rival, arguments.limit))
     harness.show(table_of(outcomes))
     if arguments.out:

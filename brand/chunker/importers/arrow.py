@@ -6,8 +6,8 @@
     list of numbers     ndarray of that dtype; so are `Array2D` to `Array5D`, and tensors
     dates, decimals     str      other lists, structs     json     dictionary      as its values
 
-`ClassLabel` of Hugging Face is an `int`; the names of one that is called `label` become the classes. `arrowtypes` has the
-types and the values.
+`ClassLabel` of Hugging Face is an `int`; the names of one that is called `label` become the classes. `arrowtypes` has
+the types and the values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Arrow's types and values: which codec has a type, and what are the values of a column for a field?
 
-A *way* says how the values of a type are read: `number`, `numbers` (lists of them), `nested` (lists of lists), `tensor`,
-`file` (bytes and path), or `plain`. Only this module imports pyarrow.
+A *way* says how the values of a type are read: `number`, `numbers` (lists of them), `nested` (lists of lists),
+`tensor`, `file` (bytes and path), or `plain`. Only this module imports pyarrow.
 """
 
 from __future__ import annotations
