@@ -160,13 +160,17 @@ def write_rows(kind: str, arguments: argparse.Namespace, folder: Path) -> None:
     text = some_text(arguments.data / "text").decode("utf-8", "replace")
     span, each = len(text) - RECORD_BYTES, int(arguments.gigabytes * 1e9) // RECORD_BYTES // _FILES
     for number in range(_FILES):
-        rows = ((i, text[i * 7_919 % span :][:RECORD_BYTES]) for i in range(number * each, (number + 1) * each))
+        rows = ((i, _part(text, i * 7_919 % span)) for i in range(number * each, (number + 1) * each))
         path = folder / f"{number:02d}.{kind}"
         if kind == "jsonl":
             with path.open("w", encoding="utf-8") as file:
                 file.writelines(json.dumps({"id": i, "text": part}, ensure_ascii=False) + "\n" for i, part in rows)
         else:
             _write_groups(path, rows)
+
+
+def _part(text: str, start: int) -> str:
+    return text[start : start + RECORD_BYTES]
 
 
 def _write_groups(path: Path, rows: Iterator[tuple[int, str]]) -> None:

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 
 from brand.chunker import Options, convert_from, parts
 from brand.chunker import exchange as exchange_module
+from brand.chunker.conductor import Conversion
 from brand.chunker.exchange import cut_stretches, exchange
+from brand.chunker.folder_work import open_folder_work
 from brand.chunker.parts import find_part
 from brand.chunker.plan import Layout
 from brand.chunker.report import Progress, silent
@@ -168,6 +170,29 @@ def test_progress_counts_the_bytes_of_the_source(tmp_path: Path, monkeypatch: py
         (4, None, 9, 9),
         (4, 4, 9, 9),
     ]
+
+
+@pytest.mark.parametrize("told", [2, 4])
+def test_a_shard_with_another_number_of_samples_than_its_index_says_is_refused(told: int, tmp_path: Path) -> None:
+    """Also where samples are left out: those count."""
+
+    class Counted(Texts):
+        @property
+        def shards(self) -> list[Shard]:
+            return [Shard("a.mds", 9, "", told)]
+
+    with pytest.raises(SourceError, match=rf"a.mds: it holds 3 samples, and its index says {told}"):
+        exchange(Counted([["a", "!", "b"]]), Options(jobs=1, skip_errors=True), tmp_path, silent)
+
+
+def test_chunks_that_hold_something_else_than_was_read_are_not_sealed(tmp_path: Path) -> None:
+    """Samples and bytes are compared before the manifest is written."""
+    with open_folder_work(tmp_path / "set") as work:
+        source, _, _ = exchange(Texts([["a", "b"]]), Options(jobs=1), work.folder, silent)
+        source.raw_bytes += 1
+        with pytest.raises(SourceError, match="the chunks hold 2 samples of 26 bytes, and 2 of 27 bytes were read"):
+            Conversion(work, source, "jsonl", None, Options(jobs=1), silent).run()
+    assert not (tmp_path / "set" / "brand.json").exists()
 
 
 SHARDS, ROWS = 30, 400
