@@ -81,13 +81,15 @@ def _as_text(value: object) -> str:
 
 
 @contextlib.contextmanager
-def running_brand(*args: object, environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """The command `brand` in a session of its own, which is ended with the block.
+def running_brand(
+    *args: object, environment: Mapping[str, str] | None = None, prelude: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The command `brand` in a session of its own, which is ended with the block; `prelude` is code that runs first.
 
     It listens to Ctrl-C, also where the tests themselves were started in the background, deaf to it.
     """
     hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    code = f"{hear}; from brand.cli.main import main; main()"
+    code = f"{hear}; {prelude}from brand.cli.main import main; main()"
     command = [sys.executable, "-c", code, *map(str, args)]
     with subprocess.Popen(
         command,

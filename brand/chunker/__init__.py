@@ -1,12 +1,16 @@
 """Sources -> shuffled chunks. Of Brand's other rooms it imports only `formats` and `stores`.
 
-convert     the three ways in: `pack`, `convert_images`, `convert_audio`; and `plan_images`, `plan_audio`
+convert     the ways in: `pack`, `convert_images`, `convert_audio`, `convert_from`; and `plan_images`, `plan_audio`
 conductor   source -> order -> probe -> plan -> workers -> index -> manifest
 request     a folder that a user names -> a source
 folders     what lies in an image or audio folder, in ImageFolder's order
 transcripts the texts of clips                      listing     the found files as arrays on disk
-check       files that cannot be used               source      three kinds of source behind one interface
-spool       an iterable, on disk in sorted runs     shuffle     the permutation, in bounded memory
+check       files that cannot be used               source      kinds of source behind one interface
+kinds       are these bytes an image, or a clip?    misfit      a folder of another kind of files
+shards      a source that is read from its front    importers   data of other tools, as shards
+fields      columns of a source -> fields           exchange    shards, each read once -> parts
+sortedparts one stretch of a source in sorted runs  spool       parts, read in any order
+tables      a table given to `pack`                 shuffle     the permutation, in bounded memory
 options     what a user can choose                  plan        pure decisions: chunk size, compression, identity
 probe       what a few samples tell                 claim       which conversion has a target
 chunks      one chunk: records -> file              companions  skipped.tsv and extras.zip
@@ -14,7 +18,6 @@ workers     processes that stop cleanly             work        what earlier run
 folder_work a conversion into a folder              store_work  a conversion into a store
 kept        what the index needs of chunks that another process has made
 report      progress and result
-misfit      a folder of another kind of files       tables      a table given to `pack` in place of samples
 
 A conversion that several machines work on, with nothing between them but a folder that all see:
 
@@ -24,10 +27,12 @@ sealing     from the chunks to the data set
 """
 
 from brand.chunker.convert import convert_audio as convert_audio
+from brand.chunker.convert import convert_from as convert_from
 from brand.chunker.convert import convert_images as convert_images
 from brand.chunker.convert import pack as pack
 from brand.chunker.convert import plan_audio as plan_audio
 from brand.chunker.convert import plan_images as plan_images
+from brand.chunker.fields import Choice as Choice
 from brand.chunker.job import Job as Job
 from brand.chunker.options import Options as Options
 from brand.chunker.parts import Part as Part
@@ -42,6 +47,7 @@ from brand.chunker.running import run as run
 from brand.chunker.sealing import seal as seal
 
 __all__ = [
+    "Choice",
     "Job",
     "Layout",
     "Made",
@@ -52,6 +58,7 @@ __all__ = [
     "Progress",
     "Report",
     "convert_audio",
+    "convert_from",
     "convert_images",
     "pack",
     "plan_audio",

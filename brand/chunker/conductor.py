@@ -29,8 +29,10 @@ from brand.chunker.plan import Plan
 from brand.chunker.probe import decide
 from brand.chunker.report import OnProgress, Progress, Report
 from brand.chunker.source import Source
+from brand.chunker.spool import SpoolSource
 from brand.chunker.work import Work
 from brand.chunker.workers import run_tasks
+from brand.errors import SourceError
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.publish import storage_errors
 
@@ -66,6 +68,7 @@ class Conversion:
                 write_companions()
             builder = IndexBuilder(work.folder / "built", plan.header, work.name)
         found = self._write_chunks(plan, builder)
+        self._compare(builder)
         with storage_errors(work.name, "cannot write"):
             manifest = seal(
                 work.target,
@@ -101,6 +104,18 @@ class Conversion:
             for publication in waiting:
                 publication.result()
         return found
+
+    def _compare(self, builder: IndexBuilder) -> None:
+        """Compare what the chunks hold with what was read, where the source has counted that. Raises `SourceError`."""
+        if isinstance(self.source, SpoolSource):
+            read, written = (len(self.source), self.source.raw_bytes), (builder.samples, builder.raw_bytes)
+            if read != written:
+                raise SourceError(
+                    self.work.name,
+                    f"the chunks hold {written[0]:,} samples of {written[1]:,} bytes, and {read[0]:,} of {read[1]:,}"
+                    " bytes were read from the source. The work folder was changed from outside",
+                    hint="Remove the target and convert again",
+                )
 
     def _report(self, plan: Plan, stored_bytes: int, found: int, seconds: float) -> Report:
         return Report(

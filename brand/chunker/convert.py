@@ -1,5 +1,5 @@
-"""The three ways into a data set: an image folder, an audio folder, samples from Python. Each becomes a source, and the
-conductor does the rest. For several machines, a folder becomes a plan instead.
+"""The ways into a data set: an image folder, an audio folder, data that another tool has written, samples from Python.
+Each becomes a source, and the conductor does the rest. For several machines, a folder becomes a plan instead.
 """
 
 from __future__ import annotations
@@ -12,23 +12,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from brand.chunker.companions import write_skipped
 from brand.chunker.conductor import Conversion
+from brand.chunker.exchange import exchange
+from brand.chunker.fields import Choice
 from brand.chunker.folder_work import open_folder_work
 from brand.chunker.folders import check_folder
+from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.job import Job
 from brand.chunker.options import Options
 from brand.chunker.plan import Layout
 from brand.chunker.planning import plan
 from brand.chunker.report import OnProgress, Report, silent
 from brand.chunker.request import Kind, Request, find, hinted
+from brand.chunker.shards import Shards
 from brand.chunker.source import IndexableSource, Source
-from brand.chunker.spool import spool
+from brand.chunker.spool import spool, spool_records
 from brand.chunker.store_work import open_store_work
-from brand.chunker.tables import refuse_tables
+from brand.chunker.tables import table_of
 from brand.chunker.work import Work
-from brand.errors import SchemaError, SourceError, UsageError
+from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
 from brand.formats.publish import storage_errors
+from brand.formats.record import encode_columns
 from brand.formats.schema import Schema
 from brand.stores.url import is_url, parse_url
 
@@ -96,10 +102,52 @@ def plan_audio(
     return _plan(_request(src, dst, "audio", options, transcripts, columns), dst, parts, on_progress)
 
 
+def convert_from(
+    kind: str,
+    src: Target,
+    dst: Target,
+    options: Options | None = None,
+    *,
+    choice: Choice | None = None,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Convert data that another tool has written; `kind` is one of `brand.chunker.importers.FORMATS`.
+
+    `choice` says which columns become fields, and with which codecs. Raises as `convert_images` does, and
+    `MissingExtraError` where a library is not installed.
+    """
+    options, started = options or Options(), time.monotonic()
+    if options.dry_run:
+        raise UsageError("a dry run would read all of the source: it is for folders of files only")
+    if kind not in FORMATS:
+        raise UsageError(f"{kind!r} is no format that is converted; there are {', '.join(FORMATS)}")
+    if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
+        raise UsageError(f"{os.fspath(dst)} lies inside {os.fspath(src)}: choose a target outside of the source")
+    source: Shards = open_shards(kind, src, choice or Choice())
+    with _open_work(dst, options) as work:
+        spooled, problems, found = exchange(source, options, work.folder, on_progress)
+        conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
+
+        def publish_skipped() -> None:
+            name = write_skipped(work.folder, problems)
+            if name is not None:
+                work.publish_companion(work.folder / name, name)
+
+        report = conversion.run(publish_skipped)
+    compared = f"Compared with the source: {counted(len(spooled), 'sample')}, {spooled.raw_bytes:,} bytes"
+    again = [f"{counted(found, 'part')} of the source found, from a run that was stopped"] if found else []
+    return replace(
+        report,
+        skipped=tuple(problems),
+        notes=(*source.notes, *again, compared),
+        seconds=time.monotonic() - started,
+    )
+
+
 def pack(
     samples: Any,
     dst: Target,
-    schema: Mapping[str, str],
+    schema: Mapping[str, str] | None = None,
     *,
     classes: Iterable[str] | None = None,
     seed: int = 0,
@@ -109,15 +157,17 @@ def pack(
     jobs: int | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
-    """Convert any iterable or indexable of dicts into a data set at `dst`.
+    """Convert a table, or any iterable or indexable of dicts, into a data set at `dst`.
 
     Args:
         samples: An iterable of dicts (a list, a generator), which is read once and in order; or an object with `len()`
             and `[i]`, of which each of `jobs` processes reads its own items. Where processes cannot be forked, such an
-            object must be picklable.
+            object must be picklable. Or a table: a DataFrame of pandas, a table of PyArrow, a `Dataset` of Hugging
+            Face.
         dst: A folder that is new or empty, or holds an unfinished conversion of the same samples, which then goes on;
             or a URL, as `s3://bucket/name`.
         schema: Field name -> codec: `bytes int float str json ndarray image audio`. A `str` field `key` names samples.
+            A table needs none: then each column is a field, and its type tells the codec.
         classes: Names of the values of the `int` field `label`.
         seed: Seed of the shuffle.
         chunk_size: Samples a chunk (default: 64, or as many as make the mean chunk 4 MiB).
@@ -134,14 +184,23 @@ def pack(
         InterruptedConversionError: A worker process died. The same call goes on from there.
     """
     options = Options(seed, Layout(chunk_size, chunk_bytes), compression, jobs=jobs)
-    parsed, names = Schema.parse(schema), None if classes is None else tuple(classes)
+    table = table_of(samples, schema)
+    if table is None and schema is None:
+        raise UsageError("the schema is missing: it names each field and its codec. Only tables do without")
+    parsed = Schema.parse(schema or {}) if table is None else table.fields.schema
+    names = tuple(classes) if classes is not None else table.classes if table is not None else None
     if names is not None and ("label", "int") not in parsed.fields:
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
     started = time.monotonic()
     with _open_work(dst, options) as work:
-        source = _python_source(samples, parsed, seed, work, on_progress)
+        if table is not None:
+            rows = (encode_columns(parsed, block.columns, block.called) for block in table.blocks())
+            source: Source = spool_records(rows, parsed, seed, work.folder, total=table.rows, on_progress=on_progress)
+        else:
+            source = _python_source(samples, parsed, seed, work, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress).run()
-    return replace(report, seconds=time.monotonic() - started)
+    renamed = () if table is None else tuple(table.fields.renamed)
+    return replace(report, notes=renamed, seconds=time.monotonic() - started)
 
 
 def _plan(request: Request, dst: Target, parts: int, on_progress: OnProgress) -> Job:
@@ -176,7 +235,6 @@ def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progr
 
     Lists are spooled, too: each forked worker that reads items of a large list would copy the list, page by page.
     """
-    refuse_tables(samples)
     sized = hasattr(samples, "__len__")
     if not sized or not hasattr(samples, "__getitem__") or isinstance(samples, list | tuple | Mapping):
         total = len(samples) if sized else None

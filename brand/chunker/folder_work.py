@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from brand.chunker.chunks import ChunksInFolder
-from brand.chunker.claim import CLAIM_NAME, Claim, check_claim, read_claim
+from brand.chunker.claim import CLAIM_NAME, Claim, check_claim
 from brand.chunker.plan import Plan
-from brand.chunker.work import Work, locked
+from brand.chunker.work import Work, locked, worth_keeping
 from brand.errors import StorageError, TargetExistsError
 from brand.formats.constants import MANIFEST_NAME, WORK_NAME
 from brand.formats.manifest import read_manifest
@@ -78,7 +78,7 @@ def open_folder_work(place: Path, *, dry_run: bool = False) -> Iterator[FolderWo
         try:
             yield FolderWork(place, folder)
         except BaseException:
-            if read_claim(folder) is None:
+            if not worth_keeping(folder):
                 _leave_nothing(place, folder)
             raise
 

@@ -26,7 +26,7 @@ def decide(
     `kind` is what the header tells of the source. Raises `SourceError`, `SchemaError`, `StorageError`.
     """
     with storage_errors(order_path, "cannot write"):
-        write_order(order_path, len(source), options.seed)
+        write_order(order_path, source.stretches, options.seed)
     started = time.monotonic()
     probe = _probe(source, order_path)
     plan = make_plan(

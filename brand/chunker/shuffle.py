@@ -3,11 +3,14 @@
 Each index gets a random 64-bit key from a counter-based stream (Philox, seeded); the order is the indices sorted by
 key, ties by index. Every permutation is equally likely, sample `i`'s key is known before `N` is, and sorting works in
 buckets of key ranges, so memory stays at `BLOCK` entries whatever `N` is.
+
+A source may consist of *stretches* that are read independently of each other. Each has a stream of its own, so a
+process that reads one knows the keys of its samples before the others are counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,13 +27,13 @@ _PAIR: Final = np.dtype([("key", "<u8"), ("index", "<u8")])
 
 
 class Keys:
-    """The keys of indices 0, 1, 2, ... in turn."""
+    """The keys of the samples of one stretch, in turn."""
 
-    def __init__(self, seed: int) -> None:
-        self._stream = np.random.Philox(key=seed)
+    def __init__(self, seed: int, stretch: int = 0) -> None:
+        self._stream = np.random.Philox(key=np.array([seed, stretch], np.uint64))
 
     def next(self, count: int) -> NDArray[np.uint64]:
-        """Keys of the next `count` indices."""
+        """Keys of the next `count` samples."""
         return self._stream.random_raw(count).astype(np.uint64, copy=False)
 
 
@@ -44,13 +47,14 @@ def sorted_places(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
     return np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else places
 
 
-def write_order(path: Path, samples: int, seed: int, *, block: int = BLOCK) -> None:
-    """Write the order to a file of `samples` little-endian u64: the index at each place."""
+def write_order(path: Path, stretches: Sequence[int], seed: int, *, block: int = BLOCK) -> None:
+    """Write the order of a source whose stretches have so many samples: the index at each place, little-endian u64."""
+    samples = sum(stretches)
     order = map_array(path, _INDEX, "w+", samples)
     if samples <= block:
-        order[:] = sorted_places(Keys(seed).next(samples))
+        order[:] = sorted_places(np.concatenate([np.empty(0, np.uint64), *_blocks(seed, stretches, block)]))
     else:
-        _sort_by_bucket(order, path.with_suffix(".pairs"), seed, block)
+        _sort_by_bucket(order, path.with_suffix(".pairs"), stretches, seed, block)
     release(order)
 
 
@@ -59,18 +63,18 @@ def open_order(path: Path, samples: int) -> NDArray[np.uint64]:
     return map_array(path, _INDEX, length=samples)
 
 
-def _sort_by_bucket(order: NDArray[np.uint64], scratch: Path, seed: int, block: int) -> None:
+def _sort_by_bucket(order: NDArray[np.uint64], scratch: Path, stretches: Sequence[int], seed: int, block: int) -> None:
     samples = len(order)
     bits = max(1, (2 * samples // block).bit_length())
     shift = np.uint64(64 - bits)
     counts = np.zeros(1 << bits, np.int64)
-    for keys in _blocks(seed, samples, block):
+    for keys in _blocks(seed, stretches, block):
         counts += np.bincount((keys >> shift).astype(np.int64), minlength=len(counts))
     ends = np.cumsum(counts)
     cursors = ends - counts
     pairs = map_array(scratch, _PAIR, "w+", samples)
     first = 0
-    for keys in _blocks(seed, samples, block):
+    for keys in _blocks(seed, stretches, block):
         by_bucket = np.argsort(keys >> shift, kind="stable")
         here = np.bincount((keys >> shift).astype(np.int64), minlength=len(counts))
         within = np.arange(len(keys)) - np.repeat(np.cumsum(here) - here, here)
@@ -87,7 +91,8 @@ def _sort_by_bucket(order: NDArray[np.uint64], scratch: Path, seed: int, block: 
     scratch.unlink()
 
 
-def _blocks(seed: int, samples: int, block: int) -> Iterator[NDArray[np.uint64]]:
-    keys = Keys(seed)
-    for start in range(0, samples, block):
-        yield keys.next(min(block, samples - start))
+def _blocks(seed: int, stretches: Sequence[int], block: int) -> Iterator[NDArray[np.uint64]]:
+    for stretch, samples in enumerate(stretches):
+        keys = Keys(seed, stretch)
+        for start in range(0, samples, block):
+            yield keys.next(min(block, samples - start))

@@ -18,9 +18,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from brand.chunker.folders import Folder
+from brand.chunker.kinds import other_kind
 from brand.chunker.listing import SIDECARS
 from brand.errors import SourceError
-from brand.formats.media import HEAD_BYTES, check_image, decode_audio, kind_of
+from brand.formats.media import check_image, decode_audio
 from brand.formats.record import encode_records, head_struct, record_parts
 from brand.formats.records import Records
 from brand.formats.schema import Schema
@@ -46,6 +47,10 @@ class Source(Protocol):
     @property
     def raw_bytes(self) -> int | None:
         """Bytes of all records together; None where the source must read them to know."""
+
+    @property
+    def stretches(self) -> Sequence[int]:
+        """Samples in each stretch that is shuffled with random numbers of its own; their sum is the length."""
 
     def __len__(self) -> int: ...
 
@@ -74,6 +79,11 @@ class FolderSource:
 
     def __len__(self) -> int:
         return len(self.listing)
+
+    @property
+    def stretches(self) -> tuple[int]:
+        """One."""
+        return (len(self),)
 
     @property
     def raw_bytes(self) -> int:
@@ -178,11 +188,8 @@ class FolderSource:
         return data
 
     def _check_kind(self, index: int, data: bytes) -> None:
-        kind = kind_of(data)
-        if kind is None and _opens(self.file_field, data):
-            return
-        if kind is None or not kind.startswith(self.file_field):
-            found = kind or ("text" if _looks_like_text(data) else "something unknown")
+        found = other_kind(self.file_field, data)
+        if found:
             article = "an" if self.file_field[0] in "ai" else "a"
             raise SourceError(
                 self.listing.key(index), f"not {article} {self.file_field} file: its contents are {found}"
@@ -218,6 +225,11 @@ class IndexableSource:
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def stretches(self) -> tuple[int]:
+        """One."""
+        return (len(self),)
+
     def sizes(self, indices: Indices) -> None:
         """Not known."""
 
@@ -233,18 +245,3 @@ class IndexableSource:
 
     def release(self) -> None:
         """Nothing is held."""
-
-
-def _opens(field: str, data: bytes) -> bool:
-    """Whether Pillow or libsndfile decodes a file whose kind `kind_of` does not know."""
-    if len(data) < HEAD_BYTES or _looks_like_text(data):
-        return False
-    try:
-        (check_image if field == "image" else decode_audio)(data)
-    except ValueError:
-        return False
-    return True
-
-
-def _looks_like_text(data: bytes) -> bool:
-    return b"\0" not in data[:512] and data[:512].isascii()

@@ -1,15 +1,14 @@
-"""An iterable gives each sample once, in its own order: how is it stored in random order with bounded memory?
+"""A source that gives each sample once, in its own order: how are its samples read in shuffled order?
 
-An external sort does it. Records collect up to `RUN_BYTES`; such a run is written to the file *sorted by the samples'
-shuffle keys*. A chunk is a range of keys, so each run holds its part of the chunk as one piece. Reading a chunk takes
-one read for each run instead of one for each sample.
+They are first written to disk, as one part for each stretch of the source (`sortedparts`). `SpoolSource` then finds any
+record. `spool` writes an iterable, which is one stretch; `exchange` writes a source of many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,41 +17,42 @@ import xxhash
 from numpy.typing import NDArray
 
 from brand.chunker.report import OnProgress, Progress
-from brand.chunker.shuffle import Keys, sorted_places
+from brand.chunker.shuffle import Keys
+from brand.chunker.sortedparts import PARTS_NAME, SPAN, WORD, PartWriter, SortedPart, part_files
 from brand.chunker.source import Indices
 from brand.errors import SourceError
-from brand.formats.contents import cut_blocks
 from brand.formats.mapped import gather, map_array, release
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_records
-from brand.formats.records import SMALL, Records, windows
+from brand.formats.records import Records
 from brand.formats.schema import Schema
-from brand.formats.values import Buffer
 
-RUN_BYTES: Final = 32 << 20
 SAMPLES_A_STEP: Final = 1024
-_OBJECT_BYTES: Final = 64
-"""Bytes that Python needs for each record beside its contents."""
-WORD: Final = 16
-"""Bytes of the words in which small records are copied."""
-_COPIED_BYTES: Final = 4 << 20
-"""Bytes that are copied in one call."""
-_SPAN: Final = np.dtype([("offset", "<u8"), ("size", "<u8")])
+_SPANS_A_STEP: Final = 1 << 18
 
 
 class SpoolSource:
-    """A spooled iterable. Picklable; opens its files anew in each process."""
+    """Spooled samples. Picklable; opens its files anew in each process.
+
+    A record has an address: the files of records lie in one address space, side by side with a gap between them.
+    """
 
     file_field = ""
 
-    def __init__(self, folder: Path, schema: Schema, digest: str, raw_bytes: int) -> None:
-        self.folder, self.schema, self._digest, self.raw_bytes = folder, schema, digest, raw_bytes
+    def __init__(self, folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> None:
+        self.folder, self.schema = folder, schema
+        self.stretches = tuple(part.samples for part in parts)
+        self.raw_bytes = sum(part.raw_bytes for part in parts)
+        digests = [part.digest for part in parts]
+        self._digest = digests[0] if len(digests) == 1 else xxhash.xxh3_128_hexdigest("".join(digests).encode())
+        room = np.array([part.file_bytes + WORD for part in parts], np.int64)
+        self._bases: NDArray[np.int64] = np.cumsum(room) - room
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "schema": self.schema, "_digest": self._digest, "raw_bytes": self.raw_bytes}
+        return {name: value for name, value in self.__dict__.items() if name != "_spans"}
 
     def __len__(self) -> int:
-        return len(self._spans)
+        return sum(self.stretches)
 
     def sizes(self, indices: Indices) -> NDArray[np.int64]:
         """Exact."""
@@ -70,16 +70,28 @@ class SpoolSource:
         heads, tails = begins[order[first]], (begins + sizes)[order[last]]
         ends = np.cumsum(tails - heads)
         memory = np.empty(int(ends[-1]), np.uint8)
-        with (self.folder / "spool.bin").open("rb") as file:
-            for head, low, high in zip(heads.tolist(), (ends - tails + heads).tolist(), ends.tolist(), strict=True):
-                file.seek(head)
-                file.readinto(memory.data[low:high])
+        self._read(heads, ends - tails + heads, ends, memory.data)
         moved = np.repeat(ends - tails, last + 1 - first)
         starts = np.empty(len(order), np.int64)
         starts[order] = begins[order] + moved
         return Records(memory, starts, sizes)
 
-    def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - an iterable has no dates
+    def _read(
+        self, heads: NDArray[np.int64], lows: NDArray[np.int64], highs: NDArray[np.int64], memory: memoryview
+    ) -> None:
+        """Read the pieces that begin at the addresses `heads`, which ascend, to the places `lows` to `highs`."""
+        parts = np.searchsorted(self._bases, heads, "right") - 1
+        offsets = heads - self._bases[parts]
+        cuts = np.concatenate(([0], 1 + np.flatnonzero(np.diff(parts)), [len(parts)])).tolist()
+        for low, high in pairwise(cuts):
+            path, _ = part_files(self.folder / PARTS_NAME, int(parts[low]))
+            with path.open("rb", buffering=0) as file:
+                pieces = (column[low:high].tolist() for column in (offsets, lows, highs))
+                for offset, begin, end in zip(*pieces, strict=True):
+                    file.seek(offset)
+                    _read_whole(file, memory[begin:end], path)
+
+    def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - what is spooled has no dates
         """Checksum of all records."""
         return self._digest
 
@@ -89,7 +101,36 @@ class SpoolSource:
 
     @cached_property
     def _spans(self) -> NDArray[np.void]:
-        return map_array(self.folder / "spans.bin", _SPAN)
+        return map_array(self.folder / "spans.bin", SPAN)
+
+
+def _read_whole(file: Any, memory: memoryview, path: Path) -> None:
+    while memory:
+        count = file.readinto(memory)
+        if not count:
+            raise SourceError(str(path), "the file was cut short while it was in use")
+        memory = memory[count:]
+
+
+def joined(folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> SpoolSource:
+    """The source of finished parts, one behind the other. Writes the spans of all of them to one file.
+
+    Raises `StorageError`.
+    """
+    source, path = SpoolSource(folder, schema, parts), folder / "spans.bin"
+    with storage_errors(path, "cannot write"), path.open("wb") as file:
+        for number, base in enumerate(source._bases.tolist()):
+            _, spans = part_files(folder / PARTS_NAME, number)
+            for rows in _rows_of(spans):
+                rows["offset"] += np.uint64(base)
+                file.write(rows.tobytes())
+    return source
+
+
+def _rows_of(path: Path) -> Iterator[NDArray[np.void]]:
+    with path.open("rb") as file:
+        while data := file.read(_SPANS_A_STEP * SPAN.itemsize):
+            yield np.frombuffer(bytearray(data), SPAN)
 
 
 def spool(
@@ -105,58 +146,36 @@ def spool(
 
     Raises `SchemaError`, which names the sample at fault, and `SourceError` where the iterable is empty.
     """
-    keys, digest = Keys(seed), xxhash.xxh3_128()
-    count = raw_bytes = written = held = 0
-    run: list[Records] = []
-    iterator = iter(samples)
-    with (folder / "spool.bin").open("wb") as data, (folder / "spans.bin").open("wb") as spans:
-        while block := list(islice(iterator, SAMPLES_A_STEP)):
-            records = encode_records(schema, block, range(count, count + len(block)))
-            digest.update(records.memory.data)
-            run.append(records)
-            count += len(block)
-            raw_bytes += len(records.memory)
-            held += len(records.memory) + _OBJECT_BYTES * len(block)
-            if held >= RUN_BYTES:
-                written += _write_run(run, keys, data, spans, written)
-                run, held = [], 0
-                on_progress(Progress("spool", count, total, raw_bytes, None))
-        written += _write_run(run, keys, data, spans, written)
-    if not count:
+    return spool_records(_encoded(samples, schema), schema, seed, folder, total=total, on_progress=on_progress)
+
+
+def spool_records(
+    records: Iterable[Records],
+    schema: Schema,
+    seed: int,
+    folder: Path,
+    *,
+    total: int | None,
+    on_progress: OnProgress,
+) -> SpoolSource:
+    """Write records, which fill their memories, into `folder`. Raises `SourceError` where there are none."""
+    with storage_errors(folder, "cannot write"):
+        (folder / PARTS_NAME).mkdir(exist_ok=True)
+    records_path, spans_path = part_files(folder / PARTS_NAME, 0)
+    with records_path.open("wb") as data, spans_path.open("wb") as spans:
+        writer = PartWriter(data, spans, Keys(seed))
+        for some in records:
+            if writer.add(some):
+                on_progress(Progress("spool", writer.samples, total, writer.raw_bytes, None))
+        part = writer.finish()
+    if not part.samples:
         raise SourceError("samples", "there are none: the iterable is empty")
-    digest.update(count.to_bytes(8, "little"))
-    on_progress(Progress("spool", count, count, raw_bytes, raw_bytes))
-    return SpoolSource(folder, schema, digest.hexdigest(), raw_bytes)
+    on_progress(Progress("spool", part.samples, part.samples, part.raw_bytes, part.raw_bytes))
+    return joined(folder, schema, [part])
 
 
-def _write_run(run: Sequence[Records], keys: Keys, data: Any, spans: Any, at: int) -> int:
-    """Write the records of one run sorted by key, and their spans in source order. Returns how much longer `data` is.
-
-    Records are copied in whole words, so that one call copies many small ones. Bytes of any value fill the last word.
-    """
-    if not run:
-        return 0
-    sizes = np.concatenate([records.sizes for records in run])
-    order = sorted_places(keys.next(len(sizes)))
-    memory = np.frombuffer(b"".join([*(records.memory.data for records in run), bytes(WORD)]), np.uint8)
-    begins, ordered = (np.cumsum(sizes) - sizes)[order], sizes[order]
-    room = -(-ordered // WORD) * WORD
-    rows = np.empty(len(sizes), _SPAN)
-    rows["offset"][order] = at + np.cumsum(room) - room
-    rows["size"] = sizes
-    with storage_errors(Path(data.name), "cannot write"):
-        for low, high in cut_blocks(room, _COPIED_BYTES):
-            data.write(_copied(memory, begins[low:high], room[low:high]))
-        spans.write(rows.tobytes())
-    return int(room.sum())
-
-
-def _copied(memory: NDArray[np.uint8], begins: NDArray[np.int64], room: NDArray[np.int64]) -> Buffer:
-    """Pieces of a memory, one after the other; `room` holds their sizes, which are whole words."""
-    if int(room.mean()) >= SMALL:
-        return b"".join(Records(memory, begins, room).pieces())
-    words = room // WORD
-    at = np.repeat(begins - WORD * (np.cumsum(words) - words), words)
-    at += np.arange(0, WORD * len(at), WORD)
-    copied: Buffer = windows(memory, WORD)[at].data
-    return copied
+def _encoded(samples: Iterable[Mapping[str, Any]], schema: Schema) -> Iterator[Records]:
+    iterator, first = iter(samples), 0
+    while block := list(islice(iterator, SAMPLES_A_STEP)):
+        yield encode_records(schema, block, range(first, first + len(block)))
+        first += len(block)

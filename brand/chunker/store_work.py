@@ -26,7 +26,7 @@ from brand.chunker.chunks import Written
 from brand.chunker.claim import CLAIM_NAME, Claim
 from brand.chunker.kept import KEPT_NAME, KeptChunks, keep_chunk
 from brand.chunker.plan import Plan
-from brand.chunker.work import Work, locked
+from brand.chunker.work import Work, locked, worth_keeping
 from brand.errors import TargetExistsError
 from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, chunk_name
@@ -114,7 +114,7 @@ def open_store_work(url: str, processes: int, *, dry_run: bool = False) -> Itera
                     _refuse_finished(store)
                 yield StoreWork(store, folder)
             except BaseException:
-                if not (folder / CLAIM_NAME).exists():
+                if not worth_keeping(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
 

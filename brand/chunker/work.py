@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.chunker.chunks import Earlier, Written
+from brand.chunker.claim import read_claim
 from brand.chunker.plan import Plan
+from brand.chunker.sortedparts import PARTS_NAME, has_parts
 from brand.errors import TargetExistsError
 from brand.formats.constants import chunk_name
 from brand.formats.publish import Target, file_digest, publish_bytes, storage_errors
@@ -80,6 +82,11 @@ class Work(ABC):
     def tidy(self) -> None:
         """Remove the work folder of a finished conversion."""
         shutil.rmtree(self.folder)
+
+
+def worth_keeping(folder: Path) -> bool:
+    """Whether a work folder holds what a later run goes on from: a plan, or finished parts of an import."""
+    return read_claim(folder) is not None or has_parts(folder / PARTS_NAME)
 
 
 @contextmanager

@@ -1,21 +1,23 @@
-"""`brand convert images|audio SRC DST`."""
+"""`brand convert FORMAT SRC DST`: folders of files, and data that other tools have written."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
 
 from brand.chunker import (
+    Choice,
     Layout,
     Options,
     PartReport,
     Progress,
     Report,
     convert_audio,
+    convert_from,
     convert_images,
     plan_audio,
     plan_images,
@@ -24,9 +26,16 @@ from brand.chunker.report import OnProgress
 from brand.cli.output import duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, print_part, several_machines
 from brand.errors import counted
+from brand.formats.schema import CODECS
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SHOWN: Final = 10
+_EVERYWHERE: Final = (
+    "DST is a folder, or a URL as s3://bucket/name. A conversion that was stopped goes on with the same command."
+)
+
+
+_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and no progress.")
 
 
 class Bytes(click.ParamType[int]):
@@ -42,27 +51,81 @@ class Bytes(click.ParamType[int]):
         return round(float(match[1]) * _UNITS[match[2] or ""])
 
 
-def _common(command: Callable[..., Report | PartReport]) -> Callable[..., None]:
-    """Add the options of every conversion. The command gets them as one `Options`."""
+def _always(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments and options that every conversion has."""
+    for add in reversed(
+        (
+            click.argument("src", type=click.Path()),
+            click.argument("dst", type=click.Path()),
+            click.option(
+                "-j",
+                "--jobs",
+                type=click.IntRange(1),
+                help="Processes (default: one a core). The result is the same for any.",
+            ),
+            click.option("--seed", default=0, show_default=True, help="Seed of the shuffle."),
+            click.option(
+                "--chunk-size",
+                type=click.IntRange(1),
+                help="Samples a chunk (default: 64, or as many as make 4 MiB).",
+            ),
+            click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
+            click.option(
+                "--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True
+            ),
+        )
+    ):
+        command = add(command)
+    return command
 
-    @click.argument("src", type=click.Path())
-    @click.argument("dst", type=click.Path())
-    @click.option(
-        "-j", "--jobs", type=click.IntRange(1), help="Processes (default: one a core). The result is the same for any."
-    )
-    @click.option("--seed", default=0, show_default=True, help="Seed of the shuffle.")
-    @click.option(
-        "--chunk-size", type=click.IntRange(1), help="Samples a chunk (default: 64, or as many as make 4 MiB)."
-    )
-    @click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB.")
-    @click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True)
-    @click.option(
+
+def _on_error(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
         "--on-error",
         type=click.Choice(["fail", "skip"]),
         default="fail",
         show_default=True,
-        help="Stop at a file that cannot be used, or leave it out and list it in skipped.tsv.",
+        help=f"Stop at a {what} that cannot be used, or leave it out and list it in skipped.tsv.",
     )
+
+
+def _run(
+    convert: Callable[[Options, OnProgress], Report | PartReport], given: dict[str, Any], noun: str, *, as_json: bool
+) -> None:
+    """Convert with the options of `given`, which are taken out, and print the report.
+
+    `noun` is what can be left out.
+    """
+    options = Options(
+        seed=given.pop("seed"),
+        layout=Layout(given.pop("chunk_size"), given.pop("chunk_bytes")),
+        compression=given.pop("compression"),
+        labels=not given.pop("no_labels", False),
+        jobs=given.pop("jobs"),
+        skip_errors=given.pop("on_error") == "skip",
+        validate=given.pop("validate", None),
+        follow_links=given.pop("follow_links", False),
+        dry_run=given.pop("dry_run", False),
+    )
+    with meter(quiet=as_json) as show:
+
+        def on_progress(p: Progress) -> None:
+            show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
+
+        report = convert(options, on_progress)
+    if as_json:
+        print_json(report.to_json())
+    elif isinstance(report, PartReport):
+        print_part(report)
+    else:
+        print_report(report, noun)
+
+
+def _folder(command: Callable[..., Report | PartReport]) -> Callable[..., None]:
+    """Add the options of a conversion of a folder of files. The command gets them as one `Options`."""
+
+    @_always
+    @_on_error("file")
     @click.option(
         "--validate/--no-validate",
         default=None,
@@ -71,43 +134,82 @@ def _common(command: Callable[..., Report | PartReport]) -> Callable[..., None]:
     @click.option("--no-labels", is_flag=True, help="Take all files, in any folder, without classes.")
     @click.option("--follow-links", is_flag=True, help="Follow symbolic links that lead out of SRC, or to folders.")
     @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
-    @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and no progress.")
+    @_JSON
     @functools.wraps(command)
     def wrapped(src: str, dst: str, *, as_json: bool, **given: Any) -> None:
-        options = Options(
-            seed=given.pop("seed"),
-            layout=Layout(given.pop("chunk_size"), given.pop("chunk_bytes")),
-            compression=given.pop("compression"),
-            labels=not given.pop("no_labels"),
-            jobs=given.pop("jobs"),
-            skip_errors=given.pop("on_error") == "skip",
-            validate=given.pop("validate"),
-            follow_links=given.pop("follow_links"),
-            dry_run=given.pop("dry_run"),
+        _run(
+            lambda options, on_progress: command(src, dst, options, on_progress, **given),
+            given,
+            "file",
+            as_json=as_json,
         )
-        with meter(quiet=as_json) as show:
-
-            def on_progress(p: Progress) -> None:
-                show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
-
-            report = command(src, dst, options, on_progress, **given)
-        if as_json:
-            print_json(report.to_json())
-        elif isinstance(report, PartReport):
-            print_part(report)
-        else:
-            print_report(report)
 
     return wrapped
 
 
+def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    """`NAME=VALUE` as often as it was given."""
+    pairs = {}
+    for value in values:
+        name, equals, told = value.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{value!r}: write {parameter.opts[0]} {parameter.make_metavar(context)}")
+        pairs[name] = told
+    return pairs
+
+
+def _import(kind: str, help_text: str) -> None:
+    """Add the verb that converts one format of another tool."""
+
+    @_always
+    @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
+    @click.option(
+        "--field",
+        "codecs",
+        metavar="NAME=CODEC",
+        multiple=True,
+        callback=_pairs,
+        help=f"Store a field with another codec: {' '.join(CODECS)}.",
+    )
+    @click.option(
+        "--null",
+        "nulls",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=_pairs,
+        help="What stands for a missing value (default: it is an error).",
+    )
+    @_on_error("sample")
+    @_JSON
+    def verb(
+        src: str,
+        dst: str,
+        *,
+        columns: str | None,
+        codecs: dict[str, str],
+        nulls: dict[str, str],
+        as_json: bool,
+        **given: Any,
+    ) -> None:
+        names = tuple(name.strip() for name in (columns or "").split(",") if name.strip())
+        choice = Choice(names, codecs, nulls)
+        _run(
+            lambda options, on_progress: convert_from(kind, src, dst, options, choice=choice, on_progress=on_progress),
+            given,
+            "sample",
+            as_json=as_json,
+        )
+
+    convert.command(kind, help=f"{help_text} {_EVERYWHERE}")(verb)
+
+
 @click.group()
 def convert() -> None:
-    """Convert a folder into a chunked data set."""
+    """Convert a folder of files, or data of another tool, into a chunked data set."""
 
 
 @convert.command()
-@_common
+@_folder
 @several_machines
 def images(src: str, dst: str, options: Options, on_progress: OnProgress, **together: Any) -> Report | PartReport:
     """Convert the image folder SRC into the data set DST.
@@ -128,7 +230,7 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress, **toge
     help="TSV or CSV of path and text (default: clip.txt or clip.lab beside clip.wav).",
 )
 @click.option("--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text.")
-@_common
+@_folder
 @several_machines
 def audio(
     src: str,
@@ -151,8 +253,20 @@ def audio(
     return convert_audio(src, dst, options, **texts, on_progress=on_progress) if report is None else report
 
 
-def print_report(report: Report) -> None:
-    """Say what a conversion did, or would do."""
+for _kind, _help in {
+    "webdataset": "Convert the tar files SRC: a folder, a file, or a pattern as 'part-{000..146}.tar'.",
+    "parquet": "Convert the Parquet files SRC: a folder, a file, or a pattern.",
+    "hf": "Convert a data set of Hugging Face: the folder of save_to_disk, Parquet files, or hf://datasets/OWNER/NAME.",
+    "mds": "Convert the folder SRC that mosaicml-streaming has written.",
+    "litdata": "Convert the folder SRC that LitData has written.",
+    "jsonl": "Convert the JSON lines SRC: a folder, a file, or a pattern.",
+    "csv": "Convert the CSV or TSV files SRC: a folder, a file, or a pattern.",
+}.items():
+    _import(_kind, _help)
+
+
+def print_report(report: Report, noun: str = "file") -> None:
+    """Say what a conversion did, or would do; `noun` is what can be left out."""
     would = "would become" if report.dry_run else "are now"
     classes = "" if report.classes is None else f" in {counted(len(report.classes), 'class', 'classes')}"
     packed = "not compressed"
@@ -163,9 +277,9 @@ def print_report(report: Report) -> None:
         f"{counted(report.samples, 'sample')}{classes} {would} {counted(report.chunks, 'chunk')}"
         f" of {report.chunk_size:,} in {report.target}"
     )
-    if report.classes is None:
+    if report.classes is None and noun == "file":
         echo("No labels: there are no class folders, or they were not asked for")
-    else:
+    if report.classes is not None:
         more = "" if len(report.classes) <= _SHOWN else f" and {len(report.classes) - _SHOWN:,} more"
         echo(f"Classes: {', '.join(report.classes[:_SHOWN])}{more}")
     about = "about " if report.dry_run else ""
@@ -176,7 +290,7 @@ def print_report(report: Report) -> None:
         echo(note)
     if report.skipped:
         echo(
-            f"{counted(len(report.skipped), 'file')} cannot be used"
+            f"{counted(len(report.skipped), noun)} cannot be used"
             + ("" if report.dry_run else f"; all are listed in {report.target}/skipped.tsv")
             + ":"
         )

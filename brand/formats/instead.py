@@ -30,11 +30,6 @@ def _guesses(codec: str, value: Any) -> Iterator[str]:
         yield "a 'bytes' field holds bytes" if isinstance(value, bytes) else "give str(value) if that is meant"
     if codec in _FILES and isinstance(value, str | os.PathLike):
         yield f"an {codec!r} field holds a file's contents: give Path(name).read_bytes()"
-    if codec == "image" and _is_of("PIL", value):
-        yield (
-            "a Pillow image is pixels, and an 'image' field holds a file's contents: give Path(name).read_bytes(), or"
-            ' save it with image.save(buffer, "PNG"), where buffer = io.BytesIO(), and give buffer.getvalue()'
-        )
     if codec in (*_FILES, "bytes") and (_is_of("numpy", value) or _is_of("torch", value)):
         yield "an 'ndarray' field holds arrays"
     if codec == "bytes" and isinstance(value, str):

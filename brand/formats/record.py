@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,24 +34,55 @@ def head_struct(schema: Schema) -> struct.Struct:
     return struct.Struct("<" + "".join(FIXED[c] for _, c in schema.fixed) + "I" * len(schema.variable))
 
 
+class Numbered(Sequence[str]):
+    """What messages call samples that have only numbers: `sample 12`. Nothing is made before it is asked for."""
+
+    def __init__(self, numbers: Sequence[int], word: str = "sample") -> None:
+        self._numbers, self._word = numbers, word
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, position: int) -> str: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> Numbered: ...
+
+    def __getitem__(self, position: int | slice) -> str | Numbered:
+        if isinstance(position, slice):
+            return Numbered(self._numbers[position], self._word)
+        return f"{self._word} {self._numbers[position]}"
+
+
 def encode_records(schema: Schema, samples: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> Records:
     """Records of the samples with these indices. Raises `SchemaError` that names sample and field."""
-    fixed = [_fixed_column(n, c, _column(n, samples, indices), indices) for n, c in schema.fixed]
-    columns = [_column(n, samples, indices) for n, _ in schema.variable]
+    called = Numbered(indices)
+    return encode_columns(schema, {name: _column(name, samples, called) for name in schema.names}, called)
+
+
+def encode_columns(schema: Schema, columns: Mapping[str, Sequence[Any]], called: Sequence[str]) -> Records:
+    """Records of the samples whose values lie in columns, one for each field.
+
+    Raises `SchemaError` that names the field, and the sample at fault as `called` does.
+    """
+    count = len(called)
+    fixed = [_fixed_column(n, c, columns[n], called) for n, c in schema.fixed]
+    variable = [columns[n] for n, _ in schema.variable]
     head, made = head_struct(schema).size, None
-    if columns and all(codec == "str" for _, codec in schema.variable):
-        made = _texts_together(columns, head)
+    if variable and all(codec == "str" for _, codec in schema.variable):
+        made = _texts_together(variable, head)
     if made is None:
-        payloads = [encode_column(n, c, v, indices) for (n, c), v in zip(schema.variable, columns, strict=True)]
-        made = bytearray().join(_side_by_side(bytes(head), payloads, len(samples))), list(map(lengths, payloads))
+        payloads = [encode_column(n, c, v, called) for (n, c), v in zip(schema.variable, variable, strict=True)]
+        made = bytearray().join(_side_by_side(bytes(head), payloads, count)), list(map(lengths, payloads))
     memory, sizes_of = made
-    sizes = head + sum(sizes_of, np.zeros(len(samples), np.int64))
-    if len(samples) and int(sizes.max()) > MAX_SAMPLE:
+    sizes = head + sum(sizes_of, np.zeros(count, np.int64))
+    if count and int(sizes.max()) > MAX_SAMPLE:
         position = int(sizes.argmax())
         what = f"{int(sizes[position]):,} bytes; the limit is {MAX_SAMPLE:,}"
-        raise SchemaError(f"sample {indices[position]} has {what}")
+        raise SchemaError(f"{called[position]} has {what}")
     records = Records.side_by_side(memory, sizes)
-    records.windows(head)[records.starts] = _heads(schema, fixed, sizes_of, len(samples)).view(f"V{head}")
+    records.windows(head)[records.starts] = _heads(schema, fixed, sizes_of, count).view(f"V{head}")
     return records
 
 
@@ -197,7 +228,7 @@ def _head_dtype(schema: Schema) -> np.dtype[np.void]:
     return np.dtype([*fixed_dtype(schema).descr, *((f"length of {n}", "<u4") for n, _ in schema.variable)])
 
 
-def _column(name: str, samples: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> list[Any]:
+def _column(name: str, samples: Sequence[Mapping[str, Any]], called: Sequence[str]) -> list[Any]:
     try:
         return list(map(operator.itemgetter(name), samples))
     except (KeyError, TypeError, IndexError):
@@ -205,17 +236,17 @@ def _column(name: str, samples: Sequence[Mapping[str, Any]], indices: Sequence[i
             if not isinstance(sample, Mapping):
                 kind, fields = type(sample).__name__, "{'image': a, 'label': b}"
                 how = f": give ({fields} for a, b in samples)" if isinstance(sample, tuple) else ""
-                raise SchemaError(f"sample {indices[position]} is a {kind}; each sample must be a dict{how}") from None
+                raise SchemaError(f"{called[position]} is a {kind}; each sample must be a dict{how}") from None
             if name not in sample:
                 there = printable(", ".join(map(str, sample))) or "none"
-                raise SchemaError(
-                    f"sample {indices[position]} has no field {name!r}; its fields are: {there}"
-                ) from None
+                raise SchemaError(f"{called[position]} has no field {name!r}; its fields are: {there}") from None
         raise
 
 
-def _fixed_column(name: str, codec: str, values: list[Any], indices: Sequence[int]) -> NDArray[Any]:
+def _fixed_column(name: str, codec: str, values: Sequence[Any], called: Sequence[str]) -> NDArray[Any]:
     convert, dtype = (operator.index, np.int64) if codec == "int" else (_number, np.float64)
+    if isinstance(values, np.ndarray) and values.dtype == dtype:
+        return values
     try:
         return np.fromiter(map(convert, values), dtype, len(values))
     except (TypeError, ValueError, OverflowError):
@@ -223,12 +254,10 @@ def _fixed_column(name: str, codec: str, values: list[Any], indices: Sequence[in
             try:
                 np.fromiter((convert(value),), dtype, 1)
             except OverflowError:
-                raise SchemaError(f"sample {indices[position]}, field {name!r}: {value} does not fit 64 bits") from None
+                raise SchemaError(f"{called[position]}, field {name!r}: {value} does not fit 64 bits") from None
             except (TypeError, ValueError):
                 found = f"{type(value).__name__} ({value!r:.40}){instead(codec, value)}"
-                raise SchemaError(
-                    f"sample {indices[position]}, field {name!r}: expected {codec}, found {found}"
-                ) from None
+                raise SchemaError(f"{called[position]}, field {name!r}: expected {codec}, found {found}") from None
         raise
 
 

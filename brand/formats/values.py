@@ -1,6 +1,6 @@
 """One field of variable size <-> its payload (docs/format.md, section 3).
 
-Images and audio are bytes here; see `media`.
+Images and audio are bytes here, apart from Pillow images that are stored; see `media` and `picture`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from brand.errors import SchemaError
 from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
 from brand.formats.instead import instead
+from brand.formats.picture import file_of, is_picture
 
 Buffer = bytes | bytearray | memoryview
 
@@ -35,6 +36,11 @@ def encode_bytes(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"expected bytes, found {type(value).__name__}")
     return bytes(value)
+
+
+def encode_image(value: Any) -> bytes:
+    """The bytes of a file as they are; of a Pillow image, those of its file or a PNG."""
+    return value if isinstance(value, bytes) else file_of(value) if is_picture(value) else encode_bytes(value)
 
 
 def encode_json(value: Any) -> bytes:
@@ -94,7 +100,7 @@ ENCODERS: Final[dict[str, Callable[[Any], bytes]]] = {
     "bytes": encode_bytes,
     "json": encode_json,
     "ndarray": encode_ndarray,
-    "image": encode_bytes,
+    "image": encode_image,
     "audio": encode_bytes,
 }
 
@@ -113,8 +119,8 @@ def lengths(pieces: Collection[Any]) -> NDArray[np.int64]:
     return np.fromiter(map(len, pieces), np.int64, len(pieces))
 
 
-def encode_column(name: str, codec: str, values: Sequence[Any], indices: Sequence[int]) -> list[bytes]:
-    """Payloads of one field of the samples with these indices. Raises `SchemaError` that names the sample at fault."""
+def encode_column(name: str, codec: str, values: Sequence[Any], called: Sequence[str]) -> list[bytes]:
+    """Payloads of one field. Raises `SchemaError` that names the sample at fault as `called` does."""
     encode = ENCODERS[codec]
     try:
         # str.encode itself refuses other types, and is three times as fast as a check beforehand.
@@ -125,5 +131,5 @@ def encode_column(name: str, codec: str, values: Sequence[Any], indices: Sequenc
                 encode(value)
             except (TypeError, ValueError, RecursionError) as error:
                 what = f"{error}{instead(codec, value) if isinstance(error, TypeError) else ''}"
-                raise SchemaError(f"sample {indices[position]}, field {name!r} ({codec}): {what}") from error
+                raise SchemaError(f"{called[position]}, field {name!r} ({codec}): {what}") from error
         raise

@@ -6,6 +6,7 @@ commit, so a data set that gets a new commit meanwhile stays the same here.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from brand.errors import UsageError
@@ -26,18 +27,43 @@ def open_hub(url: Url, patience_s: float | None = None) -> CloudStore:
         from huggingface_hub.constants import ENDPOINT
     except ImportError:
         raise missing(url, "huggingface_hub", "huggingface_hub") from None
+    kind, repository, revision, folder = _parts(url)
+    try:
+        commit = HfApi().repo_info(repository, repo_type=kind, revision=revision, timeout=30).sha
+    except Exception as error:  # noqa: BLE001 - the library raises those of several others
+        raise UsageError(f"{url}: the Hub does not know it, or does not answer: {failed(error, '').strerror}") from None
+    prefix = "" if kind == "model" else f"{url.host}/"
+    token = get_token()
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    base = parse_url("/".join(part for part in (f"{ENDPOINT}/{prefix}{repository}/resolve/{commit}", folder) if part))
+    return open_cloud(base, patience_s, headers, _HOSTS)
+
+
+def download(url: Url, names: str) -> Path:
+    """Download the files of a data set of the Hub that match `names`, as `*.parquet`, into the Hub's cache.
+
+    What is there already is not downloaded again. Returns the folder that the URL names. Raises `UsageError`.
+    """
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise missing(url, "huggingface_hub", "huggingface_hub") from None
+    kind, repository, revision, folder = _parts(url)
+    try:
+        root = snapshot_download(
+            repository, repo_type=kind, revision=revision, allow_patterns=f"{folder}/*{names}" if folder else names
+        )
+    except Exception as error:  # noqa: BLE001 - the library raises those of several others
+        raise UsageError(f"{url}: the Hub does not know it, or does not answer: {failed(error, '').strerror}") from None
+    return Path(root, folder)
+
+
+def _parts(url: Url) -> tuple[str, str, str | None, str]:
+    """Kind and name of a repository, the revision, and the folder in it. Raises `UsageError`."""
     kind = _KINDS.get(url.host)
     owner, _, rest = url.path.partition("/")
     name, _, folder = rest.partition("/")
     name, _, revision = name.partition("@")
     if kind is None or not owner or not name:
         raise UsageError(f"{url}: write hf://datasets/OWNER/NAME/FOLDER, or hf://datasets/OWNER/NAME@REVISION/FOLDER")
-    try:
-        commit = HfApi().repo_info(f"{owner}/{name}", repo_type=kind, revision=revision or None, timeout=30).sha
-    except Exception as error:  # noqa: BLE001 - the library raises those of several others
-        raise UsageError(f"{url}: the Hub does not know it, or does not answer: {failed(error, '').strerror}") from None
-    prefix = "" if kind == "model" else f"{url.host}/"
-    token = get_token()
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    base = parse_url("/".join(part for part in (f"{ENDPOINT}/{prefix}{owner}/{name}/resolve/{commit}", folder) if part))
-    return open_cloud(base, patience_s, headers, _HOSTS)
+    return kind, f"{owner}/{name}", revision or None, folder

@@ -19,7 +19,7 @@ def order(samples: int, seed: int, block: int = 1 << 21) -> NDArray[np.uint64]:
     """The order as an array in memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "order.bin"
-        write_order(path, samples, seed, block=block)
+        write_order(path, [samples], seed, block=block)
         left = {p.name for p in Path(folder).iterdir()}
         assert left == {"order.bin"}
         return np.array(open_order(path, samples))
@@ -86,7 +86,7 @@ def test_every_place_is_equally_likely(block: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "order.bin"
         for seed in range(seeds):
-            write_order(path, samples, seed, block=block)
+            write_order(path, [samples], seed, block=block)
             counts[np.arange(samples), open_order(path, samples)] += 1
     expected = seeds / samples
     chi_square = float(((counts - expected) ** 2 / expected).sum())

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.chunker import Progress, pack
+from brand.chunker import Progress, pack, sortedparts
 from brand.chunker import spool as spool_module
 from brand.chunker.report import silent
 from brand.chunker.shuffle import open_order, write_order
-from brand.chunker.spool import SAMPLES_A_STEP, WORD, SpoolSource, spool
+from brand.chunker.sortedparts import WORD
+from brand.chunker.spool import SAMPLES_A_STEP, SpoolSource, spool
 from brand.errors import SchemaError, SourceError
 from brand.formats.record import encode_records
 from brand.formats.records import SMALL
@@ -48,7 +49,7 @@ def test_records_come_back_equal_for_any_run_size(
     """In any order, in any number, also twice, for runs from one record to all of them."""
     expected = list(encode_records(SCHEMA, samples_of(texts), range(len(texts))))
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(spool_module, "RUN_BYTES", run)
+        patch.setattr(sortedparts, "RUN_BYTES", run)
         patch.setattr(spool_module, "SAMPLES_A_STEP", step)
         source = spooled(texts, Path(folder), seed)
         assert len(source) == len(texts)
@@ -73,7 +74,7 @@ def test_the_fingerprint_is_of_the_contents_and_not_of_the_runs(tmp_path: Path) 
     prints = set()
     for number, run in enumerate((100, 5000, 10**9)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(spool_module, "RUN_BYTES", run)
+            patch.setattr(sortedparts, "RUN_BYTES", run)
             folder = tmp_path / str(number)
             folder.mkdir()
             prints.add(spooled(texts, folder, seed=number).fingerprint(times=False))
@@ -93,13 +94,13 @@ def test_where_one_sample_ends_is_part_of_the_fingerprint(tmp_path: Path) -> Non
 
 def test_a_chunk_lies_in_each_run_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Consecutive places of the shuffled order lie in a run side by side, but for parts of words: one read a run."""
-    monkeypatch.setattr(spool_module, "RUN_BYTES", 30_000)
+    monkeypatch.setattr(sortedparts, "RUN_BYTES", 30_000)
     texts = [f"{i:06d}" for i in range(5 * SAMPLES_A_STEP)]
     told: list[Progress] = []
     source = spool(iter(samples_of(texts)), SCHEMA, 0, tmp_path, total=None, on_progress=told.append)
     runs = len(told)
     assert runs > 1
-    write_order(tmp_path / "order.bin", len(texts), 0)
+    write_order(tmp_path / "order.bin", [len(texts)], 0)
     places = open_order(tmp_path / "order.bin", len(texts))[640:1280]
     spans = np.sort(source._spans[places], order="offset")
     pieces = 1 + int((spans["offset"][1:] >= spans["offset"][:-1] + spans["size"][:-1] + WORD).sum())
@@ -129,7 +130,7 @@ def test_a_wrong_sample_late_in_the_stream_is_named_by_its_index(tmp_path: Path)
 
 def test_progress_counts_samples_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told after each run and at the end, with the total where it is known."""
-    monkeypatch.setattr(spool_module, "RUN_BYTES", 1000)
+    monkeypatch.setattr(sortedparts, "RUN_BYTES", 1000)
     told: list[Progress] = []
     source = spool(samples_of(["abcd"] * 3000), SCHEMA, 0, tmp_path, total=3000, on_progress=told.append)
     raw = int(source.sizes(np.arange(3000)).sum())
@@ -143,7 +144,7 @@ def test_a_data_set_does_not_depend_on_the_runs(tmp_path: Path, monkeypatch: pyt
     """A generator larger than one run gives the bytes that it gives in one run, and every sample comes back."""
     texts = [f"{i} " * (i % 50) for i in range(4000)]
     pack(iter(samples_of(texts)), tmp_path / "one", {"text": "str", "number": "int"}, chunk_size=100, jobs=1)
-    monkeypatch.setattr(spool_module, "RUN_BYTES", 20_000)
+    monkeypatch.setattr(sortedparts, "RUN_BYTES", 20_000)
     pack(iter(samples_of(texts)), tmp_path / "many", {"text": "str", "number": "int"}, chunk_size=100, jobs=2)
     assert tree_digest(tmp_path / "one") == tree_digest(tmp_path / "many")
     stored = StoredDataSet(tmp_path / "many")

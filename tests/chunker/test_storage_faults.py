@@ -53,7 +53,7 @@ def test_a_disk_that_fills_up_under_a_mapped_file_is_no_bus_error(fashion: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kilobytes", [8, 104, 108, 116])
+@pytest.mark.parametrize("kilobytes", [8, 104, 124, 136, 148])
 def test_a_disk_that_fills_up_while_samples_are_spooled_is_a_clear_error(
     tmp_path: Path, disk: Disk, repository: Path, kilobytes: int
 ) -> None:

@@ -1,0 +1,40 @@
+"""Data that other tools have written, as `Shards`. One file a format says how its fields become those of a sample.
+
+webdataset  tar files                       parquet   Parquet files
+mds         mosaicml-streaming's folders    hf        data sets of Hugging Face
+litdata     LitData's folders               arrow     what Parquet, Hugging Face and tables in memory have in common
+jsonl       JSON lines                      arrowtypes  Arrow's types and values
+csvfiles    CSV and TSV                     raw       what MDS and LitData have in common
+tars        the files of a tar archive      files     the files of a source, also compressed ones
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+
+from brand.chunker.fields import Choice
+
+_HOMES: Final = {
+    "webdataset": ("webdataset", "WebDataset"),
+    "parquet": ("parquet", "Parquet"),
+    "hf": ("hf", "open_hf"),
+    "mds": ("mds", "Mds"),
+    "litdata": ("litdata", "LitData"),
+    "jsonl": ("jsonl", "JsonLines"),
+    "csv": ("csvfiles", "Csv"),
+}
+FORMATS: Final = tuple(_HOMES)
+"""What `open_shards` reads."""
+
+
+def open_shards(kind: str, src: str | os.PathLike[str], choice: Choice) -> Any:
+    """The source at `src`, which has this format, as `Shards`.
+
+    Raises `UsageError`, `SourceError`, `MissingExtraError`.
+    """
+    module, name = _HOMES[kind]
+    opened: Callable[[Any, Choice], Any] = getattr(import_module(f"brand.chunker.importers.{module}"), name)
+    return opened(src, choice)

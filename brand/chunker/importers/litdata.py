@@ -1,0 +1,200 @@
+"""The folders that LitData's `optimize` writes: `index.json`, and chunks of samples.
+
+    str, text       str        jpeg, image            image
+    int, bool       int        pil                    image: the pixels as PNG, which loses nothing
+    float           float      audio                  audio
+    bytes, file     image or audio where the first are such files, else bytes
+    numpy, tensor   ndarray; so are those of one dimension, whose format has the dtype (`no_header_tensor:17`)
+
+A field has the name of its key; within nested dicts and lists, the names on the way to it, joined by `_`. A sample that
+is one value has the field `value`. `pickle` is refused, as reading it could run any program; so are formats that are
+none of these, unless `--columns` leaves them out. Chunks are read plain, or compressed as a whole with zstd.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from brand.chunker.fields import Choice, choose, codec_of_bytes, is_taken
+from brand.chunker.importers.files import reading
+from brand.chunker.importers.raw import Cut, at_offsets, below, folder_error, pixels, scalar
+from brand.chunker.shards import Block, Shard
+from brand.errors import SourceError, UsageError
+from brand.formats.record import Numbered
+
+_TORCH: Final = "f4,f4,f8,f8,c8,c8,c16,c16,f2,f2,bf16,u1,i1,i2,i2,i4,i4,i8,i8,?,u2"
+_NUMPY: Final = "i1,i2,i4,i8,u1,u2,u4,u8,f2,f4,f8,c8,c16,?"
+"""Dtypes by their number in LitData, from 0 on."""
+_LOOKED_AT: Final = 8
+_BLOCK_BYTES: Final = 4 << 20
+
+
+class LitData:
+    """A folder of LitData chunks."""
+
+    kind = "litdata"
+    classes = None
+
+    def __init__(self, src: str | os.PathLike[str], choice: Choice) -> None:
+        self._root = Path(src)
+        index = self._root / "index.json"
+        try:
+            told = json.loads(index.read_bytes())
+            config, chunks = told["config"], told["chunks"]
+            _refuse(config)
+            formats = [str(name) for name in config["data_format"]]
+            names = list(_names(json.loads(config["data_spec"])[1]))
+            self._packed = bool(config.get("compression"))
+            shards = [_shard(self._root, chunk) for chunk in chunks]
+            self._offered = dict(zip(names, formats, strict=True))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            if isinstance(error, UsageError | SourceError):
+                raise
+            raise folder_error(index, error, "LitData chunks") from error
+        if not shards:
+            raise SourceError(str(index), "it lists no chunks")
+        self._paths = [below(self._root, shard.name) for shard in shards]
+        self.shards = tuple(shards)
+        taken = {name: kind for name, kind in self._offered.items() if is_taken(name, choice)}
+        self._readers = {name: _reader(name, kind) for name, kind in taken.items()}
+        files = [name for name, (codec, _) in self._readers.items() if codec == "?"]
+        first = [row for row, _ in islice(self._sized(0), _LOOKED_AT)] if files else []
+        natural = [
+            (name, codec_of_bytes(row[name] for row in first) if codec == "?" else codec)
+            for name, (codec, _) in self._readers.items()
+        ]
+        self._fields = choose(natural, choice)
+        self.schema, self.choice = self._fields.schema, self._fields.choice
+
+    @property
+    def notes(self) -> list[str]:
+        """What the report tells."""
+        return self._fields.renamed
+
+    def read(self, number: int) -> Iterator[Block]:
+        """See `Shards`."""
+        rows: list[dict[str, Any]] = []
+        done = held = 0
+        for row, size in self._sized(number):
+            rows.append(row)
+            held += size
+            if held >= _BLOCK_BYTES:
+                yield self._block(rows, done)
+                done, rows, held = done + len(rows), [], 0
+        if rows:
+            yield self._block(rows, done)
+
+    def _block(self, rows: list[dict[str, Any]], first: int) -> Block:
+        return self._fields.block_of_rows(rows, Numbered(range(first, first + len(rows))))
+
+    def _sized(self, number: int) -> Iterator[tuple[dict[str, Any], int]]:
+        """The samples of a chunk, and their stored sizes. Raises `SourceError`."""
+        shard, head = self.shards[number], struct.Struct(f"<{len(self._offered)}I")
+        path, position = self._paths[number], -1
+        with reading(path, shard.name, packed=".zst" if self._packed else "") as file:
+            try:
+                for position, data in enumerate(at_offsets(file, shard.samples or 0, None)):
+                    if not data and position == 0:
+                        raise Cut("its rows are nested, and stored as Arrow; write them as Parquet instead")
+                    start, row = head.size, {}
+                    for name, size in zip(self._offered, head.unpack_from(data), strict=True):
+                        if name in self._readers:
+                            row[name] = self._readers[name][1](data[start : start + size])
+                        start += size
+                    if start != len(data):
+                        raise ValueError(f"its fields end at byte {start} of {len(data)}")
+                    yield row, len(data)
+            except Cut as error:
+                raise SourceError(shard.name, str(error)) from error
+            except (ValueError, struct.error, IndexError) as error:
+                raise SourceError(shard.name, f"sample {position} cannot be read: {error}") from error
+
+
+def _refuse(config: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for folders that are not read."""
+    loader, packed = config.get("item_loader"), config.get("compression")
+    if config.get("encryption"):
+        raise UsageError("the chunks are encrypted: write them with LitData again, without encryption")
+    if loader == "ParquetLoader":
+        raise UsageError("the chunks are Parquet files: `brand convert parquet` takes them")
+    if loader not in (None, "PyTreeLoader"):
+        raise UsageError(f"the chunks are for LitData's {loader}, and those for its PyTreeLoader are read")
+    level = config.get("compression_level") or "chunk"
+    if packed and (not str(packed).startswith("zstd") or level != "chunk"):
+        raise UsageError(f"the chunks are compressed ({packed}, {level}): write them with compression_level='chunk'")
+
+
+def _shard(root: Path, chunk: Mapping[str, Any]) -> Shard:
+    name, samples = str(chunk["filename"]), int(chunk["chunk_size"])
+    try:
+        facts = below(root, name).stat()
+    except OSError as error:
+        raise SourceError(name, f"cannot be read: {error.strerror}; index.json lists it") from error
+    return Shard(name, facts.st_size, f"{facts.st_size} {facts.st_mtime_ns}", samples)
+
+
+def _names(spec: Mapping[str, Any], way: tuple[str, ...] = ()) -> Iterator[str]:
+    """Names of the values of a sample, in their order."""
+    children, context = spec["children_spec"], spec.get("context")
+    if spec["type"] is None:
+        yield "_".join(way) or "value"
+        return
+    keys = json.loads(context) if isinstance(context, str) and context.startswith("[") else None
+    names = keys if isinstance(keys, list) and len(keys) == len(children) else range(len(children))
+    for name, child in zip(names, children, strict=True):
+        yield from _names(child, (*way, str(name)))
+
+
+def _reader(name: str, kind: str) -> tuple[str, Callable[[bytes], Any]]:
+    """Codec of a field, and how a payload is read; the codec is `?` where it must be looked at."""
+    base, _, number = kind.partition(":")
+    if base in _READERS:
+        return _READERS[base]
+    if base in _FLAT:
+        return "ndarray", partial(np.frombuffer, dtype=_dtype(_FLAT[base], int(number)))
+    why = "a pickle, and reading one can run any program" if base == "pickle" else "nothing that a field holds"
+    raise UsageError(
+        f"{name!r} has the format {kind!r}, which is {why}: leave it out (--columns names those to take), or write it"
+        " anew as text, number, array or bytes"
+    )
+
+
+def _dtype(names: str, number: int) -> np.dtype[Any]:
+    name = names.split(",")[number]
+    if name == "bf16":
+        raise UsageError("a tensor of bfloat16: NumPy has no such numbers; write it anew as float32")
+    return np.dtype(name).newbyteorder("<")
+
+
+def _array(names: str, order: str, data: bytes) -> Any:
+    """An array behind the number of its dtype, the number of its dimensions, and its shape, each u32."""
+    number, dimensions = struct.unpack_from(f"{order}II", data)
+    shape = struct.unpack_from(f"{order}{dimensions}I", data, 8)
+    return np.frombuffer(data, _dtype(names, number), offset=8 + 4 * dimensions).reshape(shape)
+
+
+_FLAT: Final = {"no_header_numpy": _NUMPY, "no_header_tensor": _TORCH}
+_READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
+    "str": ("str", bytes.decode),
+    "text": ("str", bytes.decode),
+    "int": ("int", partial(scalar, np.dtype("<i8"))),
+    "bool": ("int", partial(scalar, np.dtype("?"))),
+    "float": ("float", partial(scalar, np.dtype("<f8"))),
+    "bytes": ("?", bytes),
+    "file": ("?", bytes),
+    "jpeg": ("image", bytes),
+    "image": ("image", bytes),
+    "audio": ("audio", bytes),
+    "pil": ("image", pixels),
+    "numpy": ("ndarray", partial(_array, _NUMPY, "<")),
+    "tensor": ("ndarray", partial(_array, _TORCH, ">")),
+}

@@ -1,0 +1,192 @@
+"""The folders that mosaicml-streaming writes: `index.json`, and shards in the format MDS.
+
+    str                      str      jpeg, png                image
+    int, uint8 ... int64     int      bytes                    image or audio where the first are such files, else bytes
+    str_int                  int      pil                      image: the pixels as PNG, which loses nothing
+    float16 ... float64      float    ndarray, with dtype and shape or without   ndarray
+    str_float                float    str_decimal              str          json   json
+
+`pkl` is refused, as reading it could run any program; lists of pictures are, as a field holds one. Shards may be
+compressed with zstd, gzip or bzip2. A shard is
+
+    samples (u32) | where each begins, and the last one ends (u32 each) | the columns as JSON | samples
+
+and a sample the sizes of its columns of variable size (u32 each), then the values. All numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from brand.chunker.fields import Choice, choose, codec_of_bytes, is_taken
+from brand.chunker.importers.files import reading
+from brand.chunker.importers.raw import Cut, at_offsets, below, folder_error, pixels, scalar
+from brand.chunker.shards import Block, Shard
+from brand.errors import SourceError, UsageError
+from brand.formats.record import Numbered
+
+_SCALARS: Final = [f"{kind}{bits}" for kind in ("uint", "int", "float") for bits in (8, 16, 32, 64)]
+_DTYPES: Final = {
+    8: "u1", 9: "i1", 16: "<u2", 17: "<i2", 18: "<f2", 32: "<u4", 33: "<i4", 34: "<f4", 64: "<u8", 65: "<i8", 66: "<f8"
+}  # fmt: skip
+"""Number of a dtype in the payload of an `ndarray`."""
+_LOOKED_AT: Final = 8
+_SUFFIXES: Final = {"zstd": ".zst", "gz": ".gz", "bz2": ".bz2"}
+"""Compression by its name in the index -> how `reading` calls it."""
+
+
+class Mds:
+    """A folder of MDS shards."""
+
+    kind = "mds"
+    classes = None
+
+    def __init__(self, src: str | os.PathLike[str], choice: Choice) -> None:
+        self._root = Path(src)
+        index = self._root / "index.json"
+        try:
+            told = json.loads(index.read_bytes())
+            self._shards = [_ShardFacts(self._root, shard) for shard in told["shards"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise folder_error(index, error, "MDS shards") from error
+        if not self._shards:
+            raise SourceError(str(index), "it lists no shards")
+        self._encodings = self._shards[0].encodings
+        for shard in self._shards:
+            if shard.encodings != self._encodings:
+                raise SourceError(shard.name, f"its columns are not those of {self._shards[0].name}: {shard.encodings}")
+        taken = {c: e for c, e in self._encodings.items() if is_taken(c, choice)}
+        self._readers = {column: _reader(column, encoding) for column, encoding in taken.items()}
+        self.shards = tuple(Shard(shard.name, shard.bytes, shard.mark, shard.samples) for shard in self._shards)
+        files = [column for column, (codec, _) in self._readers.items() if codec == "?"]
+        first = list(islice(self._rows(0), _LOOKED_AT)) if files else []
+        natural = [
+            (column, codec_of_bytes(bytes(row[column]) for row in first) if codec == "?" else codec)
+            for column, (codec, _) in self._readers.items()
+        ]
+        self._fields = choose(natural, choice)
+        self.schema, self.choice = self._fields.schema, self._fields.choice
+
+    @property
+    def notes(self) -> list[str]:
+        """What the report tells."""
+        return self._fields.renamed
+
+    def read(self, number: int) -> Iterator[Block]:
+        """See `Shards`."""
+        done, rows = 0, self._rows(number)
+        while some := list(islice(rows, self._shards[number].at_once)):
+            yield self._fields.block_of_rows(some, Numbered(range(done, done + len(some))))
+            done += len(some)
+
+    def _rows(self, number: int) -> Iterator[dict[str, Any]]:
+        """The samples of a shard. Raises `SourceError`."""
+        shard = self._shards[number]
+        head = struct.Struct(f"<{sum(size is None for size in shard.sizes)}I")
+        with reading(shard.path, shard.name, packed=shard.packed) as file:
+            position = -1
+            try:
+                for data in at_offsets(file, shard.samples, shard.raw_bytes):
+                    position += 1
+                    variable, start = iter(head.unpack_from(data)), head.size
+                    row = {}
+                    for column, size in zip(self._encodings, shard.sizes, strict=True):
+                        end = start + (next(variable) if size is None else size)
+                        if column in self._readers:
+                            row[column] = self._readers[column][1](data[start:end])
+                        start = end
+                    if start != len(data):
+                        raise ValueError(f"its columns end at byte {start} of {len(data)}")
+                    yield row
+            except Cut as error:
+                raise SourceError(shard.name, str(error)) from error
+            except (ValueError, struct.error, KeyError) as error:
+                raise SourceError(shard.name, f"sample {position} cannot be read: {error}") from error
+
+
+class _ShardFacts:
+    """What the index says about one shard. Raises ValueError, KeyError, TypeError where it says nonsense."""
+
+    def __init__(self, root: Path, told: Mapping[str, Any]) -> None:
+        if told["format"] != "mds" or told["version"] != 2:
+            raise ValueError(
+                f"a shard has the format {told['format']!r}, version {told['version']!r}, and MDS 2 is read"
+            )
+        raw, packed = told["raw_data"], told.get("zip_data")
+        self.name = str(raw["basename"])
+        self.path, facts, self.packed = below(root, self.name), raw, ""
+        if packed and not self.path.exists():
+            self.name = str(packed["basename"])
+            self.path, facts = below(root, self.name), packed
+            kind = str(told["compression"]).partition(":")[0]
+            self.packed = _SUFFIXES.get(kind, "")
+            if not self.packed:
+                raise ValueError(f"shards compressed with {kind!r} are not read; {', '.join(_SUFFIXES)} are")
+        self.raw_bytes, self.bytes, self.samples = int(raw["bytes"]), int(facts["bytes"]), int(told["samples"])
+        self.encodings: dict[str, str] = dict(zip(told["column_names"], told["column_encodings"], strict=True))
+        self.sizes: Sequence[int | None] = [None if not size else int(size) for size in told["column_sizes"]]
+        self.at_once = max(1, min(1024, (self.samples << 22) // max(1, self.raw_bytes)))
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise SourceError(self.name, f"cannot be read: {error.strerror}; index.json lists it") from error
+        if found.st_size != self.bytes:
+            what = f"it has {found.st_size:,} bytes, and index.json says {self.bytes:,}"
+            raise SourceError(self.name, what, hint="The shard is cut short, or another one")
+        self.mark = f"{found.st_size} {found.st_mtime_ns}"
+
+
+def _reader(column: str, encoding: str) -> tuple[str, Callable[[bytes], Any]]:
+    """Codec of a column, and how a payload is read; the codec is `?` where it must be looked at."""
+    kind, _, more = encoding.partition(":")
+    if kind in _READERS:
+        return _READERS[kind]
+    if kind in _SCALARS:
+        return ("float" if "float" in kind else "int"), partial(scalar, np.dtype(kind).newbyteorder("<"))
+    if kind == "ndarray":
+        dtype_name, _, shape = more.partition(":")
+        known = tuple(map(int, shape.split(","))) if shape else None
+        return "ndarray", _Array(np.dtype(dtype_name).newbyteorder("<") if dtype_name else None, known)
+    others = f"leave it out: --columns names those to take. Or write {column!r} anew with the encoding bytes"
+    why = "a pickle, and reading one can run any program" if kind == "pkl" else "not one value that a field holds"
+    raise UsageError(f"column {column!r} has the encoding {encoding!r}, which is {why}; {others}")
+
+
+class _Array:
+    """Reads the payload of an `ndarray`, whose dtype and shape the encoding tells, or the payload itself."""
+
+    def __init__(self, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> None:
+        self._dtype, self._shape = dtype, shape
+
+    def __call__(self, data: bytes) -> Any:
+        dtype, shape, at = self._dtype, self._shape, 0
+        if dtype is None:
+            dtype, at = np.dtype(_DTYPES[data[0]]), 1
+        if shape is None:
+            count, width = data[at] >> 2, 1 << (data[at] & 3)
+            shape = tuple(np.frombuffer(data, f"<u{width}", count, at + 1).tolist())
+            at += 1 + count * width
+        return np.frombuffer(data, dtype, offset=at).reshape(shape)
+
+
+_READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
+    "str": ("str", bytes.decode),
+    "bytes": ("?", bytes),
+    "int": ("int", partial(scalar, np.dtype("<i8"))),
+    "str_int": ("int", int),
+    "str_float": ("float", float),
+    "str_decimal": ("str", bytes.decode),
+    "jpeg": ("image", bytes),
+    "png": ("image", bytes),
+    "pil": ("image", pixels),
+    "json": ("json", json.loads),
+}

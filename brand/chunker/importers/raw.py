@@ -1,0 +1,79 @@
+"""What MDS and LitData have in common: samples behind a table of offsets, and pixels as they lie in memory."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from brand.errors import SourceError
+from brand.formats.constants import MAX_SAMPLE
+
+_U32: Final = struct.Struct("<I")
+_PIXELS: Final = struct.Struct("<III")
+_LONGEST_MODE: Final = 16
+
+
+class Cut(Exception):
+    """A file ends too early, or its table of offsets contradicts it."""
+
+
+def below(root: Path, name: str) -> Path:
+    """A file that an index names. Raises ValueError for one that would lie elsewhere."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(f"it names the file {name!r}, which is not in the folder")
+    return root / name
+
+
+def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes]:
+    """The samples of a file that begins with their number and offsets, each u32; read from front to back.
+
+    `size` is that of the whole file, where it is known. Raises `Cut`.
+    """
+    (found,) = _U32.unpack(_exactly(file, _U32.size))
+    if found != samples:
+        raise Cut(f"it says that it holds {found:,} samples, and the index says {samples:,}")
+    offsets = np.frombuffer(_exactly(file, 4 * (samples + 1)), "<u4").astype(np.int64)
+    at = 4 * (samples + 2)
+    ends = int(offsets[-1]) if size is None else size
+    if int(offsets[0]) < at or (np.diff(offsets) < 0).any() or int(offsets[-1]) != ends:
+        raise Cut("the places of its samples contradict each other, or its size")
+    _exactly(file, int(offsets[0]) - at)
+    for length in np.diff(offsets).tolist():
+        yield _exactly(file, length)
+
+
+def _exactly(file: BinaryIO, size: int) -> bytes:
+    if size > MAX_SAMPLE:
+        raise Cut(f"a sample of {size:,} bytes; the limit is {MAX_SAMPLE:,}")
+    data = file.read(size)
+    if len(data) != size:
+        raise Cut("it is cut short")
+    return data
+
+
+def scalar(dtype: np.dtype[Any], data: bytes) -> Any:
+    """A number. Raises ValueError."""
+    (value,) = np.frombuffer(data, dtype)
+    return value.item()
+
+
+def pixels(data: bytes) -> Any:
+    """A Pillow image from width, height, length of the mode (u32 each), mode and pixels. Raises ValueError."""
+    from PIL import Image
+
+    width, height, length = _PIXELS.unpack_from(data)
+    start = _PIXELS.size + length
+    if length > _LONGEST_MODE or width * height > len(data) * 8:
+        raise ValueError(f"no image of {width} x {height} pixels")
+    return Image.frombytes(data[_PIXELS.size : start].decode(), (width, height), data[start:])
+
+
+def folder_error(path: Path, error: Exception, what: str) -> SourceError:
+    """The error where the index of a folder cannot be read, or says nonsense."""
+    if isinstance(error, FileNotFoundError):
+        return SourceError(str(path), "there is no such file; it lists the files of the folder")
+    return SourceError(str(path), f"it is no index of {what}: {error}")

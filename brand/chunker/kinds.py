@@ -1,0 +1,30 @@
+"""Are these bytes an image, or a clip, as the field that they are for holds them?"""
+
+from __future__ import annotations
+
+from brand.formats.media import HEAD_BYTES, check_image, decode_audio, kind_of
+
+
+def other_kind(field: str, data: bytes) -> str:
+    """What a file's contents are where they are not for an `image` or an `audio` field; empty where they are."""
+    kind = kind_of(data[:HEAD_BYTES])
+    if kind is not None:
+        return "" if kind.startswith(field) else kind
+    if _opens(field, data):
+        return ""
+    return "text" if _looks_like_text(data) else "something unknown"
+
+
+def _opens(field: str, data: bytes) -> bool:
+    """Whether Pillow or libsndfile decodes a file whose kind `kind_of` does not know."""
+    if len(data) < HEAD_BYTES or _looks_like_text(data):
+        return False
+    try:
+        (check_image if field == "image" else decode_audio)(data)
+    except ValueError:
+        return False
+    return True
+
+
+def _looks_like_text(data: bytes) -> bool:
+    return b"\0" not in data[:512] and data[:512].isascii()
