@@ -28,12 +28,14 @@ class Span(NamedTuple):
 
 
 def asked(start_s: float, waited_s: float, held: Held) -> Iterator[Span]:
-    """The parts of a wait for the server: first it was busy with other things, then it held the draw."""
+    """The parts of a wait for the server: first it was busy with other things, then it held the draw.
+
+    There is none where the server was not asked.
+    """
     end_s = start_s + waited_s
-    start_s += max(0.0, waited_s - sum(held))
-    yield Span("server", end_s - waited_s, start_s)
-    for cause, seconds in zip(Held._fields, held, strict=True):
-        if seconds:
+    parts = [("server", waited_s - sum(held)), *zip(Held._fields, held, strict=True)]
+    for cause, seconds in parts:
+        if seconds > 0 and start_s < end_s:
             yield Span(cause, start_s, start_s := min(end_s, start_s + seconds))
 
 

@@ -321,7 +321,8 @@ def test_a_wait_for_the_server_is_cut_as_the_server_says() -> None:
         Span("storage", 10.5, 11.5),
         Span("node", 11.5, 13.0),
     ]
-    assert list(asked(10.0, 1.0, Held(storage=9.0))) == [Span("server", 10.0, 10.0), Span("storage", 10.0, 11.0)]
+    assert list(asked(10.0, 1.0, Held(storage=9.0))) == [Span("storage", 10.0, 11.0)]
+    assert list(asked(0.0, 0.0, Held())) == []
 
 
 def test_reports_are_what_is_new() -> None:
