@@ -75,7 +75,7 @@ class Waits:
         self._lock = threading.Lock()
         self._tally = Tally()
         self._reported = Tally()
-        """What `report` has told."""
+        """What the server was told."""
         self._worst: Waiting | None = None
         """The longest wait since then."""
         self._last: Waiting | None = None
@@ -124,11 +124,16 @@ class Waits:
         return last
 
     def report(self, rank: int, ranks: int, epoch: int, now_s: float) -> LoopReport:
-        """What is new since the last report."""
+        """What is new since the last report that was sent. `sent` follows where this one is."""
         with self._lock:
-            new, worst = self._tally.since(self._reported), self._worst
-            self._reported, self._worst = self._tally.copy(), None
-            return LoopReport("", rank, ranks, epoch, self._step, new, worst, self._now(now_s))
+            new = self._tally.since(self._reported)
+            return LoopReport("", rank, ranks, epoch, self._step, new, self._worst, self._now(now_s))
+
+    def sent(self, report: LoopReport) -> None:
+        """The server is told."""
+        with self._lock:
+            self._reported.add(report.tally)
+            self._worst = None if self._worst is report.worst else self._worst
 
     def to_json(self, now_s: float) -> dict[str, Any]:
         """What users see (`docs/waiting.md`)."""
