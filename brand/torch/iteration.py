@@ -31,6 +31,7 @@ from torch.autograd.profiler import record_function
 from torch.utils.data import default_collate
 
 from brand.errors import FormatError, counted
+from brand.node.wire.looping import LOOP
 from brand.torch.assemble import assemble, pinned
 from brand.torch.fetched import Fetched
 from brand.torch.gate import Gate
@@ -121,7 +122,13 @@ class Iteration:
                 if batch is None:
                     return
                 waiting = self._waits.taken(batch.course, start_s, end_s, trained_s, batch.samples)
-                self._note("loop", f"wait for {waiting.cause}", start_s, end_s, step=waiting.step)
+                self._note(
+                    "loop",
+                    "wait" if waiting.cause == LOOP else f"wait for {waiting.cause}",
+                    start_s,
+                    end_s,
+                    step=waiting.step,
+                )
                 self.handed_out += batch.samples
                 start_s = time.monotonic()  # a monitor's time is neither waiting nor training
                 yield value

@@ -42,4 +42,6 @@ class Reporter:
         self._report()
 
     def _report(self) -> None:
-        self._data_set.tell_loop(self._waits.report(*self._ranks, self._epoch, time.monotonic()))
+        report = self._waits.report(*self._ranks, self._epoch, time.monotonic())
+        if self._data_set.tell_loop(report):
+            self._waits.sent(report)

@@ -28,12 +28,14 @@ class Span(NamedTuple):
 
 
 def asked(start_s: float, waited_s: float, held: Held) -> Iterator[Span]:
-    """The parts of a wait for the server: first it was busy with other things, then it held the draw."""
+    """The parts of a wait for the server: first it was busy with other things, then it held the draw.
+
+    There is none where the server was not asked.
+    """
     end_s = start_s + waited_s
-    start_s += max(0.0, waited_s - sum(held))
-    yield Span("server", end_s - waited_s, start_s)
-    for cause, seconds in zip(Held._fields, held, strict=True):
-        if seconds:
+    parts = [("server", waited_s - sum(held)), *zip(Held._fields, held, strict=True)]
+    for cause, seconds in parts:
+        if seconds > 0 and start_s < end_s:
             yield Span(cause, start_s, start_s := min(end_s, start_s + seconds))
 
 
@@ -73,7 +75,7 @@ class Waits:
         self._lock = threading.Lock()
         self._tally = Tally()
         self._reported = Tally()
-        """What `report` has told."""
+        """What the server was told."""
         self._worst: Waiting | None = None
         """The longest wait since then."""
         self._last: Waiting | None = None
@@ -122,11 +124,16 @@ class Waits:
         return last
 
     def report(self, rank: int, ranks: int, epoch: int, now_s: float) -> LoopReport:
-        """What is new since the last report."""
+        """What is new since the last report that was sent. `sent` follows where this one is."""
         with self._lock:
-            new, worst = self._tally.since(self._reported), self._worst
-            self._reported, self._worst = self._tally.copy(), None
-            return LoopReport("", rank, ranks, epoch, self._step, new, worst, self._now(now_s))
+            new = self._tally.since(self._reported)
+            return LoopReport("", rank, ranks, epoch, self._step, new, self._worst, self._now(now_s))
+
+    def sent(self, report: LoopReport) -> None:
+        """The server is told."""
+        with self._lock:
+            self._reported.add(report.tally)
+            self._worst = None if self._worst is report.worst else self._worst
 
     def to_json(self, now_s: float) -> dict[str, Any]:
         """What users see (`docs/waiting.md`)."""

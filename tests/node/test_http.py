@@ -109,6 +109,7 @@ def test_the_page_is_one_small_file_and_takes_nothing_from_elsewhere(served: tup
     assert "Access-Control-Allow-Origin" not in fields
 
 
+@pytest.mark.slow
 def test_events_come_again_and_again(served: tuple[RunningServer, HttpPort]) -> None:
     """The first one with all rows, later ones with the last."""
     server, port = served

@@ -28,6 +28,7 @@ def test_bounds_ascend_and_have_the_round_ones() -> None:
     assert {0.0001, 0.002, 0.05, 1.0, 20.0, 100.0} <= set(BOUNDS)
 
 
+@pytest.mark.slow
 @given(STEPS, STEPS)
 def test_tallies_add_up(first: list[tuple[str, float, float]], second: list[tuple[str, float, float]]) -> None:
     """Two ranks together are the tally of all their steps; what is new since the first is the second."""

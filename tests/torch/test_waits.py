@@ -321,15 +321,18 @@ def test_a_wait_for_the_server_is_cut_as_the_server_says() -> None:
         Span("storage", 10.5, 11.5),
         Span("node", 11.5, 13.0),
     ]
-    assert list(asked(10.0, 1.0, Held(storage=9.0))) == [Span("server", 10.0, 10.0), Span("storage", 10.0, 11.0)]
+    assert list(asked(10.0, 1.0, Held(storage=9.0))) == [Span("storage", 10.0, 11.0)]
+    assert list(asked(0.0, 0.0, Held())) == []
 
 
 def test_reports_are_what_is_new() -> None:
-    """Together they are all steps; the longest wait is that since the last report."""
+    """Together they are all steps, also where one could not be sent; the longest wait is that since the last one."""
     waits = Waits()
     waits.begins("server")
     waits.taken(course(("storage", 0.0, 1.0), collate=(1.0, 1.0)), 0.0, 1.0, 0.1, 5)
+    assert waits.report(0, 1, 0, 1.0).tally.steps == 1
     first = waits.report(0, 1, 0, 1.0)
+    waits.sent(first)
     waits.taken(course(("node", 1.0, 1.5), collate=(1.5, 1.5)), 1.0, 1.5, 0.1, 5)
     waits.waits(2.0)
     second = waits.report(0, 1, 0, 2.25)
@@ -340,4 +343,6 @@ def test_reports_are_what_is_new() -> None:
     assert (second.worst.cause, second.worst.wait_s) == ("node", 0.5)
     assert second.now is not None
     assert (second.now.step, second.now.wait_s, second.now.cause) == (2, 0.25, "server")
-    assert waits.report(0, 1, 0, 3.0).tally.steps == 0
+    waits.sent(second)
+    last = waits.report(0, 1, 0, 3.0)
+    assert (last.tally.steps, last.worst) == (0, None)
