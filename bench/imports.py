@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,12 +78,10 @@ def _samples_of(task: str, data: Path) -> Iterator[Sample]:
 def _write_parquet(samples: Iterator[Sample], out: Path) -> None:
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     out.mkdir()
-    rows: list[Sample] = []
-    for number in range(1 << 20):
-        rows = [row for row, _ in zip(samples, range(_ROWS_A_GROUP // 20), strict=False)]
-        if not rows:
-            return
+    number = 0
+    while rows := list(islice(samples, _ROWS_A_GROUP // 20)):
         parquet.write_table(pyarrow.Table.from_pylist(rows), out / f"{number:05d}.parquet")
+        number += 1
 
 
 def read(kind: str, folder: Path) -> Iterator[Sample]:
@@ -177,7 +175,7 @@ def _write_groups(path: Path, rows: Iterator[tuple[int, str]]) -> None:
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     schema = pyarrow.schema([("id", "int64"), ("text", "string")])
     with parquet.ParquetWriter(path, schema) as writer:
-        while some := [row for row, _ in zip(rows, range(_ROWS_A_GROUP), strict=False)]:
+        while some := list(islice(rows, _ROWS_A_GROUP)):
             ids, texts = zip(*some, strict=True)
             writer.write_table(pyarrow.table({"id": ids, "text": texts}, schema))
 

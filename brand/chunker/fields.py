@@ -20,6 +20,8 @@ from brand.formats.media import HEAD_BYTES, kind_of
 from brand.formats.schema import CODECS, Schema, is_field_name
 from brand.printable import printable
 
+LOOKED_AT: Final = 8
+"""Values that tell whether a column of bytes holds files."""
 _LONGEST: Final = 63
 _INT: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _FLOAT: Final = re.compile(

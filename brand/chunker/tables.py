@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import Choice, Fields, choose, codec_of_bytes, codec_of_value, common_codec
-from brand.chunker.importers.arrow import LOOKED_AT, ArrowFields
+from brand.chunker.fields import LOOKED_AT, Choice, Fields, choose, codec_of_bytes, codec_of_value, common_codec
+from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
 from brand.chunker.shards import Block
 from brand.errors import SchemaError, UsageError

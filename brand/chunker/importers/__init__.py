@@ -5,6 +5,7 @@ mds         mosaicml-streaming's folders    hf        data sets of Hugging Face
 litdata     LitData's folders               arrow     what Parquet, Hugging Face and tables in memory have in common
 jsonl       JSON lines                      arrowtypes  Arrow's types and values
 csvfiles    CSV and TSV                     raw       what MDS and LitData have in common
+litarrow    LitData's chunks of plain rows
 tars        the files of a tar archive      files     the files of a source, also compressed ones
 """
 
@@ -22,7 +23,7 @@ _HOMES: Final = {
     "parquet": ("parquet", "Parquet"),
     "hf": ("hf", "open_hf"),
     "mds": ("mds", "Mds"),
-    "litdata": ("litdata", "LitData"),
+    "litdata": ("litarrow", "open_litdata"),
     "jsonl": ("jsonl", "JsonLines"),
     "csv": ("csvfiles", "Csv"),
 }

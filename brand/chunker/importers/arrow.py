@@ -15,15 +15,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from brand.chunker.fields import Choice, Fields, choose, codec_of_bytes, is_taken
 from brand.chunker.importers.arrowtypes import values_of, way_of
 from brand.chunker.shards import Block
 from brand.formats.record import Numbered
-
-LOOKED_AT: Final = 8
-"""Values that tell whether a column of bytes holds files."""
 
 
 class ArrowFields:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import Choice, choose, codec_of_bytes, is_taken
+from brand.chunker.fields import LOOKED_AT, Choice, choose, codec_of_bytes, is_taken
 from brand.chunker.importers.files import reading
 from brand.chunker.importers.raw import Cut, at_offsets, below, folder_error, pixels, scalar
 from brand.chunker.shards import Block, Shard
@@ -34,7 +34,6 @@ from brand.formats.record import Numbered
 _TORCH: Final = "f4,f4,f8,f8,c8,c8,c16,c16,f2,f2,bf16,u1,i1,i2,i2,i4,i4,i8,i8,?,u2"
 _NUMPY: Final = "i1,i2,i4,i8,u1,u2,u4,u8,f2,f4,f8,c8,c16,?"
 """Dtypes by their number in LitData, from 0 on."""
-_LOOKED_AT: Final = 8
 _BLOCK_BYTES: Final = 4 << 20
 
 
@@ -50,11 +49,11 @@ class LitData:
         try:
             told = json.loads(index.read_bytes())
             config, chunks = told["config"], told["chunks"]
-            _refuse(config)
+            refuse(config)
             formats = [str(name) for name in config["data_format"]]
             names = list(_names(json.loads(config["data_spec"])[1]))
             self._packed = bool(config.get("compression"))
-            shards = [_shard(self._root, chunk) for chunk in chunks]
+            shards = [shard_of(self._root, chunk) for chunk in chunks]
             self._offered = dict(zip(names, formats, strict=True))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             if isinstance(error, UsageError | SourceError):
@@ -67,7 +66,7 @@ class LitData:
         taken = {name: kind for name, kind in self._offered.items() if is_taken(name, choice)}
         self._readers = {name: _reader(name, kind) for name, kind in taken.items()}
         files = [name for name, (codec, _) in self._readers.items() if codec == "?"]
-        first = [row for row, _ in islice(self._sized(0), _LOOKED_AT)] if files else []
+        first = [row for row, _ in islice(self._sized(0), LOOKED_AT)] if files else []
         natural = [
             (name, codec_of_bytes(row[name] for row in first) if codec == "?" else codec)
             for name, (codec, _) in self._readers.items()
@@ -104,7 +103,7 @@ class LitData:
             try:
                 for position, data in enumerate(at_offsets(file, shard.samples or 0, None)):
                     if not data and position == 0:
-                        raise Cut("its rows are nested, and stored as Arrow; write them as Parquet instead")
+                        raise Cut("its samples are empty, and those of other chunks are not")
                     start, row = head.size, {}
                     for name, size in zip(self._offered, head.unpack_from(data), strict=True):
                         if name in self._readers:
@@ -119,7 +118,7 @@ class LitData:
                 raise SourceError(shard.name, f"sample {position} cannot be read: {error}") from error
 
 
-def _refuse(config: Mapping[str, Any]) -> None:
+def refuse(config: Mapping[str, Any]) -> None:
     """Raise `UsageError` for folders that are not read."""
     loader, packed = config.get("item_loader"), config.get("compression")
     if config.get("encryption"):
@@ -133,7 +132,8 @@ def _refuse(config: Mapping[str, Any]) -> None:
         raise UsageError(f"the chunks are compressed ({packed}, {level}): write them with compression_level='chunk'")
 
 
-def _shard(root: Path, chunk: Mapping[str, Any]) -> Shard:
+def shard_of(root: Path, chunk: Mapping[str, Any]) -> Shard:
+    """A chunk that the index names. Raises `SourceError`, and what `below` raises."""
     name, samples = str(chunk["filename"]), int(chunk["chunk_size"])
     try:
         facts = below(root, name).stat()

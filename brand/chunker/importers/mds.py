@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import Choice, choose, codec_of_bytes, is_taken
+from brand.chunker.fields import LOOKED_AT, Choice, choose, codec_of_bytes, is_taken
 from brand.chunker.importers.files import reading
 from brand.chunker.importers.raw import Cut, at_offsets, below, folder_error, pixels, scalar
 from brand.chunker.shards import Block, Shard
@@ -39,7 +39,6 @@ _DTYPES: Final = {
     8: "u1", 9: "i1", 16: "<u2", 17: "<i2", 18: "<f2", 32: "<u4", 33: "<i4", 34: "<f4", 64: "<u8", 65: "<i8", 66: "<f8"
 }  # fmt: skip
 """Number of a dtype in the payload of an `ndarray`."""
-_LOOKED_AT: Final = 8
 _SUFFIXES: Final = {"zstd": ".zst", "gz": ".gz", "bz2": ".bz2"}
 """Compression by its name in the index -> how `reading` calls it."""
 
@@ -68,7 +67,7 @@ class Mds:
         self._readers = {column: _reader(column, encoding) for column, encoding in taken.items()}
         self.shards = tuple(Shard(shard.name, shard.bytes, shard.mark, shard.samples) for shard in self._shards)
         files = [column for column, (codec, _) in self._readers.items() if codec == "?"]
-        first = list(islice(self._rows(0), _LOOKED_AT)) if files else []
+        first = list(islice(self._rows(0), LOOKED_AT)) if files else []
         natural = [
             (column, codec_of_bytes(bytes(row[column]) for row in first) if codec == "?" else codec)
             for column, (codec, _) in self._readers.items()

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from brand.chunker.fields import Choice
-from brand.chunker.importers.arrow import LOOKED_AT, ArrowFields
+from brand.chunker.fields import LOOKED_AT, Choice
+from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
 from brand.chunker.importers.files import File, find_files
 from brand.chunker.shards import Block, Shard

@@ -121,6 +121,15 @@ def write_litdata(folder: Path, compression: str | None) -> None:
     writer.merge()
 
 
+def write_litdata_rows(folder: Path) -> None:
+    """Plain rows, which LitData stores as Arrow."""
+    writer = import_module("litdata.streaming.writer").BinaryWriter(str(folder), chunk_size=5)
+    for number, sample in enumerate(samples()):
+        writer[number] = {name: sample[name] for name in ("key", "image", "label", "text", "score", "facts")}
+    writer.done()
+    writer.merge()
+
+
 def table(*, files: bool) -> Any:
     """The samples as a `Dataset` of Hugging Face."""
     import datasets
@@ -153,6 +162,7 @@ def main() -> None:
     """Write one half of them."""
     if sys.argv[1] == "tars":
         write_webdataset(fresh("webdataset"))
+        write_litdata_rows(fresh("litdata-rows"))
         for compression in (None, "zstd"):
             write_mds(fresh("mds" if compression is None else "mds-zstd"), compression)
             write_litdata(fresh("litdata" if compression is None else "litdata-zstd"), compression)
