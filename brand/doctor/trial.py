@@ -32,10 +32,6 @@ _CHUNK: Final = 32
 _SEED: Final = 1
 
 
-class _WrongError(Exception):
-    """Brand did not do what it promises."""
-
-
 def main() -> None:
     """Take the steps, until one fails."""
     folder = Path(json.load(sys.stdin))
@@ -58,7 +54,7 @@ def _taken(step: Callable[[], None]) -> dict[str, Any]:
         step()
     except MissingExtraError as error:
         return {"missing": str(error)}
-    except (_WrongError, BrandError) as error:
+    except (RuntimeError, BrandError) as error:
         return {"error": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever does not work here is the result
         return {"error": f"{type(error).__name__}: {error}"}
@@ -126,4 +122,4 @@ def _bytes(index: int) -> bytes:
 
 def _check(right: bool, what: str) -> None:  # noqa: FBT001 - as assert
     if not right:
-        raise _WrongError(what)
+        raise RuntimeError(what)

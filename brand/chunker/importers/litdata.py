@@ -26,7 +26,7 @@ import numpy as np
 
 from brand.chunker.fields import LOOKED_AT, Choice, choose, codec_of_bytes, is_taken
 from brand.chunker.importers.files import reading
-from brand.chunker.importers.raw import Cut, at_offsets, below, folder_error, pixels, scalar
+from brand.chunker.importers.raw import at_offsets, below, folder_error, pixels, scalar
 from brand.chunker.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -103,7 +103,7 @@ class LitData:
             try:
                 for position, data in enumerate(at_offsets(file, shard.samples or 0, None)):
                     if not data and position == 0:
-                        raise Cut("its samples are empty, and those of other chunks are not")
+                        raise EOFError("its samples are empty, and those of other chunks are not")
                     start, row = head.size, {}
                     for name, size in zip(self._offered, head.unpack_from(data), strict=True):
                         if name in self._readers:
@@ -112,7 +112,7 @@ class LitData:
                     if start != len(data):
                         raise ValueError(f"its fields end at byte {start} of {len(data)}")
                     yield row, len(data)
-            except Cut as error:
+            except EOFError as error:
                 raise SourceError(shard.name, str(error)) from error
             except (ValueError, struct.error, IndexError) as error:
                 raise SourceError(shard.name, f"sample {position} cannot be read: {error}") from error

@@ -29,7 +29,7 @@ import numpy as np
 
 from brand.chunker.fields import LOOKED_AT, Choice, choose, codec_of_bytes, is_taken
 from brand.chunker.importers.files import reading
-from brand.chunker.importers.raw import Cut, at_offsets, below, folder_error, pixels, scalar
+from brand.chunker.importers.raw import at_offsets, below, folder_error, pixels, scalar
 from brand.chunker.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -106,7 +106,7 @@ class Mds:
                     if start != len(data):
                         raise ValueError(f"its columns end at byte {start} of {len(data)}")
                     yield row
-            except Cut as error:
+            except EOFError as error:
                 raise SourceError(shard.name, str(error)) from error
             except (ValueError, struct.error, KeyError) as error:
                 raise SourceError(shard.name, f"sample {position} cannot be read: {error}") from error

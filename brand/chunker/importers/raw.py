@@ -17,10 +17,6 @@ _PIXELS: Final = struct.Struct("<III")
 _LONGEST_MODE: Final = 16
 
 
-class Cut(Exception):
-    """A file ends too early, or its table of offsets contradicts it."""
-
-
 def below(root: Path, name: str) -> Path:
     """A file that an index names. Raises ValueError for one that would lie elsewhere."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
@@ -31,16 +27,17 @@ def below(root: Path, name: str) -> Path:
 def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes]:
     """The samples of a file that begins with their number and offsets, each u32; read from front to back.
 
-    `size` is that of the whole file, where it is known. Raises `Cut`.
+    `size` is that of the whole file, where it is known. Raises EOFError where the file ends too early, or its table of
+    offsets contradicts it.
     """
     (found,) = _U32.unpack(_exactly(file, _U32.size))
     if found != samples:
-        raise Cut(f"it says that it holds {found:,} samples, and the index says {samples:,}")
+        raise EOFError(f"it says that it holds {found:,} samples, and the index says {samples:,}")
     offsets = np.frombuffer(_exactly(file, 4 * (samples + 1)), "<u4").astype(np.int64)
     at = 4 * (samples + 2)
     ends = int(offsets[-1]) if size is None else size
     if int(offsets[0]) < at or (np.diff(offsets) < 0).any() or int(offsets[-1]) != ends:
-        raise Cut("the places of its samples contradict each other, or its size")
+        raise EOFError("the places of its samples contradict each other, or its size")
     _exactly(file, int(offsets[0]) - at)
     for length in np.diff(offsets).tolist():
         yield _exactly(file, length)
@@ -48,10 +45,10 @@ def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes
 
 def _exactly(file: BinaryIO, size: int) -> bytes:
     if size > MAX_SAMPLE:
-        raise Cut(f"a sample of {size:,} bytes; the limit is {MAX_SAMPLE:,}")
+        raise EOFError(f"a sample of {size:,} bytes; the limit is {MAX_SAMPLE:,}")
     data = file.read(size)
     if len(data) != size:
-        raise Cut("it is cut short")
+        raise EOFError("it is cut short")
     return data
 
 

@@ -15,16 +15,12 @@ from brand.errors import SourceError
 _MEMBERS_KEPT: Final = 1024
 
 
-class _Damaged(Exception):
-    """A tar file is not what it should be."""
-
-
 class _Member(tarfile.TarInfo):
     """A header. What is wrong with one ends the reading, where the library would skip it."""
 
     @classmethod
     def fromtarfile(cls, tar: Any) -> Any:
-        """Read the next header. Raises `_Damaged`, besides what tells the library that there is none."""
+        """Read the next header. Raises EOFError, besides what tells the library that there is none."""
         try:
             return super().fromtarfile(tar)
         except tarfile.HeaderError as error:
@@ -32,9 +28,9 @@ class _Member(tarfile.TarInfo):
             if kind == "EOFHeaderError":  # a block of zeros; another archive may follow it
                 tar.ended = True
             elif kind != "EmptyHeaderError":
-                raise _Damaged(f"a header in it is damaged: {error}") from None
+                raise EOFError(f"a header in it is damaged: {error}") from None
             elif not getattr(tar, "ended", False):
-                raise _Damaged("it ends without the mark of its end: it is cut short") from None
+                raise EOFError("it ends without the mark of its end: it is cut short") from None
             raise
 
 
@@ -58,9 +54,9 @@ def members(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
                 contents = tar.extractfile(member)
                 data = contents.read() if contents is not None else b""
                 if len(data) != member.size:
-                    raise _Damaged(f"it is cut short within {member.name!r}")
+                    raise EOFError(f"it is cut short within {member.name!r}")
                 yield member.name, data
-    except _Damaged as error:
+    except EOFError as error:
         raise SourceError(name, str(error)) from error
     except tarfile.TarError as error:
         raise SourceError(name, f"it is cut short or damaged: {error}") from error
