@@ -81,7 +81,7 @@ def plan_images(
 ) -> Job:
     """Plan the conversion of an image folder, for several processes or machines that make its chunks with `run`.
 
-    All machines see the folders `src` and `dst`. Whoever plans first lists `src`; a plan that is there is loaded.
+    All machines see the folders `src` and `dst`. The first machine lists `src` and plans; the others load its plan.
     `parts` is into how many parts the chunks are divided, for the messages of `seal`. Raises as `convert_images` does,
     and `TargetExistsError` where a plan is there that was made with other options or versions.
     """

@@ -1,15 +1,15 @@
 """How do several machines come to one plan, and how do they keep all other conversions out?
 
-Who comes first lists the source, decides, and publishes the *shared plan* (`job`): a folder that is made under a name
-of its own and renamed. A rename onto a folder with contents fails, so the first plan stays, also where two were made
-at the same time. All others load it: they neither list the source nor decode it again. Each compares what it was asked
+The first machine lists the source, decides, and publishes the *shared plan* (`job`): a folder that it makes under a
+name of its own and renames. A rename onto a folder with contents fails, so the first plan stays, also where two
+machines made one at the same time. All others load it: they neither list the source nor decode it again. Each compares what it was asked
 for, the versions of Brand and zstandard, and the list of files with what the plan says.
 
 Two locks in the work folder save work and say what is wrong early. Nothing depends on them, as some cluster file
 systems have locks that hold for one machine only.
 
     lock       shared by those who make chunks of one plan; another conversion, or `seal`, wants it alone
-    planning   held by who makes the plan; the others wait
+    planning   held by the machine that makes the plan; the others wait
 """
 
 from __future__ import annotations

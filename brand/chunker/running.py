@@ -49,7 +49,7 @@ def run(job: Job, number: int) -> Made:
         SourceError: A file cannot be used, or has changed since the plan was made.
         StorageError: The storage refused.
         TargetExistsError: This process has other versions than the plan, or another conversion has the target.
-        InterruptedConversionError: The plan is gone: somebody has removed or replaced it.
+        InterruptedConversionError: The plan is gone: another process has removed or replaced it.
     """
     job.check(number)
     place = Path(job.target)

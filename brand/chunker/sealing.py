@@ -2,8 +2,8 @@
 
 `seal` reads the front of each chunk: it has to be that of this plan, in this place, and whole. The chunk's table goes
 into the index; its fixed fields go into the columns, as the process that made the chunk has kept them (`kept`), or
-else from the chunk itself. So results need not travel, and whoever started the parts may be gone. Then come the
-companions that the plan holds, the index, and the manifest, last of all.
+else from the chunk itself. So results need not travel, and the process that started the parts may be gone. Then come
+the companions that the plan holds, the index, and the manifest, last of all.
 """
 
 from __future__ import annotations

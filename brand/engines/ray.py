@@ -80,7 +80,7 @@ def _connected(address: str | None) -> Iterator[None]:
 
 
 def _check_reached(address: str | None) -> None:
-    """Raise `UsageError` where nobody listens at `host:port`: Ray itself tries for a quarter of an hour."""
+    """Raise `UsageError` where no process listens at `host:port`: Ray itself tries for a quarter of an hour."""
     match = re.fullmatch(r"(?:ray://)?\[?([^\[\]]+)\]?:(\d{1,5})", address or "")
     if match is None:  # "auto", or none
         return

@@ -35,7 +35,7 @@ class Draw:
     asked_s: float = 0.0
     """When these requests were sent: since then other nodes can know that the draw waits."""
     waits_at: int = -1
-    """The last of its positions whose sample was still to come at the last look; -1: nobody has looked."""
+    """The last of its positions whose sample was still to come at the last look; -1: the server has not looked yet."""
     waits_for: Cause | None = None
     """What the draw waits for now; None: it has not waited yet."""
     held: Held = NOT_HELD
