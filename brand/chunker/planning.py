@@ -2,8 +2,8 @@
 
 The first machine lists the source, decides, and publishes the *shared plan* (`job`): a folder that it makes under a
 name of its own and renames. A rename onto a folder with contents fails, so the first plan stays, also where two
-machines made one at the same time. All others load it: they neither list the source nor decode it again. Each compares what it was asked
-for, the versions of Brand and zstandard, and the list of files with what the plan says.
+machines made one at the same time. All others load it: they neither list the source nor decode it again. Each compares
+what it was asked for, the versions of Brand and zstandard, and the list of files with what the plan says.
 
 Two locks in the work folder save work and say what is wrong early. Nothing depends on them, as some cluster file
 systems have locks that hold for one machine only.
