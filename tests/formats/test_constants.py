@@ -31,6 +31,7 @@ PINNED = {
     "MANIFEST_NAME": "brand.json",
     "SHARE_NAME": "share.json",
     "WORK_NAME": ".brand-work",
+    "SHARED_PLAN_NAME": "plan",
     "SHARE_WORK_NAME": ".brand-partition",
     "COPY_WORK_NAME": ".brand-copy",
     "EXTRAS_NAME": "extras.zip",
