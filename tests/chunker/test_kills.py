@@ -7,50 +7,27 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from brand.errors import NotADataSetError
 from brand.storage.dataset import StoredDataSet
+from tests.chunker.conversions import Conversions, Options
 from tests.leftovers import Leftovers
 from tests.rounds import Chance, rounds
-from tests.support import brand, brand_process, running_brand, session_processes, tree_digest, wait_until
+from tests.support import brand_process, running_brand, session_processes, tree_digest, wait_until
 
-OPTIONS = {
+OPTIONS: Options = {
     "images": (["--chunk-size", 8], ["--chunk-size", 24, "--compression", "zstd"], ["--chunk-bytes", 4000]),
     "audio": (["--chunk-size", 2], ["--chunk-size", 5, "--compression", "zstd"]),
 }
 
 
-class Conversions:
-    """Of 600 pictures and of 41 clips, each with some options; and what they write where nobody kills them."""
-
-    def __init__(self, pictures: Path, clips: Path, folder: Path) -> None:
-        self._sources: dict[str, list[object]] = {
-            "images": [pictures],
-            "audio": [clips, "--transcripts", clips / "transcripts.tsv"],
-        }
-        self._folder = folder
-        self.undisturbed = cache(self._undisturbed)
-
-    def command(self, kind: str, which: int, target: Path, jobs: int) -> list[object]:
-        """The arguments of `brand`."""
-        source, *more = self._sources[kind]
-        return ["convert", kind, source, target, *more, *OPTIONS[kind][which], "-j", jobs]
-
-    def _undisturbed(self, kind: str, which: int) -> dict[str, str]:
-        target = self._folder / f"{kind}-{which}"
-        done = brand(*self.command(kind, which, target, 1))
-        assert done.code == 0, done.err
-        return tree_digest(target)
-
-
 @pytest.fixture(scope="module")
 def conversions(fashion: Path, clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Conversions:
     """All of them."""
-    return Conversions(fashion / "test", clips, tmp_path_factory.mktemp("undisturbed"))
+    return Conversions(OPTIONS, fashion / "test", clips, tmp_path_factory.mktemp("undisturbed"))
 
 
 def chunks(target: Path) -> int:
