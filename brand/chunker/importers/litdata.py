@@ -18,15 +18,14 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import LOOKED_AT, Choice, choose, codec_of_bytes, is_taken
+from brand.chunker.fields import Choice, choose, is_taken
 from brand.chunker.importers.files import reading
-from brand.chunker.importers.raw import at_offsets, below, folder_error, pixels, scalar
+from brand.chunker.importers.raw import at_offsets, below, folder_error, pixels, scalar, settled
 from brand.chunker.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -65,13 +64,8 @@ class LitData:
         self.shards = tuple(shards)
         taken = {name: kind for name, kind in self._offered.items() if is_taken(name, choice)}
         self._readers = {name: _reader(name, kind) for name, kind in taken.items()}
-        files = [name for name, (codec, _) in self._readers.items() if codec == "?"]
-        first = [row for row, _ in islice(self._sized(0), LOOKED_AT)] if files else []
-        natural = [
-            (name, codec_of_bytes(row[name] for row in first) if codec == "?" else codec)
-            for name, (codec, _) in self._readers.items()
-        ]
-        self._fields = choose(natural, choice)
+        codecs = {name: codec for name, (codec, _) in self._readers.items()}
+        self._fields = choose(settled(codecs, (row for row, _ in self._sized(0))), choice)
         self.schema, self.choice = self._fields.schema, self._fields.choice
 
     @property

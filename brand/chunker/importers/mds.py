@@ -27,9 +27,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import LOOKED_AT, Choice, choose, codec_of_bytes, is_taken
+from brand.chunker.fields import Choice, choose, is_taken
 from brand.chunker.importers.files import reading
-from brand.chunker.importers.raw import at_offsets, below, folder_error, pixels, scalar
+from brand.chunker.importers.raw import at_offsets, below, folder_error, pixels, scalar, settled
 from brand.chunker.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -66,13 +66,8 @@ class Mds:
         taken = {c: e for c, e in self._encodings.items() if is_taken(c, choice)}
         self._readers = {column: _reader(column, encoding) for column, encoding in taken.items()}
         self.shards = tuple(Shard(shard.name, shard.bytes, shard.mark, shard.samples) for shard in self._shards)
-        files = [column for column, (codec, _) in self._readers.items() if codec == "?"]
-        first = list(islice(self._rows(0), LOOKED_AT)) if files else []
-        natural = [
-            (column, codec_of_bytes(bytes(row[column]) for row in first) if codec == "?" else codec)
-            for column, (codec, _) in self._readers.items()
-        ]
-        self._fields = choose(natural, choice)
+        codecs = {column: codec for column, (codec, _) in self._readers.items()}
+        self._fields = choose(settled(codecs, self._rows(0)), choice)
         self.schema, self.choice = self._fields.schema, self._fields.choice
 
     @property

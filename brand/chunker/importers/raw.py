@@ -1,14 +1,18 @@
-"""What MDS and LitData have in common: samples behind a table of offsets, and pixels as they lie in memory."""
+"""What MDS and LitData have in common: samples behind a table of offsets, columns of bytes whose contents the index
+does not tell, and pixels as they lie in memory.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from brand.chunker.fields import LOOKED_AT, codec_of_bytes
 from brand.errors import SourceError
 from brand.formats.constants import MAX_SAMPLE
 
@@ -22,6 +26,18 @@ def below(root: Path, name: str) -> Path:
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"it names the file {name!r}, which is not in the folder")
     return root / name
+
+
+def settled(codecs: Mapping[str, str], rows: Iterator[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Columns and their codecs. The first of the rows tell what a column of `?` holds: pictures, clips, other bytes.
+
+    No row is read where there is no such column.
+    """
+    first = list(islice(rows, LOOKED_AT)) if "?" in codecs.values() else []
+    return [
+        (name, codec_of_bytes(bytes(row[name]) for row in first) if codec == "?" else codec)
+        for name, codec in codecs.items()
+    ]
 
 
 def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes]:
