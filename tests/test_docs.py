@@ -44,7 +44,6 @@ DOCS = ROOT / "docs"
 DOCUMENTS = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if "_build" not in path.parts)
 LINES = 149
 """The most lines of a page: a page that needs more answers two questions."""
-PAGES = [name for name in DOCUMENTS if name.split("/")[0] not in ("format", "format.md")]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 _BLOCK = re.compile(
@@ -230,7 +229,7 @@ def _end_servers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.pages
-@pytest.mark.parametrize("name", [name for name in PAGES if name != "statistics.md"])  # its counters depend on timing
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != "statistics.md"])  # its counters depend on timing
 def test_a_page_shows_what_happens(name: str, tmp_path: Path) -> None:
     """Every block of the page prints what the page says it prints."""
     shown, fresh = (DOCS / name).read_text(encoding="utf-8"), fresh_page(name, tmp_path)
@@ -327,10 +326,10 @@ def test_an_example_is_short_and_is_run_on_a_page(name: str) -> None:
     """An example has at most 60 lines, and a page shows what it prints."""
     assert len((ROOT / "examples" / name).read_text().splitlines()) <= 60
     shown = re.compile(rf"^\$ .*\bpython .*examples/{re.escape(name)} ", re.MULTILINE)
-    assert any(shown.search((DOCS / page).read_text(encoding="utf-8")) for page in PAGES)
+    assert any(shown.search((DOCS / page).read_text(encoding="utf-8")) for page in DOCUMENTS)
 
 
 if __name__ == "__main__":
-    for page in sys.argv[1:] or PAGES:
+    for page in sys.argv[1:] or DOCUMENTS:
         with tempfile.TemporaryDirectory() as temporary:
             (DOCS / page).write_text(fresh_page(page, Path(temporary)), encoding="utf-8")
