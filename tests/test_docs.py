@@ -42,6 +42,8 @@ from tests.support import LIMIT_S, brand, free_port, options
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if "_build" not in path.parts)
+TIMED = ("statistics.md",)
+"""Pages whose counters depend on timing."""
 LINES = 149
 """The most lines of a page: a page that needs more answers two questions."""
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
@@ -229,7 +231,7 @@ def _end_servers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.pages
-@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != "statistics.md"])  # its counters depend on timing
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in TIMED])
 def test_a_page_shows_what_happens(name: str, tmp_path: Path) -> None:
     """Every block of the page prints what the page says it prints."""
     shown, fresh = (DOCS / name).read_text(encoding="utf-8"), fresh_page(name, tmp_path)
