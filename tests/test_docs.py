@@ -278,7 +278,7 @@ def test_every_page_is_in_the_index() -> None:
 def _listed(page: str) -> list[str]:
     """The pages in the tables of contents of a page."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    names = " ".join(re.findall(r"^```\{toctree\}\n(?::.*\n)*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)).split()
+    names = " ".join(re.findall(r"^```\{toctree\}\n(?::[^\n]*\n)*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)).split()
     return [(Path(page).parent / f"{name}.md").as_posix() for name in names]
 
 
@@ -290,10 +290,10 @@ def test_the_code_names_pages_that_are_there() -> None:
 
 
 def test_the_page_for_language_models_is_short_and_leads_to_every_how_to() -> None:
-    """`llms.txt`: a title, a summary, 60 lines, and each page below "How to" in the index."""
+    """`llms.txt`: a title, a summary, at most 80 lines, and each page below "How to" in the index."""
     text = (DOCS / "llms.txt").read_text(encoding="utf-8")
     assert text.startswith("# Brand\n\n> ")
-    assert len(text.splitlines()) <= 60
+    assert len(text.splitlines()) <= 80
     (listed,) = re.findall(r":caption: How to\n\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
     pages = [f"{name}.md" for name in listed.split()]
     for page in pages:
