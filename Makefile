@@ -114,4 +114,4 @@ release-check: $(DEV)
 	$(BIN)/python -m tests.release $(CHECK)
 
 clean:
-	rm -rf $(VENV) $(DEMO) $(SCRATCH) build dist docs/_build docs/api *.egg-info .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) $(SCRATCH) build dist docs/_build *.egg-info .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -66,8 +66,9 @@ def _readable_defaults(
 def _markdown_too(app: object, exception: Exception | None) -> None:
     """Each page as Markdown beside the HTML: `llms.txt` leads to these."""
     if exception is None:
-        for page in Path(__file__).parent.glob("*.md"):
-            shutil.copy(page, app.outdir)  # type: ignore[attr-defined]
+        docs = Path(__file__).parent
+        for name in app.env.found_docs:  # type: ignore[attr-defined]
+            shutil.copy(docs / f"{name}.md", Path(app.outdir) / f"{name}.md")  # type: ignore[attr-defined]
 
 
 def setup(app: object) -> None:

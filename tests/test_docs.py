@@ -41,7 +41,11 @@ from tests.support import LIMIT_S, brand, free_port, options
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted(path.name for path in DOCS.glob("*.md") if path.name != "format.md")
+DOCUMENTS = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if "_build" not in path.parts)
+TIMED = ("statistics.md", "top.md")
+"""Pages whose counters depend on timing."""
+LINES = 149
+"""The most lines of a page: a page that needs more answers two questions."""
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 _BLOCK = re.compile(
@@ -227,7 +231,7 @@ def _end_servers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.pages
-@pytest.mark.parametrize("name", [name for name in PAGES if name != "statistics.md"])  # its counters depend on timing
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in TIMED])
 def test_a_page_shows_what_happens(name: str, tmp_path: Path) -> None:
     """Every block of the page prints what the page says it prints."""
     shown, fresh = (DOCS / name).read_text(encoding="utf-8"), fresh_page(name, tmp_path)
@@ -235,24 +239,67 @@ def test_a_page_shows_what_happens(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", "docs/llms.txt", *(f"docs/{page.name}" for page in DOCS.glob("*.md"))]
+    "name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/llms.txt", *(f"docs/{name}" for name in DOCUMENTS)]
 )
-def test_links_lead_to_files(name: str) -> None:
-    """Relative links of the documents lead to files and folders that are there."""
-    text = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    targets = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", text)
-    missing = [target for target in targets if not (ROOT / name).parent.joinpath(target).exists()]
+def test_links_lead_to_files_and_headings(name: str) -> None:
+    """Relative links of the documents lead to files and folders that are there, and to headings of those files."""
+    text = _without_code((ROOT / name).read_text(encoding="utf-8"))
+    missing = []
+    for target, anchor in re.findall(r"\]\((?!https?://|mailto:)([^)#\s]*)#?([^)\s]*)\)", text):
+        path = (ROOT / name).parent / target if target else ROOT / name
+        if not path.exists() or (anchor and anchor not in _anchors(path)):
+            missing.append(f"{target}#{anchor}")
     assert missing == []
 
 
+def _without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$|^<!-- setup$.*?^-->$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@cache
+def _anchors(page: Path) -> set[str]:
+    """Names of a page's headings, as GitHub and MyST make them."""
+    headings = re.findall(r"^#+ (.*)$", _without_code(page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_page_is_short(name: str) -> None:
+    """A page answers one question, in at most 149 lines."""
+    assert len((DOCS / name).read_text(encoding="utf-8").splitlines()) <= LINES
+
+
+def test_every_page_is_in_the_index() -> None:
+    """The index, or a page that it lists, lists each page: so the navigation shows it."""
+    listed = {name for page in DOCUMENTS for name in _listed(page)}
+    assert set(DOCUMENTS) - listed == {"index.md"}
+
+
+def _listed(page: str) -> list[str]:
+    """The pages in the tables of contents of a page."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    names = " ".join(re.findall(r"^```\{toctree\}\n(?::[^\n]*\n)*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)).split()
+    return [(Path(page).parent / f"{name}.md").as_posix() for name in names]
+
+
+def test_the_code_names_pages_that_are_there() -> None:
+    """Messages, docstrings and comments that name a page of the documentation name one that is there."""
+    code = [*(ROOT / "brand").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").glob("*.py")]
+    named = {name for path in code for name in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text(encoding="utf-8"))}
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
 def test_the_page_for_language_models_is_short_and_leads_to_every_how_to() -> None:
-    """`llms.txt`: a title, a summary, 60 lines, and each page that the index lists under "How to"."""
+    """`llms.txt`: a title, a summary, at most 80 lines, and each page below "How to" in the index."""
     text = (DOCS / "llms.txt").read_text(encoding="utf-8")
     assert text.startswith("# Brand\n\n> ")
-    assert len(text.splitlines()) <= 60
+    assert len(text.splitlines()) <= 80
     (listed,) = re.findall(r":caption: How to\n\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
-    linked = set(re.findall(r"\]\(([\w-]+)\.md\)", text))
-    assert set(listed.split()) - linked == set()
+    pages = [f"{name}.md" for name in listed.split()]
+    for page in pages:
+        pages += _listed(page)
+    linked = set(re.findall(r"\]\(([\w/-]+\.md)\)", text))
+    assert set(pages) - linked == set()
 
 
 def test_what_the_page_for_language_models_shows_is_python() -> None:
@@ -263,15 +310,15 @@ def test_what_the_page_for_language_models_shows_is_python() -> None:
     assert [name for name in re.findall(r"\bbrand\.(\w+)", code) if not hasattr(library, name)] == []
 
 
-@pytest.mark.parametrize("name", [page.name for page in DOCS.glob("*.md")])
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_page_says_what_is_and_not_what_is_to_come(name: str) -> None:
     """`not yet` in a page is true on the day when it is written, and nothing reminds us of it afterwards."""
     assert not re.search(r"\bnot\s+yet\b", (DOCS / name).read_text(encoding="utf-8"), re.IGNORECASE)
 
 
 def test_every_error_is_explained() -> None:
-    """The pages on data sets and on the runtime say what each error means and what to do."""
-    page = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("maintain.md", "errors.md"))
+    """A page says what each error means and what to do."""
+    page = (DOCS / "error-list.md").read_text(encoding="utf-8")
     names = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
     assert [name for name in names if f"`{name}`" not in page] == []
 
@@ -281,10 +328,10 @@ def test_an_example_is_short_and_is_run_on_a_page(name: str) -> None:
     """An example has at most 60 lines, and a page shows what it prints."""
     assert len((ROOT / "examples" / name).read_text().splitlines()) <= 60
     shown = re.compile(rf"^\$ .*\bpython .*examples/{re.escape(name)} ", re.MULTILINE)
-    assert any(shown.search((DOCS / page).read_text(encoding="utf-8")) for page in PAGES)
+    assert any(shown.search((DOCS / page).read_text(encoding="utf-8")) for page in DOCUMENTS)
 
 
 if __name__ == "__main__":
-    for page in sys.argv[1:] or PAGES:
+    for page in sys.argv[1:] or DOCUMENTS:
         with tempfile.TemporaryDirectory() as temporary:
             (DOCS / page).write_text(fresh_page(page, Path(temporary)), encoding="utf-8")

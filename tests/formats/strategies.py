@@ -74,7 +74,7 @@ def model_payload(codec: str, value: Any) -> bytes:
 
 
 def model_record(schema: Schema, sample: dict[str, Any]) -> bytes:
-    """A record, field by field, as section 3 of docs/format.md says."""
+    """A record, field by field, as docs/format/record.md says."""
     fixed = lengths = payloads = b""
     for name, codec in schema.fields:
         if codec == "int":

@@ -88,8 +88,8 @@ def test_codecs_never_change() -> None:
 
 
 def test_the_document_states_the_same_dtypes(repository: Path) -> None:
-    """Section 3 of docs/format.md lists the dtype numbers that the code has."""
-    text = " ".join((repository / "docs" / "format.md").read_text().split())
+    """docs/format/record.md lists the dtype numbers that the code has."""
+    text = " ".join((repository / "docs" / "format" / "record.md").read_text().split())
     listed = re.search(r"dtype numbers: (.*?)\.", text)
     assert listed
     found = {int(number): np.dtype(name) for number, name in (item.split() for item in listed[1].split(", "))}

@@ -1,4 +1,7 @@
-"""How do clients and the server tell each other an order that grows? The bodies of DECIDED (docs/protocols.md)."""
+"""How do clients and the server tell each other an order that grows? The bodies of DECIDED.
+
+`docs/protocols/joader.md` has the rule.
+."""
 
 from __future__ import annotations
 

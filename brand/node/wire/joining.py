@@ -1,4 +1,4 @@
-"""How do processes tell each other where a run joined others? JOINS, JOINING and FRONT (docs/protocols.md).
+"""How do processes tell each other where a run joined others? JOINS, JOINING and FRONT (docs/protocols/shared.md).
 
 A client and its server exchange JOINS. Nodes tell each other in a JOINING with which joins they would draw an epoch,
 and in a FRONT how far their ranks have drawn it.

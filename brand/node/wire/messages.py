@@ -1,4 +1,6 @@
-"""What do clients and the node server say to each other? Typed, length-prefixed, never pickled (docs/protocols.md).
+"""What do clients and the node server say to each other? Typed, length-prefixed, never pickled.
+
+`docs/protocols/messages.md` specifies them.
 
     u32 length of the body | u16 kind | u16 version | body
 

@@ -1,4 +1,4 @@
-"""What do node servers say to each other? Typed messages, never pickled (docs/protocols.md).
+"""What do node servers say to each other? Typed messages, never pickled (docs/protocols/node-messages.md).
 
     u16 kind | u16 version | body
 
