@@ -4,10 +4,10 @@
     python examples/train_fashion_mnist.py train.brand test.brand --exact              # DataLoader(shuffle=True)
     python examples/train_fashion_mnist.py fashion-mnist/train fashion-mnist/test      # the same, to the bit
 
-Draws come in another order than with `shuffle=True`, and train equally well (docs/shuffling-training.md has the figures).
-Each run prints a checksum over every batch in order. The last two runs print the same checksum, because a converted data set
-has the folder's indices and labels. Draws print the same checksum in every run with the same seed, with any number of
-workers.
+Draws come in another order than with `shuffle=True`, and train equally well (docs/shuffling-training.md has the
+figures). Each run prints a checksum over every batch in order. The last two runs print the same checksum, because a
+converted data set has the folder's indices and labels. Draws print the same checksum in every run with the same seed,
+with any number of workers.
 """
 
 from __future__ import annotations
