@@ -14,7 +14,7 @@ Then every sample of Brand's data set is compared with what the rival's reader f
 
 The last task, "rows", writes JSON lines and Parquet of `--gigabytes` of about 2 KiB of text each, and converts them
 with two processes, while a watcher looks at the whole process tree every 50 ms (convert_memory.py says what the columns
-of memory mean). Then the digests of all samples, as the format's library and as Brand read them, are compared ("equal").
+of memory mean). The digests of all samples, as the format's library and as Brand read them, are compared ("equal").
 """
 
 from __future__ import annotations
