@@ -49,8 +49,8 @@ WHOLE = tar_of({"a.png": PNG, "a.cls": b"1", "b.png": PNG, "b.cls": b"2", "c.png
     ("data", "says"),
     [
         (WHOLE[:2048], "x.tar: it ends without the mark of its end: it is cut short"),
-        (WHOLE[:2052], "x.tar: a header in it is damaged: truncated header"),
-        (WHOLE[:530], "x.tar: it is cut short or damaged: unexpected end of data"),
+        (WHOLE[:2052], "x.tar: a header in it is damaged: it is cut short"),
+        (WHOLE[:530], "x.tar: it is cut short within 'a.png'"),
         (WHOLE[:1024] + b"?" * 512 + WHOLE[1536:], "x.tar: a header in it is damaged"),
         (b"", "x.tar: it ends without the mark of its end"),
         (b"no tar at all" * 100, "x.tar: a header in it is damaged"),
