@@ -67,11 +67,9 @@ def test_what_cannot_be_imported_is_named_with_the_reason(tmp_path: Path) -> Non
     assert "  pip install --force-reinstall 'zstandard>=" in err
 
 
-def test_other_errors_of_imports_keep_their_traceback(tmp_path: Path) -> None:
+def test_other_errors_of_imports_keep_their_traceback() -> None:
     """They are nothing that pip can mend."""
-    code = (
-        "import sys; sys.modules['brand.cli.cat'] = None; import runpy; runpy.run_module('brand', run_name='__main__')"
-    )
+    code = "import sys; sys.modules['brand.cli.cat'] = None; from brand.__main__ import main; main()"
     command = [sys.executable, "-c", code, "doctor"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S, cwd=ROOT)
     assert done.returncode == 1
