@@ -14,7 +14,7 @@ Then every sample of Brand's data set is compared with what the rival's reader f
 
 The last task, "rows", writes JSON lines and Parquet of `--gigabytes` of about 2 KiB of text each, and converts them
 with two processes, while a watcher looks at the whole process tree every 50 ms (convert_memory.py says what the columns
-of memory mean).
+of memory mean). The digests of all samples, as the format's library and as Brand read them, are compared ("equal").
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import import_module
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+import xxhash
 
 from bench import harness, system
 from bench.convert_memory import EVERY_S, RECORD_BYTES, Peaks, some_text
@@ -50,7 +53,7 @@ _FILES: Final = 20
 _AT_ONCE: Final = 20_000
 """Samples of Brand's data set that are read together for the comparison."""
 _COLUMNS: Final = ("format", "data", "samples", "writes s", "reads s", "brand s", "over writes", "equal")
-_MEMORY: Final = ("rows", "GB", "USS of one MB", "PSS of all MB", "s", "MB/s")
+_MEMORY: Final = ("rows", "GB", "USS of one MB", "PSS of all MB", "s", "MB/s", "equal")
 
 Sample = dict[str, Any]
 
@@ -122,6 +125,47 @@ def compare(kind: str, folder: Path, out: Path) -> int:
             raise RuntimeError(f"sample {count}: {', '.join(different)} differ")
         count += 1
     return count
+
+
+def compare_rows(kind: str, folder: Path, out: Path) -> int:
+    """Compare the digest of all rows, each with its index; returns their number. Raises RuntimeError.
+
+    A sum of checksums does not depend on the order, so Brand's samples are read as they lie on disk.
+    """
+    import brand
+    from brand.storage.dataset import StoredDataSet
+
+    stored, order = brand.BrandDataset(out, decode=False), StoredDataSet(out)
+    places = range(0, len(stored), _AT_ONCE)
+    found = (
+        (sample["index"], sample)
+        for first in places
+        for sample in stored.__getitems__(order.indices(np.arange(first, min(first + _AT_ONCE, len(stored)))).tolist())
+    )
+    expected, has = _digest(enumerate(_rows_of(kind, folder))), _digest(found)
+    if expected != has:
+        raise RuntimeError(f"rows and digest {expected} were written, and the data set holds {has}")
+    return has[0]
+
+
+def _digest(samples: Iterable[tuple[int, Sample]]) -> tuple[int, int]:
+    """Number of samples, and the sum of their checksums, each with its number."""
+    count = total = 0
+    for number, sample in samples:
+        count += 1
+        total += xxhash.xxh3_64_intdigest(f"{number} {sample['id']} {sample['text']}".encode())
+    return count, total % (1 << 64)
+
+
+def _rows_of(kind: str, folder: Path) -> Iterator[Sample]:
+    """The rows as the library of the format reads them, in order."""
+    for path in sorted(folder.glob(f"*.{kind}")):
+        if kind == "jsonl":
+            with path.open(encoding="utf-8") as file:
+                yield from map(json.loads, file)
+        else:
+            for batch in import_module("pyarrow.parquet").ParquetFile(path).iter_batches(_ROWS_A_GROUP):
+                yield from batch.to_pylist()
 
 
 def _plain(value: Any) -> Any:
@@ -196,16 +240,17 @@ def watch(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
         told = json.loads(process.stdout.read()) if process.stdout else {}
     if process.returncode:
         raise RuntimeError(f"the conversion ended with status {process.returncode}: {told}")
-    size = system.disk_usage(folder)[0]
+    size, equal = system.disk_usage(folder)[0], compare_rows(kind, folder, out)
     shutil.rmtree(out)
     shutil.rmtree(folder)
     return {
         "call_s": ended - started,
+        "samples": equal,
         "source_bytes": size,
         "record_bytes": told["source_bytes"],
         "private_of_one": peaks.private_of_one,
         "proportional_of_all": peaks.proportional_of_all,
-        "untimed_s": started - before,
+        "untimed_s": started - before + time.perf_counter() - ended,
     }
 
 
@@ -229,7 +274,7 @@ def table_of(outcomes: list[Outcome]) -> str:
             size = median(kind, "record_bytes") or 0.0
             one, everything = (median(kind, key) or 0.0 for key in ("private_of_one", "proportional_of_all"))
             numbers = [size / 1e9, one / 1e6, everything / 1e6, call, size / 1e6 / call]
-            memory.append([kind, *(f"{number:,.1f}" for number in numbers)])
+            memory.append([kind, *(f"{number:,.1f}" for number in numbers), "all"])
     return harness.table(_COLUMNS, rows) + "\n\n" + harness.table(_MEMORY, memory) + harness.failures(outcomes)
 
 

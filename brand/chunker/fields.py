@@ -22,6 +22,10 @@ from brand.printable import printable
 
 LOOKED_AT: Final = 8
 """Values that tell whether a column of bytes holds files."""
+ROWS_LOOKED_AT: Final = 1000
+"""Rows that tell which columns there are and what they hold, where the source itself does not say."""
+FILES_LOOKED_AT: Final = 64
+"""Samples that tell the same where each consists of whole files."""
 _LONGEST: Final = 63
 _INT: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _FLOAT: Final = re.compile(

@@ -5,10 +5,11 @@ keys*. A chunk is a range of keys, so each run holds its share of the chunk as o
 for each run instead of one for each sample.
 
     NUMBER.records   the runs, one behind the other
-    NUMBER.spans     offset and size of each record, in the order of the source
+    NUMBER.spans     offset, size and checksum of each record, in the order of the source
     NUMBER.json      what the part holds, written last: a part without it does not exist
 
-The files are not flushed to the device. A run that finds a part of an earlier run compares its checksum first.
+The files are not flushed to the device. A run that finds a part of an earlier run compares its checksum first. A
+record has its checksum before it is sorted, and whoever reads it back compares it (`SpoolSource.records`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PARTS_NAME: Final = "parts"
 RUN_BYTES: Final = 32 << 20
 WORD: Final = 16
 """Bytes of the words in which small records are copied."""
-SPAN: Final = np.dtype([("offset", "<u8"), ("size", "<u8")])
+SPAN: Final = np.dtype([("offset", "<u8"), ("size", "<u8"), ("checksum", "<u8")])
 _OBJECT_BYTES: Final = 64
 """Bytes that Python needs for each record beside its contents."""
 _COPIED_BYTES: Final = 4 << 20
@@ -111,6 +112,7 @@ class PartWriter:
         rows = np.empty(len(sizes), SPAN)
         rows["offset"][order] = self._written + np.cumsum(room) - room
         rows["size"] = sizes
+        rows["checksum"] = np.concatenate([checksums(records) for records in run])
         with storage_errors(Path(self._records.name), "cannot write"):
             for low, high in cut_blocks(room, _COPIED_BYTES):
                 copied = _copied(memory, begins[low:high], room[low:high])
@@ -119,6 +121,11 @@ class PartWriter:
             self._of_spans.update(rows.tobytes())
             self._spans.write(rows.tobytes())
         self._written += int(room.sum())
+
+
+def checksums(records: Records) -> NDArray[np.uint64]:
+    """xxh3 of each record."""
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, records.pieces()), np.uint64, len(records))
 
 
 def _copied(memory: NDArray[np.uint8], begins: NDArray[np.int64], room: NDArray[np.int64]) -> Buffer:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from brand.chunker.report import OnProgress, Progress
 from brand.chunker.shuffle import Keys
-from brand.chunker.sortedparts import PARTS_NAME, SPAN, WORD, PartWriter, SortedPart, part_files
+from brand.chunker.sortedparts import PARTS_NAME, SPAN, WORD, PartWriter, SortedPart, checksums, part_files
 from brand.chunker.source import Indices
 from brand.errors import SourceError
 from brand.formats.mapped import gather, map_array, release
@@ -60,7 +60,10 @@ class SpoolSource:
         return sizes
 
     def records(self, indices: Indices) -> Records:
-        """Read records; one read takes all that lie side by side."""
+        """Read records; one read takes all that lie side by side.
+
+        Raises `SourceError` where a record is not the one that was read from the source.
+        """
         spans = gather(self._spans, indices)
         order = np.argsort(spans["offset"], kind="stable")
         begins, sizes = spans["offset"].astype(np.int64), spans["size"].astype(np.int64)
@@ -74,7 +77,14 @@ class SpoolSource:
         moved = np.repeat(ends - tails, last + 1 - first)
         starts = np.empty(len(order), np.int64)
         starts[order] = begins[order] + moved
-        return Records(memory, starts, sizes)
+        records = Records(memory, starts, sizes)
+        wrong = np.flatnonzero(checksums(records) != spans["checksum"])
+        if len(wrong):
+            part = int(np.searchsorted(self._bases, begins[wrong[0]], "right")) - 1
+            path, _ = part_files(self.folder / PARTS_NAME, part)
+            what = f"sample {int(indices[wrong[0]])} is not what was read from the source: the file is damaged"
+            raise SourceError(str(path), what, hint="Convert again: what is damaged is read from the source again")
+        return records
 
     def _read(
         self, heads: NDArray[np.int64], lows: NDArray[np.int64], highs: NDArray[np.int64], memory: memoryview

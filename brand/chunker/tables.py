@@ -14,7 +14,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import LOOKED_AT, Choice, Fields, choose, codec_of_bytes, codec_of_value, common_codec
+from brand.chunker.fields import (
+    LOOKED_AT,
+    ROWS_LOOKED_AT,
+    Choice,
+    Fields,
+    choose,
+    codec_of_bytes,
+    codec_of_value,
+    common_codec,
+)
 from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
 from brand.chunker.shards import Block
@@ -23,7 +32,6 @@ from brand.formats.record import Numbered
 from brand.formats.schema import Schema
 
 _ROWS_AT_ONCE: Final = 1024
-_VALUES_LOOKED_AT: Final = 1000
 _ROWS: Final = {
     ("polars", "DataFrame"): "table.to_arrow()",
     ("polars", "LazyFrame"): "table.collect().to_arrow()",
@@ -157,7 +165,7 @@ def _codec(series: Any) -> str:
         return "int"
     if series.dtype.kind == "f":
         return "float"
-    values = [value for value in _values(series.iloc[:_VALUES_LOOKED_AT]) if value is not None]
+    values = [value for value in _values(series.iloc[:ROWS_LOOKED_AT]) if value is not None]
     if values and all(isinstance(value, bytes) for value in values):
         return codec_of_bytes(values[:LOOKED_AT])
     common = common_codec(map(codec_of_value, values))

@@ -29,6 +29,8 @@ READY_LIMIT_S: Final = 60.0
 END_LIMIT_S: Final = 15.0
 """How long all nodes together may take to end."""
 KILL_LIMIT_S: Final = 5.0
+_LOOK_S: Final = 1.0
+"""How long the loop sleeps at most: a signal that comes just before it sleeps does not wake it."""
 _LAST_WORDS: Final = 100
 _MAX_LINE: Final = 1 << 16
 _CHUNK: Final = 1 << 16
@@ -214,9 +216,9 @@ class Supervisor:
             if left_s is not None and left_s <= 0:
                 self._failure = self._late()
                 return
-            self._step(left_s)
+            self._step(_LOOK_S if left_s is None else min(_LOOK_S, left_s))
 
-    def _step(self, limit_s: float | None) -> None:
+    def _step(self, limit_s: float) -> None:
         for key, _ in self._selector.select(limit_s):
             key.data()
 

@@ -141,14 +141,14 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def look(on_import: OnImport) -> list[Finding]:
+def look(on_import: OnImport, *, extras: bool = True) -> list[Finding]:
     """What is installed of Brand, of what it needs, and of its extras. Imports packages in a child process."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         told = f"{brand.__version__} is imported from a folder and not installed, so its extras are unknown"
         return [Finding(PART, "brand", "missing", told, f"pip install {DISTRIBUTION}")]
-    needed = [each for each in map(parse, lines) if each is not None]
+    needed = [each for each in map(parse, lines) if each is not None and (extras or not each.extra)]
     versions = {each.name: found for each in needed if (found := _version(each.name))}
     faults = import_faults([name for name in MODULES if name in versions], on_import)
     return [Finding(PART, "brand", "ok", brand.__version__), *judge(needed, versions, faults)]

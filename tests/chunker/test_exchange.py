@@ -27,7 +27,7 @@ from brand.chunker.plan import Layout
 from brand.chunker.report import Progress, silent
 from brand.chunker.shards import Bad, Block, Shard
 from brand.chunker.shuffle import Keys, open_order, write_order
-from brand.chunker.sortedparts import find_part
+from brand.chunker.sortedparts import SPAN, find_part
 from brand.errors import SourceError
 from brand.formats.record import Numbered, encode_records
 from brand.formats.schema import Schema
@@ -193,6 +193,63 @@ def test_chunks_that_hold_something_else_than_was_read_are_not_sealed(tmp_path: 
         with pytest.raises(SourceError, match="the chunks hold 2 samples of 26 bytes, and 2 of 27 bytes were read"):
             Conversion(work, source, "jsonl", None, Options(jobs=1), silent).run()
     assert not (tmp_path / "set" / "brand.json").exists()
+
+
+def flip_a_bit(folder: Path) -> None:
+    """In the first record that lies there."""
+    path = folder / "parts" / "000000.records"
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(data)
+
+
+def swap_two_samples(folder: Path) -> None:
+    """Each is now found where the other lies, which has as many bytes: counts and sums stay as they were."""
+    path = folder / "parts" / "000000.spans"
+    spans = np.fromfile(path, SPAN)
+    spans["offset"][:2] = spans["offset"][1::-1]
+    spans.tofile(path)
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, swap_two_samples])
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_sample_that_is_not_the_one_that_was_read_is_named(damage: Any, compression: Any, tmp_path: Path) -> None:
+    """Between the two stages something changes. Nothing is sealed, and the same command mends it."""
+    path, target = tmp_path / "x.jsonl", tmp_path / "set"
+    path.write_text("".join(json.dumps({"text": f"text {n}"}) + "\n" for n in range(9)))
+    undisturbed = tmp_path / "undisturbed"
+    options = Options(jobs=1, compression=compression)
+    convert_from("jsonl", path, undisturbed, options)
+
+    def meddle(progress: Progress) -> None:
+        if progress.stage == "spool" and progress.total is not None:
+            damage(target / ".brand-work")
+
+    with pytest.raises(SourceError, match=r"000000.records: sample \d is not what was read from the source"):
+        convert_from("jsonl", path, target, options, on_progress=meddle)
+    assert not (target / "brand.json").exists()
+    convert_from("jsonl", path, target, options)
+    assert tree_digest(target) == tree_digest(undisturbed)
+
+
+@pytest.mark.parametrize("step", ["_copied", "sorted_places"])
+def test_a_step_that_goes_wrong_is_found(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that are copied wrongly, or whose order does not fit their places."""
+    texts = [[f"{n} {'x' * (n % 60)}" for n in range(40)]]
+    right: Any = getattr(sortedparts, step)
+
+    def copied(memory: Any, begins: Any, room: Any) -> Any:
+        return bytes(right(memory, np.roll(begins, 1), room))
+
+    def places(keys: Any) -> Any:
+        order = right(keys).copy()
+        order[1] = order[0]
+        return order
+
+    monkeypatch.setattr(sortedparts, step, {"_copied": copied, "sorted_places": places}[step])
+    source, _, _ = exchange(Texts(texts), Options(jobs=1), tmp_path, silent)
+    with pytest.raises(SourceError, match="is not what was read from the source"):
+        source.records(np.arange(len(source)))
 
 
 SHARDS, ROWS = 30, 400

@@ -49,8 +49,8 @@ WHOLE = tar_of({"a.png": PNG, "a.cls": b"1", "b.png": PNG, "b.cls": b"2", "c.png
     ("data", "says"),
     [
         (WHOLE[:2048], "x.tar: it ends without the mark of its end: it is cut short"),
-        (WHOLE[:2052], "x.tar: a header in it is damaged: truncated header"),
-        (WHOLE[:530], "x.tar: it is cut short or damaged: unexpected end of data"),
+        (WHOLE[:2052], "x.tar: a header in it is damaged: it is cut short"),
+        (WHOLE[:530], "x.tar: it is cut short within 'a.png'"),
         (WHOLE[:1024] + b"?" * 512 + WHOLE[1536:], "x.tar: a header in it is damaged"),
         (b"", "x.tar: it ends without the mark of its end"),
         (b"no tar at all" * 100, "x.tar: a header in it is damaged"),
@@ -183,7 +183,7 @@ def test_a_text_late_in_a_column_of_numbers_is_named_with_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the cure works."""
-    monkeypatch.setattr("brand.chunker.importers.csvfiles.LINES_LOOKED_AT", 2)
+    monkeypatch.setattr("brand.chunker.importers.csvfiles.ROWS_LOOKED_AT", 2)
     (tmp_path / "x.csv").write_text("n;x\n1;a\n2;b\nnone;c\n")
     told = imported("csv", tmp_path / "x.csv", tmp_path / "set")
     assert "x.csv: line 4, field 'n': expected int, found str ('none')" in told.err

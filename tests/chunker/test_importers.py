@@ -215,7 +215,7 @@ def test_a_large_file_is_cut_at_lines(tmp_path: Path, monkeypatch: pytest.Monkey
         assert [stored.sample(i) for i in range(300)] == rows
     with (tmp_path / "source" / "0.jsonl").open("a") as file:
         file.write('{"n": "none", "text": ""}\n')
-    monkeypatch.setattr("brand.chunker.importers.jsonl.LINES_LOOKED_AT", 100)
+    monkeypatch.setattr("brand.chunker.importers.jsonl.ROWS_LOOKED_AT", 100)
     told = brand("convert", "jsonl", tmp_path / "source", tmp_path / "bad", "-j", 1)
     assert "0.jsonl: line 301, field 'n': expected int, found str ('none')" in told.err
 

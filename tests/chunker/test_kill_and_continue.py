@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from brand.chunker import convert_images
 from brand.errors import NotADataSetError
 from brand.storage.dataset import StoredDataSet
+from tests.chunker.crashes import steps_survived
 from tests.support import (
     LIMIT_S,
     brand,
@@ -166,76 +166,11 @@ def test_ctrl_c_leaves_a_state_that_goes_on_and_says_so(
     assert_continues(source, target, undisturbed)
 
 
-CRASHES = """
-import os, sys
-from pathlib import Path
-from brand.chunker import Options, convert_audio
-from brand.chunker.plan import Layout
-from brand.errors import FormatError
-from brand.storage.dataset import StoredDataSet
-from tests.support import tree_digest
-source, place, which = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-os.register_at_fork(before=sys.stdout.flush)
-
-def convert(target, steps=None):
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    left = [steps]
-    def patched(real):
-        def call(*args, **more):
-            if left[0] is not None:
-                left[0] -= 1
-                if left[0] < 0:
-                    os._exit(77)
-            return real(*args, **more)
-        return call
-    setattr(os, which, patched(getattr(os, which)))
-    convert_audio(source, target, Options(layout=Layout(14), jobs=1), transcripts=source / 'transcripts.tsv')
-    os._exit(0)
-
-assert convert(place / 'whole') == 0
-whole, steps = tree_digest(place / 'whole'), 0
-while True:
-    target = place / f'{steps:03d}'
-    code = convert(target, steps)
-    if code == 0:
-        break
-    assert code == 77, code
-    readable = (target / 'brand.json').exists()
-    if readable:
-        assert {n: d for n, d in tree_digest(target).items() if not n.startswith('.brand-work')} == whole, steps
-    else:
-        try:
-            StoredDataSet(target)
-        except FormatError:
-            pass
-        else:
-            raise AssertionError(f'readable after {steps} steps')
-    if not readable or (target / '.brand-work').exists():
-        assert convert(target) == 0, steps
-    assert tree_digest(target) == whole, steps
-    steps += 1
-sys.stdout.write(str(steps))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("call", "least"), [("fsync", 8), ("replace", 6), ("unlink", 1), ("rmdir", 1)])
-def test_a_crash_before_any_step_of_publishing_is_survived(
-    clips: Path, tmp_path: Path, repository: Path, call: str, least: int
-) -> None:
+def test_a_crash_before_any_step_of_publishing_is_survived(clips: Path, tmp_path: Path, call: str, least: int) -> None:
     """The process ends before its 1st, 2nd, 3rd ... fsync, rename or removal: never half a set, always the same end."""
-    done = subprocess.run(
-        [sys.executable, "-c", CRASHES, str(clips), str(tmp_path), call],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= least
+    assert steps_survived("audio", clips, tmp_path, call) >= least
 
 
 def unfinished(source: Path, target: Path) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +14,8 @@ from brand.chunker import Layout, Options, Part, convert_images, plan_images, ru
 from brand.chunker.job import read_decided
 from brand.chunker.kept import KeptChunks, keep_chunk
 from brand.errors import BrandError, MissingChunksError, MissingFileError, NotADataSetError, TargetExistsError
-from tests.support import LIMIT_S, brand, tree_digest
+from tests.chunker.crashes import steps_survived
+from tests.support import brand, tree_digest
 
 PLAIN = Options(layout=Layout(8), jobs=1)
 
@@ -236,66 +234,11 @@ def test_without_parts_the_message_names_the_command(photos: Path, tmp_path: Pat
     assert isinstance(caught.value, BrandError)
 
 
-CRASHES = """
-import os, shutil, sys
-from pathlib import Path
-from brand.chunker import Layout, Options, Part, plan_images, run_part, seal
-from tests.support import tree_digest
-source, place, which = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-some = Options(layout=Layout(8), jobs=1)
-
-def convert(target, steps=None):
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    left = [steps]
-    def patched(real):
-        def call(*args, **more):
-            if left[0] is not None:
-                left[0] -= 1
-                if left[0] < 0:
-                    os._exit(77)
-            return real(*args, **more)
-        return call
-    setattr(os, which, patched(getattr(os, which)))
-    if not (target / 'brand.json').exists():
-        for number in (1, 0):
-            run_part(plan_images(source, target, some, parts=2), Part(number, 2), jobs=1)
-    seal(target)
-    os._exit(0)
-
-assert convert(place / 'whole') == 0
-whole, steps = tree_digest(place / 'whole'), 0
-while True:
-    target = place / f'{steps:03d}'
-    code = convert(target, steps)
-    if code == 0:
-        break
-    assert code == 77, code
-    assert convert(target) == 0, steps
-    assert tree_digest(target) == whole, steps
-    steps += 1
-sys.stdout.write(str(steps))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("call", "least"), [("fsync", 20), ("replace", 8), ("rename", 1), ("unlink", 1), ("rmdir", 3)])
-def test_a_crash_before_any_step_is_survived(
-    photos: Path, tmp_path: Path, repository: Path, call: str, least: int
-) -> None:
+def test_a_crash_before_any_step_is_survived(photos: Path, tmp_path: Path, call: str, least: int) -> None:
     """The process ends before its 1st, 2nd, 3rd ... fsync, rename or removal; the same commands go on."""
     source = tmp_path / "source"
     shutil.copytree(photos, source)
     (source / "empty").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", CRASHES, str(source), str(tmp_path), call],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-        env=os.environ,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= least
+    assert steps_survived("images in parts", source, tmp_path, call) >= least

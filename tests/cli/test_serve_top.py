@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -111,6 +112,15 @@ def test_it_serves_until_it_is_stopped(own_photos_set: Path, how: signal.Signals
     assert lines[1:] == [f'attach with: BrandDataset("{own_photos_set}", server="{address}")']
     with serving(own_photos_set, "--address", address) as (where, _):
         assert look_at(where)["draws"] == 0
+
+
+@pytest.mark.slow
+def test_a_signal_that_wakes_no_main_thread_ends_it(own_photos_set: Path) -> None:
+    """As one that comes just before the loop sleeps: here the kernel gives it to another thread."""
+    with serving(own_photos_set, "--address", random_address()) as (_, process):
+        threads = sorted(int(path.name) for path in Path(f"/proc/{process.pid}/task").iterdir())
+        os.kill(next(thread for thread in threads if thread != process.pid), signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
 
 
 @pytest.mark.slow

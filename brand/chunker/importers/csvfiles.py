@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from brand.chunker.fields import Choice, choose, common_codec
+from brand.chunker.fields import ROWS_LOOKED_AT, Choice, choose, common_codec
 from brand.chunker.importers.files import COMPRESSED, File, find_files, reading
-from brand.chunker.importers.jsonl import LINES_LOOKED_AT, LINES_OF_OTHERS, OTHERS
+from brand.chunker.importers.jsonl import LINES_OF_OTHERS, OTHERS
 from brand.chunker.shards import Bad, Block, Shard
 from brand.errors import SourceError, counted
 from brand.formats.constants import MAX_SAMPLE
@@ -105,7 +105,7 @@ def _columns(files: Sequence[File]) -> tuple[list[str], list[tuple[str, str]]]:
             twice = next((name for name in header if header.count(name) > 1), None)
             if twice is not None:
                 raise SourceError(file.name, f"two columns have the name {twice!r}", hint="Change the first line")
-        for _, row in islice(rows, LINES_LOOKED_AT if file is files[0] else LINES_OF_OTHERS):
+        for _, row in islice(rows, ROWS_LOOKED_AT if file is files[0] else LINES_OF_OTHERS):
             for name, cell in zip(first, row, strict=False):
                 kinds.setdefault(name, set()).add(_kind(cell))
     if not header:

@@ -17,15 +17,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, overload
 
-from brand.chunker.fields import Choice, choose, codec_of_value, common_codec, is_taken
+from brand.chunker.fields import ROWS_LOOKED_AT, Choice, choose, codec_of_value, common_codec, is_taken
 from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, File, find_files, reading
 from brand.chunker.shards import Bad, Block, Shard
 from brand.errors import SourceError, UsageError
 
 STRETCH_BYTES: Final = 64 << 20
-LINES_LOOKED_AT: Final = 1000
-"""Lines of the first file that tell the columns; of the others, `LINES_OF_OTHERS` of `OTHERS` files."""
 LINES_OF_OTHERS: Final = 20
+"""Lines of each file but the first that tell the columns, of up to `OTHERS` files."""
 OTHERS: Final = 100
 _BLOCK_BYTES: Final = 2 << 20
 _BOM: Final = b"\xef\xbb\xbf"
@@ -133,7 +132,7 @@ def _columns(files: Sequence[File], choice: Choice) -> list[tuple[str, str]]:
     step = max(1, len(files) // OTHERS)
     for file in [files[0], *files[1::step]]:
         lines = _lines(file, 0, file.bytes)
-        for number, line in islice(lines, LINES_LOOKED_AT if file is files[0] else LINES_OF_OTHERS):
+        for number, line in islice(lines, ROWS_LOOKED_AT if file is files[0] else LINES_OF_OTHERS):
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import Choice, choose, codec_of_bytes, common_codec
+from brand.chunker.fields import FILES_LOOKED_AT, Choice, choose, codec_of_bytes, common_codec
 from brand.chunker.importers.files import COMPRESSED, File, find_files, reading
 from brand.chunker.importers.tars import members
 from brand.chunker.shards import Bad, Block, Shard
@@ -46,8 +46,6 @@ _CODECS: Final = {
     "npy": "ndarray",
 }
 _KEY: Final = "__key__"
-_LOOKED_AT: Final = 64
-"""Samples that tell which fields there are."""
 _BLOCK_BYTES: Final = 4 << 20
 _BLOCK_SAMPLES: Final = 1024
 
@@ -66,7 +64,7 @@ class WebDataset:
         self.shards = tuple(Shard(file.name, file.bytes, file.mark) for file in self._files)
         seen: list[Sample] = []
         for file in self._files:
-            for key, files in islice(_samples(file), _LOOKED_AT):
+            for key, files in islice(_samples(file), FILES_LOOKED_AT):
                 seen.append((key, {ending: data[:HEAD_BYTES] for ending, data in files.items()}))
             if seen:
                 break

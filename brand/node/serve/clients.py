@@ -79,11 +79,6 @@ class Clients:
         channel = self._channels.get(number)
         return 0 if channel is None else peer(channel.socket)[0]
 
-    @property
-    def half(self) -> bool:
-        """Whether a client has begun a message and not ended it (see `Channel.half`)."""
-        return any(channel.half for channel in self._channels.values())
-
     def send(self, channel: Channel, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send a message. The first message of a connection may carry open files, `descriptors`."""
         if channel.send(message, descriptors):

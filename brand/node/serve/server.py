@@ -80,6 +80,7 @@ from brand.storage.location import Where, vector_reader
 from brand.timeline import Timeline
 
 _POLL_S: Final = 0.05
+_LOOK_S: Final = 1.0
 FACTS_LIMIT_S: Final = 5.0
 TOO_MANY: Final = "it prepares as many different things as it can"
 
@@ -249,15 +250,17 @@ class NodeServer:
         starting = not self._requests.greeted or not peers.complete
         return self._lifetime.over(time.monotonic(), used=used, starting=starting)
 
-    def _patience(self) -> float | None:
-        """Seconds that the loop may sleep while nothing happens; None: until something does."""
+    def _patience(self) -> float:
+        """Seconds that the loop may sleep while nothing happens.
+
+        Python handles a signal when the main thread runs. One that comes just before that thread sleeps, or that the
+        kernel gives to another thread, wakes nothing; so the loop never sleeps for long.
+        """
         if self._turn.hurries:
             return 0.0
         if not self._turn.idle:
             return _POLL_S
-        if self._lifetime.owned and not len(self._clients):
-            return 1.0
-        return 1.0 if self._clients.half or self._troubles.pending else None
+        return _LOOK_S
 
     def _tell(self, stimulus: Stimulus) -> None:
         """Take a stimulus, and execute what follows. Raises the errors of `Turn.handle`."""

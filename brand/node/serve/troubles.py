@@ -53,11 +53,6 @@ class Troubles:
     def __repr__(self) -> str:
         return f"Troubles({self._repeats.counted} counted and not told, late draws of clients {sorted(self._told)})"
 
-    @property
-    def pending(self) -> bool:
-        """Whether there are events to sum up later."""
-        return self._repeats.counted > 0
-
     def read_failed(self, path: str, error: BaseException, now_s: float) -> None:
         """A large read has failed. Clients read its samples exactly."""
         kind = getattr(error, "strerror", None) or type(error).__name__
