@@ -27,7 +27,6 @@ from brand.storage.catalogue import Catalogue
 from brand.storage.cuts import cut_ranges
 from brand.storage.fronts import file_size, open_chunk
 from brand.storage.location import Location, Where
-from brand.storage.tables import Tables
 
 SCRATCH_BYTES: Final = 32 << 20
 """Largest scratch memory that a thread keeps."""
@@ -52,7 +51,7 @@ class StoredDataSet(Catalogue):
 
     def __init__(self, where: Where) -> None:
         super().__init__(where)
-        self._tables = Tables(self.header, self._rows, self.location)
+        self._tables = self._index.tables
         self._tools = _Tools(self.location)
 
     def sample(self, index: int) -> dict[str, Any]:
@@ -132,7 +131,8 @@ class StoredDataSet(Catalogue):
 
     def open_chunk(self, number: int) -> Front:
         """Read a chunk's front, and check that it is whole and the one that the index knows. Raises `FormatError`."""
-        return open_chunk(self.location, number, self.manifest, self.chunk_rows[number])
+        location, own, manifest = self._index.home(number)
+        return open_chunk(location, own, manifest, self.chunk_rows[number])
 
     def check_file_size(self, number: int) -> None:
         """Check that a chunk's file has the size that the index says. Reads nothing. Raises `FormatError`."""
