@@ -68,6 +68,7 @@ def scan_folder(
     work: Path,
     *,
     labels: bool = True,
+    known: tuple[str, ...] = (),
     sidecars: bool = False,
     follow_links: bool = False,
     exclude: Path | None = None,
@@ -75,14 +76,18 @@ def scan_folder(
 ) -> Folder:
     """List a folder's files into `work`. `exclude` is a file that is not a sample (a table of transcripts).
 
+    `known` are classes that have the first numbers, whether the folder has them or not.
+
     Raises `UsageError` where files lie beside class folders, `SourceError` where the folder holds no files.
     """
     scan = _Scan(root, sidecars, follow_links, exclude.resolve() if exclude else None)
     tops = [""] if not labels else _class_folders(scan)
+    classes = None if tops == [""] else (*known, *(top for top in tops if top not in known))
+    label_of = {"": -1} if classes is None else {name: label for label, name in enumerate(classes)}
     writer, total = ListingWriter(work), 0
-    for label, top in enumerate(tops):
+    for top in tops:
         batch: list[File] = []
-        for file in _files_below(scan, top, label if tops != [""] else -1):
+        for file in _files_below(scan, top, label_of[top]):
             batch.append(file)
             total += file.size
             if len(batch) == _FILES_A_STEP:
@@ -94,7 +99,6 @@ def scan_folder(
     on_progress(Progress("scan", len(listing), len(listing), total, total))
     if not len(listing) and not scan.problems:
         raise SourceError(str(root), "there are no files in this folder")
-    classes = None if tops == [""] else tuple(tops)
     return Folder(root, listing, classes, scan.problems, scan.empty_folders, scan.lost_sidecars, scan.ignored)
 
 

@@ -25,6 +25,8 @@ def decide(
 
     `kind` is what the header tells of the source. Raises `SourceError`, `SchemaError`, `StorageError`.
     """
+    if options.like is not None:
+        options.like.check(source.schema, classes)
     with storage_errors(order_path, "cannot write"):
         write_order(order_path, source.stretches, options.seed)
     started = time.monotonic()
@@ -40,6 +42,7 @@ def decide(
         seed=options.seed,
         source={"kind": kind} | ({"file_field": source.file_field} if source.file_field else {}),
         fingerprint=source.fingerprint(times=False),
+        like=options.like,
     )
     return plan, sum(map(len, probe)) / max(1e-3, time.monotonic() - started)
 
