@@ -52,8 +52,8 @@ from brand.chunker.sealing import seal as seal
 __all__ = [
     "Choice",
     "Job",
-    "Like",
     "Layout",
+    "Like",
     "Made",
     "Options",
     "Part",

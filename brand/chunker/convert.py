@@ -209,7 +209,9 @@ def pack_samples(
     with _open_work(dst, options) as work:
         if table is not None:
             rows = (encode_columns(parsed, block.columns, block.called) for block in table.blocks())
-            source: Source = spool_records(rows, parsed, options.seed, work.folder, total=table.rows, on_progress=on_progress)
+            source: Source = spool_records(
+                rows, parsed, options.seed, work.folder, total=table.rows, on_progress=on_progress
+            )
         else:
             source = _python_source(samples, parsed, options.seed, work, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress).run()

@@ -1,6 +1,7 @@
 """Which samples does a user mean by keys and indices?
 
-Keys are in the samples and in no index, so all chunks are read once, whatever the number of keys. A key that ends with `/` means all keys that begin with it: all files of a folder.
+Keys are in the samples and in no index, so all chunks are read once, whatever the number of keys. A key that ends with
+`/` means all keys that begin with it: all files of a folder.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ A kill before the version changes nothing. After it, the next command that chang
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.chunker.convert import Target
-from brand.collect.compact import publish_rewritten, rewrite_parts
+from brand.collect.compact import Rewritten, publish_rewritten, rewrite_parts
 from brand.collect.destroying import finish_destroying, write_intent
 from brand.collect.finding import Found, Wanted, find
 from brand.collect.home import Writer, collection_folder, joined, staged, writing
 from brand.errors import StorageError, UsageError, counted
 from brand.formats.constants import chunk_name
 from brand.formats.publish import file_digest, storage_errors
-from brand.formats.version import Overlay, read_version
+from brand.formats.version import Overlay, part_name, read_version
 from brand.storage.joined import NOTHING, JoinedIndex, PartIndex, read_values
 from brand.storage.location import Collected
 from brand.storage.progress import OnChunk, silent
@@ -73,8 +74,7 @@ def redact(collection: Target, wanted: Wanted, report: Target, *, on_chunk: OnCh
         if writer.present.id != index.version.id:
             raise StorageError(f"{folder}: another command has changed the collection meanwhile. Run it again")
         old, versions = _old_parts(folder, found.indices)
-        new = {str(each.old.id): each.part for each in done}
-        told = _report(index, found, old, new, versions)
+        told = _report(index, found, old, done, versions)
         write_intent(folder, told, versions, to)
         note = f"redact {counted(len(found.indices), 'sample')}"
         publish_rewritten(writer, done, note, found.indices, _without(writer, found.indices))
@@ -116,9 +116,20 @@ def _without(writer: Writer, indices: NDArray[np.int64]) -> dict[str, Overlay]:
     return overlays
 
 
+def _files(part: Path, name: str) -> list[dict[str, Any]]:
+    """All files of a part; `name` is its path in the collection."""
+    found = []
+    for path in sorted(path for path in part.rglob("*") if path.is_file()):
+        size, digest = file_digest(path)
+        facts = {"bytes": size, "xxh3_128": digest, "other_names": path.stat().st_nlink - 1}
+        found.append({"file": f"{name}/{path.relative_to(part)}"} | facts)
+    return found
+
+
 def _report(
-    index: JoinedIndex, found: Found, old: dict[str, PartIndex], new: dict[str, str | None], versions: list[int]
+    index: JoinedIndex, found: Found, old: dict[str, PartIndex], done: Sequence[Rewritten], versions: list[int]
 ) -> dict[str, Any]:
+    new = {str(each.old.id): each.part for each in done}
     samples, files = [], []
     checksums: set[int] = set()
     for part in old.values():
@@ -130,11 +141,7 @@ def _report(
             chunk = f"{part.part.name}/{chunk_name(place // part.header.chunk_size)}"
             facts = {"bytes": int(row["size"]), "xxh3_64": f"{int(row['checksum']):016x}"}
             samples.append({"index": number, "key": found.keys.get(number), "chunk": chunk} | facts)
-        for chunk_number in range(part.header.chunks):
-            path = part.location.local / chunk_name(chunk_number)
-            size, digest = file_digest(path)
-            name = str(path.relative_to(index.folder))
-            files.append({"file": name, "bytes": size, "xxh3_128": digest, "other_names": path.stat().st_nlink - 1})
+        files += _files(part.location.local, part.part.name)
     linked = sum(each["other_names"] > 0 for each in files)
     remains = [f"{counted(linked, 'file')} below has another name: remove it there, too"] if linked else []
     return {
@@ -145,6 +152,9 @@ def _report(
         "samples": samples,
         "parts": [{"destroyed": part, "in_its_place": new.get(part)} for part in old],
         "files_destroyed": files,
+        "files_written": [
+            file for each in done if each.part is not None for file in _files(each.staged, part_name(each.part))
+        ],
         "versions_removed": versions,
         "same_bytes_elsewhere": _alike(index, found.indices, checksums),
         "remains_with_you": [*remains, *REMAINS],
@@ -158,4 +168,3 @@ def _alike(index: JoinedIndex, indices: NDArray[np.int64], checksums: set[int]) 
         rows = part.own.rows.all()
         found.append(part.public(rows["index"][np.isin(rows["checksum"], wanted)]))
     return [int(each) for each in np.setdiff1d(np.concatenate(found), np.union1d(indices, index.deleted))]
-

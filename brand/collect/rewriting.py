@@ -34,8 +34,8 @@ def new_id(part: str, left_out: NDArray[np.integer[Any]]) -> str:
 def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: Path, on_chunk: OnChunk) -> str:
     """Write a part to `out` without the samples with these local indices, ascending. Returns its id.
 
-    At least one sample stays. `work` is a folder for unfinished files. Raises `FormatError` where a sample that stays is
-    damaged, OSError.
+    At least one sample stays. `work` is a folder for unfinished files. Raises `FormatError` where a sample that stays
+    is damaged, OSError.
     """
     part, kept = new_id(data.id, left_out), _places_left(data, left_out)
     header = replace(data.header, samples=len(kept))
@@ -80,5 +80,3 @@ def _fixed(header: Header, columns: dict[str, NDArray[Any]], indices: NDArray[np
     for name, values in columns.items():
         found[name] = values[indices]
     return found
-
-

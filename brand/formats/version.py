@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -149,7 +149,7 @@ def make_version(
 ) -> Version:
     """A new version; its id follows from all the rest."""
     draft = Version("", tuple(parts), deleted, dict(overlays), parent, note)
-    return Version(f"{collection}{number:08x}{_seal(_facts(draft))}", draft.parts, deleted, draft.overlays, parent, note)
+    return replace(draft, id=f"{collection}{number:08x}{_seal(_facts(draft))}")
 
 
 def pack_version(version: Version) -> bytes:

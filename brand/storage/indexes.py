@@ -47,16 +47,29 @@ class Index(Protocol):
 
     manifest: Manifest
     """What the data set holds. `header.samples` counts places."""
-    share: Share | None
+
+    @property
+    def share(self) -> Share | None:
+        """Which chunks are here; None: all."""
+
     samples: int
     """Number of public indices."""
-    rows: Elements
-    """A row for each place."""
-    place: Elements
-    """The place of each index."""
-    tables: Compared
-    deleted: NDArray[np.int64] | None
-    """Indices whose samples were deleted, ascending; None: there are none, and each place has a sample."""
+
+    @property
+    def rows(self) -> Elements:
+        """A row for each place."""
+
+    @property
+    def place(self) -> Elements:
+        """The place of each index."""
+
+    @property
+    def tables(self) -> Compared:
+        """Compares it with the chunks' own tables."""
+
+    @property
+    def deleted(self) -> NDArray[np.int64] | None:
+        """Indices whose samples were deleted, ascending; None: there are none, and each place has a sample."""
 
     def drawn(self) -> NDArray[np.bool_] | None:
         """Which places have a sample that is not deleted, shape (places,); None: all."""
@@ -77,6 +90,8 @@ class Index(Protocol):
 class OwnIndex:
     """The index of a data set that is no collection."""
 
+    deleted = None
+
     def __init__(self, location: Location) -> None:
         self._location, self.path = location, location.local
         self.manifest = read_manifest(self.path)
@@ -86,7 +101,6 @@ class OwnIndex:
         self.rows = open_array(self.path, SAMPLES_NAME, header)
         self.place = open_array(self.path, PLACE_NAME, header)
         self.tables = Tables(header, self.rows, location)
-        self.deleted = None
 
     def drawn(self) -> None:
         """See `Index`."""

@@ -30,7 +30,7 @@ from brand.errors import (
     SchemaError,
     UnreadableError,
 )
-from brand.formats.constants import PLACE_NAME, ROW, SAMPLES_NAME, column_name
+from brand.formats.constants import ROW, SAMPLES_NAME, column_name
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.version import Listed, PartOf, Version
@@ -107,8 +107,7 @@ class JoinedIndex:
             raise NotADataSetError("all samples of the collection are deleted", path=self.folder)
         self._check_alike()
         self.samples = version.samples
-        self._deleted = read_list(self.folder, version.deleted, version.samples)
-        self.deleted = self._deleted
+        self.deleted = read_list(self.folder, version.deleted, version.samples)
         self._first_chunks = np.array([part.first_chunk for part in self.parts])
         self._firsts = np.array([part.part.first for part in self.parts])
         self.manifest = self._manifest()
@@ -122,7 +121,7 @@ class JoinedIndex:
         mask = np.zeros(header.samples, np.bool_)
         for part in self.parts:
             mask[part.first_place : part.first_place + part.header.samples] = True
-        here = self.place.take(self._deleted)
+        here = self.place.take(self.deleted)
         mask[here[here >= 0]] = False
         return None if mask.all() else mask
 
@@ -141,7 +140,7 @@ class JoinedIndex:
         else:
             for part in self.parts:
                 found[part.part.first : part.part.end] = part.column(name, codec)
-        found[self._deleted] = NOTHING[codec]
+        found[self.deleted] = NOTHING[codec]
         return found
 
     def home(self, chunk: int) -> tuple[Location, int, Manifest]:
@@ -158,18 +157,19 @@ class JoinedIndex:
         first = self.parts[0]
         classes: tuple[str, ...] | None = first.header.classes
         for part in self.parts[1:]:
+            own = part.header.classes
             facts = (
                 ("schema", first.header.schema.fields, part.header.schema.fields),
                 ("chunk size", first.header.chunk_size, part.header.chunk_size),
                 ("size of the dictionary", first.manifest.dictionary_size, part.manifest.dictionary_size),
-                ("beginning of the classes", classes, part.header.classes and part.header.classes[: len(classes or ())]),
+                ("beginning of the classes", classes, own and own[: len(classes or ())]),
             )
             for what, expected, found in facts:
                 if expected != found:
                     what = f"the {what} differs from that of the part before"
                     path = part.location.local
                     raise ForeignFileError(what, path=path, expected=expected, found=found, hint=_VERIFY)
-            classes = part.header.classes
+            classes = own
 
     def _manifest(self) -> Manifest:
         """The facts of all parts together."""
@@ -199,6 +199,10 @@ class JoinedIndex:
         )
 
 
+Look = Callable[[PartIndex, NDArray[np.int64]], NDArray[Any]]
+"""What a part knows of some numbers."""
+
+
 class _Joined:
     """What is looked at through several parts: element `n` is in the part that has `n` or is the last one before it.
 
@@ -223,9 +227,7 @@ class _Joined:
         """See `Elements`."""
         raise NotImplementedError
 
-    def _split(
-        self, numbers: NDArray[np.integer[Any]], look: Callable[[PartIndex, NDArray[np.int64]], NDArray[Any]], dtype: Any
-    ) -> NDArray[Any]:
+    def _split(self, numbers: NDArray[np.integer[Any]], look: Look, dtype: Any) -> NDArray[Any]:
         """What `look` finds in the part of each number. Raises IndexError for a number that is out of range."""
         wanted = numbers.astype(np.int64)
         if len(wanted) and (int(wanted.min()) < 0 or int(wanted.max()) >= self._length):
