@@ -19,7 +19,7 @@ from typing import Final
 from brand.chunker.listing import SIDECARS, File, Listing, ListingWriter
 from brand.chunker.report import OnProgress, Problem, Progress
 from brand.errors import SourceError, UsageError, counted
-from brand.formats.constants import MANIFEST_NAME
+from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.printable import printable
 
 IGNORED: Final = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})
@@ -58,6 +58,8 @@ def check_folder(root: Path) -> None:
     """Raise `UsageError` for a source that is not a folder, or is a data set already."""
     if not root.is_dir():
         raise UsageError(f"{root}: there is no such folder" if not root.exists() else f"{root} is a file, not a folder")
+    if (root / VERSIONS_NAME).is_dir() and not (root / MANIFEST_NAME).exists() and (root / "parts").is_dir():
+        raise UsageError(f"{root} is a collection, which is converted already: BrandDataset reads it")
     if (root / MANIFEST_NAME).is_file():
         how = "BrandDataset reads it, and `brand unpack` gives back the folder that it was made from"
         raise UsageError(f"{root} is a converted data set already: {how}")

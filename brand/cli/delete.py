@@ -40,8 +40,8 @@ def delete(
         facts = {"path": str(dst), "version": version.number, "undo": undo, "indices": deleted}
         print_json(facts | {"present": version.present})
         return
-    done = "are there again" if undo else "are deleted"
+    is_or_are = counted(len(deleted), "sample is", "samples are")
     echo(
-        f"{counted(len(deleted), 'sample')} {done}: version {version.number} of {dst} has"
+        f"{is_or_are} {'there again' if undo else 'deleted'}: version {version.number} of {dst} has"
         f" {counted(version.present, 'sample')}"
     )

@@ -28,7 +28,7 @@ from brand.chunker import (
 )
 from brand.chunker.convert import Target
 from brand.chunker.report import OnProgress, silent
-from brand.collect.home import KEPT, STAGING, Writer, collection_folder, make_folder, staged, writing
+from brand.collect.home import KEPT, STAGING, Writer, collection_folder, joined, make_folder, staged, writing
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import Compression
 from brand.formats.constants import MANIFEST_NAME, chunk_name
@@ -106,9 +106,8 @@ def append_samples(
     A call that was stopped begins anew. `schema` may be left out where the collection is there.
     """
     folder = collection_folder(collection, new=True)
-    known = present_version(folder) if _has_versions(folder) else None
-    if schema is None and known is not None:
-        schema = StoredDataSet(Collected(folder, known)).schema
+    if schema is None and _has_versions(folder):
+        schema = dict(joined(folder).manifest.header.schema.fields)
     make_folder(folder)
     with staged(folder, "samples") as work:
         like = _options(folder, options)
@@ -153,7 +152,11 @@ def _converted(collection: Target, kind: str, src: Target, options: Options | No
     if (place / MANIFEST_NAME).exists():  # its writer ended before it was published: the source may have changed since
         shutil.rmtree(place)
     report = convert(os.fspath(place), chosen)
-    return replace(_publish(folder, place, report, f"{kind} {printable(named)}"), target=os.fspath(collection))
+    try:
+        return replace(_publish(folder, place, report, f"{kind} {printable(named)}"), target=os.fspath(collection))
+    except UsageError:  # it is there already, or does not fit: nothing is left to go on with
+        shutil.rmtree(place)
+        raise
 
 
 def _publish(folder: Path, made: Path, report: Report, note: str) -> Report:

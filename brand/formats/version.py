@@ -138,6 +138,13 @@ def number_of(version_id: str) -> int:
     return int(version_id[16:24], 16)
 
 
+def number_within(collection: str, data_set: object) -> int | None:
+    """The number of the version of this collection that has the id `data_set`; None for any other value."""
+    if not isinstance(data_set, str) or not _DIGEST.fullmatch(data_set) or collection_of(data_set) != collection:
+        return None
+    return number_of(data_set)
+
+
 def make_version(
     collection: str,
     number: int,

@@ -8,6 +8,7 @@ collection is a data set, too (`joined`): there, some places have no sample, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from brand.errors import DeletedError, counted
 from brand.formats.manifest import Manifest
 from brand.formats.share import Share
-from brand.formats.version import Version
+from brand.formats.version import Overlay, Version
 from brand.storage import blame
 from brand.storage.indexes import Index, OwnIndex
 from brand.storage.joined import JoinedIndex, column_codec
@@ -47,6 +48,8 @@ class Catalogue:
         """Mean size of a stored sample."""
         self.share: Share | None = self._index.share  # None: this is the whole data set
         self._rows, self._place = self._index.rows, self._index.place
+        self._columns: dict[str, NDArray[Any]] = {}
+        """Overlays that samples were read with."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.location,)
@@ -61,8 +64,25 @@ class Catalogue:
 
     @property
     def schema(self) -> dict[str, str]:
-        """Field name -> codec, in storage order."""
-        return dict(self.header.schema.fields)
+        """Field name -> codec, in storage order; behind them the overlays of a collection."""
+        return dict(self.header.schema.fields) | {name: each.codec for name, each in self._overlays.items()}
+
+    @property
+    def _overlays(self) -> Mapping[str, Overlay]:
+        return {} if self.version is None else self.version.overlays
+
+    def overlaid(self, indices: NDArray[np.int64], names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+        """The overlays of samples, by name; `names`: only these. Empty for a data set that is no collection.
+
+        Raises `FormatError`.
+        """
+        found = {}
+        for name in self._overlays:
+            if names is None or name in names:
+                if name not in self._columns:
+                    self._columns[name] = self.column(name)
+                found[name] = self._columns[name][indices]
+        return found
 
     @property
     def classes(self) -> list[str] | None:

@@ -55,7 +55,10 @@ class StoredDataSet(Catalogue):
         self._tools = _Tools(self.location)
 
     def sample(self, index: int) -> dict[str, Any]:
-        """All fields of one sample, images and audio as bytes. Raises `FormatError`, `ElsewhereError`, IndexError."""
+        """All fields of one sample, images and audio as bytes.
+
+        Raises `FormatError`, `ElsewhereError`, `DeletedError`, IndexError.
+        """
         return self.samples(np.array([index]))[0]
 
     def samples(
@@ -63,8 +66,8 @@ class StoredDataSet(Catalogue):
     ) -> list[dict[str, Any]]:
         """The samples with these indices (each 0 <= i < len), in this order, read together.
 
-        `decode` decodes them; None: all fields, images and audio as bytes. Raises `FormatError`, IndexError, and
-        `ElsewhereError` where a sample is in the share of another node.
+        `decode` decodes them; None: all fields, images and audio as bytes, and the overlays of a collection. Raises
+        `FormatError`, IndexError, `DeletedError`, and `ElsewhereError` where a sample is in the share of another node.
         """
         wanted = np.asarray(indices)
         if len(wanted) and wanted.dtype.kind not in "iu":
@@ -72,7 +75,15 @@ class StoredDataSet(Catalogue):
         outside = wanted[(wanted < 0) | (wanted >= len(self))]
         if len(outside):
             raise IndexError(f"sample {outside[0]}: this data set has samples 0 to {len(self) - 1}")
-        return self.decoded(self._stored(wanted), decode or RecordDecoder(self.header.schema)) if len(wanted) else []
+        if not len(wanted):
+            return []
+        if decode is not None:
+            return self.decoded(self._stored(wanted), decode)
+        found = self.decoded(self._stored(wanted), RecordDecoder(self.header.schema))
+        for name, values in self.overlaid(wanted).items():
+            for sample, value in zip(found, values.tolist(), strict=True):
+                sample[name] = value
+        return found
 
     def decoded(self, stored: Stored, decode: RecordDecoder) -> list[dict[str, Any]]:
         """Checked samples, decoded by `decode`. Raises `FormatError`."""

@@ -30,7 +30,7 @@ from brand.errors import (
     SchemaError,
     UnreadableError,
 )
-from brand.formats.constants import ROW, SAMPLES_NAME, column_name
+from brand.formats.constants import ROW, column_name
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.version import Listed, PartOf, Version
@@ -185,8 +185,11 @@ class JoinedIndex:
             source=first.header.source,
         )
         manifests = [part.manifest for part in self.parts]
-        digests = "".join(manifest.files[SAMPLES_NAME][1] for manifest in manifests)
-        size = sum(manifest.files[SAMPLES_NAME][0] for manifest in manifests)
+        files = {}
+        for name in manifests[0].files:
+            digests = "".join(manifest.files[name][1] for manifest in manifests)
+            size = sum(manifest.files[name][0] for manifest in manifests)
+            files[name] = size, xxhash.xxh3_128_hexdigest(digests.encode())
         return Manifest(
             data_set_id=bytes.fromhex(self.version.id),
             header=header,
@@ -194,7 +197,7 @@ class JoinedIndex:
             stored_bytes=sum(manifest.stored_bytes for manifest in manifests),
             raw_bytes=sum(manifest.raw_bytes for manifest in manifests),
             largest_sample=max(manifest.largest_sample for manifest in manifests),
-            files={SAMPLES_NAME: (size, xxhash.xxh3_128_hexdigest(digests.encode()))},
+            files=files,
             companions={},
         )
 

@@ -44,6 +44,12 @@ def named_version(path: Path) -> tuple[Path, Version] | None:
     return path, read_version(path, number)
 
 
+def pinned(path: str, number: int) -> str:
+    """The path that names this version, for a path that names the collection, or a version of it."""
+    match = _PINNED.fullmatch(path)
+    return path if match is not None and int(match[2]) == number else f"{path}@{number}"
+
+
 def numbers(folder: Path) -> list[int]:
     """The numbers of all versions, ascending. Raises `UnreadableError`."""
     try:
