@@ -76,13 +76,13 @@ def compact(
         stack.enter_context(storage_errors(folder, "cannot write to"))
         work = stack.enter_context(staged(folder, "compact"))
         done = rewrite_parts(index, todo, work, on_chunk)
+        stored = sum(_stored_bytes(index, each) for each in done)
         writer = stack.enter_context(writing(folder))
         if done:
             samples = sum(len(each.left_out) for each in done)
             note = f"compact {counted(len(done), 'part')}, {counted(samples, 'deleted sample')}"
             version = publish_rewritten(writer, done, note)
         freed = forget_before(folder, version) if forget else 0
-    stored = sum(_stored_bytes(index, each) for each in done)
     return Compacted(version, len(done), sum(len(each.left_out) for each in done), stored, freed)
 
 
