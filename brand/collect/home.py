@@ -149,6 +149,7 @@ class Writer:
 @contextmanager
 def writing(folder: Path) -> Iterator[Writer]:
     """The collection, for this writer alone. Removes what earlier writers have left. Raises `StorageError`."""
+    make_folder(folder)  # a copy that was made with other tools may lack empty folders
     with storage_errors(folder, "cannot change the collection in"), _locked(folder):
         known = numbers(folder)
         _remove_unnamed(folder, [read_version(folder, number) for number in known])
@@ -161,6 +162,7 @@ def writing(folder: Path) -> Iterator[Writer]:
 def staged(folder: Path, name: str) -> Iterator[Path]:
     """A folder below `staging/` for the work of this process alone; removed at the end. Raises `StorageError`."""
     place = folder / STAGING / f"{name}-{secrets.token_hex(4)}"
+    make_folder(folder)
     with storage_errors(folder, "cannot write to"), _locked(folder):  # else a writer could take it for a left-over
         place.mkdir()
         lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -224,7 +226,7 @@ def _remove_unnamed(folder: Path, versions: Sequence[Version]) -> None:
     for each in (folder / "lists").iterdir():
         if f"lists/{each.name}" not in lists:
             each.unlink()
-    for each in (folder / VERSIONS_NAME).glob(".*.tmp"):
+    for each in [*(folder / VERSIONS_NAME).glob(".*.tmp"), *(folder / STAGING).glob(".*.tmp")]:
         each.unlink()
     for each in (folder / STAGING).iterdir():
         if each.is_dir() and not each.name.startswith(KEPT) and not _in_use(each):

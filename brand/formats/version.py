@@ -212,7 +212,7 @@ def parse_version(data: bytes, path: Path) -> Version:
         version = _parsed(value)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise LayoutError(f"the version is malformed: {error!r}", path=path, hint=_HINT) from error
-    if max(version.samples, 0) > MAX_SAMPLES or len(version.parts) > MAX_PARTS or version.number > MAX_VERSIONS:
+    if version.samples > MAX_SAMPLES or len(version.parts) > MAX_PARTS or version.number > MAX_VERSIONS:
         raise OversizedError("the version claims more than the format allows", path=path, hint=_HINT)
     if (fault := _fault(version, _seal(_facts(version)))) is not None:
         raise LayoutError(f"the version is malformed: {fault}", path=path, hint=_HINT)
@@ -256,6 +256,8 @@ def _parsed(value: Mapping[str, Any]) -> Version:
         end, samples = natural(each["end"], "end"), natural(each["samples"], "samples")
         parts.append(PartOf(part_id, first, end, samples, identity(each["origin"]).hex(), _listed(each["absent"])))
         first = end
+    if not parts:
+        raise ValueError("it has no part")
     overlays = {}
     for name, (codec, *values) in value["overlays"].items():
         listed = _listed(values)
@@ -279,8 +281,6 @@ def _listed(value: Any) -> Listed | None:
 
 def _fault(version: Version, seal: str) -> str | None:
     """How a version contradicts itself; None where it does not."""
-    if not version.parts:
-        return "it has no part"
     if version.id[24:] != seal or version.number < 1:
         return "its id is not that of its contents"
     if version.parent is not None and version.collection != collection_of(version.parent):

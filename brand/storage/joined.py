@@ -55,6 +55,8 @@ class PartIndex:
         self.manifest = read_manifest(self.location.local)
         self.header = self.manifest.header
         self.first_place = first_chunk * self.header.chunk_size
+        self.absent = absent
+        """Public indices of its run that were taken out of it."""
         self._absent = absent - part.first
         self._before = self._absent - np.arange(len(absent))
         """How many samples of the part lie before each absent one."""
@@ -108,6 +110,10 @@ class JoinedIndex:
         self._check_alike()
         self.samples = version.samples
         self.deleted = read_list(self.folder, version.deleted, version.samples)
+        for part in self.parts:
+            if not np.isin(part.absent, self.deleted).all():
+                what, path = "an absent index that is not deleted", part.location.local
+                raise LayoutError(what, path=path, hint=_VERIFY)
         self._first_chunks = np.array([part.first_chunk for part in self.parts])
         self._firsts = np.array([part.part.first for part in self.parts])
         self.manifest = self._manifest()

@@ -133,9 +133,9 @@ def killed(action: Callable[[], object], folder: Path, step: int) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            _die_before(folder, step)
+            die_before(folder, step)
             action()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the parent says that it failed
             os._exit(3)
         os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -146,7 +146,8 @@ def killed(action: Callable[[], object], folder: Path, step: int) -> bool:
     return False
 
 
-def _die_before(folder: Path, step: int) -> None:
+def die_before(folder: Path, step: int) -> None:
+    """Kill this process before its `step`-th change of a file in `folder` from now on."""
     left, inside = [step], os.fspath(folder)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:

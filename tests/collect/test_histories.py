@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -28,11 +30,10 @@ def test_a_history_reads_like_its_model(tmp_path: Path, chance: Chance) -> None:
         before = numbers(folder)
         change, after = some_change(model, rng, folder)
         step = int(2 ** rng.uniform(0, STEPS)) if rng.random() < SHARE_KILLED else 0
-        if step and killed(lambda change=change: change(folder), folder, step):  # type: ignore[misc]
+        if step and killed(partial(change, folder), folder, step):
             model = after if numbers(folder)[-1:] > before[-1:] else model
         else:
-            change = None if step else change
-            if change is not None:
+            if not step:
                 change(folder)
             model = after
             tidy(folder)
@@ -44,8 +45,6 @@ def test_a_history_reads_like_its_model(tmp_path: Path, chance: Chance) -> None:
 
 def test_the_histories_are_not_empty(tmp_path: Path) -> None:
     """A history that goes wrong would be seen: a model that differs in one sample, one column, one deletion."""
-    from random import Random
-
     folder, model = tmp_path / "all", Model()
     for seed in range(4):
         change, model = some_change(model, Random(seed), folder)
