@@ -116,12 +116,14 @@ class Collected:
 
     local: Path
     version: Version
+    pinned: bool = True
+    """Whether the version was named, and not merely the present one."""
 
     in_store = False
     traffic = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Collected, (self.local, self.version)
+        return Collected, (self.local, self.version, self.pinned)
 
     @property
     def name(self) -> str:

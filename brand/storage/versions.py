@@ -23,8 +23,8 @@ def is_collection(folder: Path) -> bool:
     return (folder / VERSIONS_NAME).is_dir() and not (folder / MANIFEST_NAME).exists()
 
 
-def named_version(path: Path) -> tuple[Path, Version] | None:
-    """The folder and the version of the collection that a path names; None where it names no collection.
+def named_version(path: Path) -> tuple[Path, Version, bool] | None:
+    """Folder and version of the collection that a path names, and whether it has the number; None: it names none.
 
     Raises a `FormatError` where the version cannot be read.
     """
@@ -35,13 +35,13 @@ def named_version(path: Path) -> tuple[Path, Version] | None:
     if not is_collection(path):
         return None
     if number is None:
-        return path, present_version(path)
+        return path, present_version(path), False
     known = numbers(path)
     if number not in known:
         told = f"the versions are {', '.join(map(str, known))}" if known else "there is no version"
         what, missing = f"there is no version {number}: {told}", path / version_name(number)
         raise MissingFileError(what, path=missing, hint=f"`brand versions {path}` says what they hold")
-    return path, read_version(path, number)
+    return path, read_version(path, number), True
 
 
 def pinned(path: str, number: int) -> str:

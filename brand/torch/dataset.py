@@ -34,7 +34,7 @@ from brand.protocol.part import Part
 from brand.protocol.policy import BY_ONE_NODE
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
-from brand.storage.location import Where
+from brand.storage.location import Collected, Where
 from brand.storage.versions import pinned
 from brand.stores.url import is_url
 from brand.torch.fetch import MEDIA, Fetcher
@@ -241,6 +241,16 @@ class BrandDataset(Dataset[Any]):
     def version(self) -> Version | None:
         """The version of the collection that this is; None for a data set of its own."""
         return self._stored.version
+
+    def check_ranks(self, replicas: int) -> None:
+        """Raise `UsageError` where several ranks open a collection without saying which version."""
+        location = self._stored.location
+        if replicas > 1 and isinstance(location, Collected) and not location.pinned:
+            raise UsageError(
+                f"{replicas} ranks draw from {self.name.rpartition('@')[0]}, and samples that are appended while they "
+                f"start would give them different versions. Name the version, '{self.name}': it also fits the states "
+                "of the run, when it is resumed"
+            )
 
     def present(self) -> NDArray[np.int64]:
         """Indices of all samples but those deleted from a collection, ascending."""

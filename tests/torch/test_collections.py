@@ -210,6 +210,19 @@ def test_a_server_serves_the_version_that_it_was_started_with(grown: Path, opene
         assert sorted(drawn(same, BrandSampler(same), 1)) == same.present().tolist()
 
 
+def test_ranks_name_the_version(grown: Path, opened: Openings) -> None:
+    """Else an append between their starts would give them different orders, and no rank would notice."""
+    sampler = BrandSampler(opened(grown), num_replicas=2, rank=0)
+    with pytest.raises(UsageError, match=r"2 ranks draw from .*all, .* Name the version, '.*all@3'"):
+        next(iter(sampler))
+    plain = BrandSampler(opened(grown), num_replicas=2, rank=0, shuffle=False)
+    with pytest.raises(UsageError, match="Name the version"):
+        next(iter(plain))
+    named = opened(f"{grown}@3")
+    ranks = [list(BrandSampler(named, num_replicas=2, rank=rank, shuffle=False)) for rank in (0, 1)]
+    assert sorted(ranks[0] + ranks[1]) == named.present().tolist()
+
+
 def test_a_collection_says_its_version(grown: Path, opened: Openings) -> None:
     """In its name, which error messages have, and in what it shows."""
     data = opened(grown)
