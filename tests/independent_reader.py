@@ -133,7 +133,7 @@ class Collection:
             return []
         data = (self.folder / f"lists/{listed[1]}.npy").read_bytes()
         check(xxhash.xxh3_128_hexdigest(data) == listed[1], "digest of a list")
-        values = np.frombuffer(data, dtype, listed[0], len(data) - 8 * listed[0]).tolist()
+        values: list[Any] = np.frombuffer(data, dtype, listed[0], len(data) - 8 * listed[0]).tolist()
         check(dtype != "<u8" or values == sorted(set(values)), "order of a list")
         return values
 

@@ -1,9 +1,9 @@
 """How do new samples get into a collection? They become a part of their own, behind all others.
 
 A source is converted below `staging/` with the fields, the chunk size, the dictionary and the class numbers of the
-collection (`Like`), which is long work and takes no lock. Then the finished data set becomes a part, and a version
-names it. A conversion that was stopped stays in its staged folder, and the same call continues it. The id of a data set
-follows from its source, so samples that are there already are not added twice.
+collection (`Like`), which is long work and takes no lock of the collection. Then the finished data set becomes a part,
+and a version names it. A conversion that was stopped stays in its staged folder, and the same call continues it. A part
+remembers the checksums of the samples that were added, so these are not added twice.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import xxhash
 
 from brand.chunker import (
     Choice,
@@ -28,11 +31,12 @@ from brand.chunker import (
 )
 from brand.chunker.convert import Target
 from brand.chunker.report import OnProgress, silent
-from brand.collect.home import KEPT, STAGING, Writer, collection_folder, joined, make_folder, staged, writing
+from brand.collect.home import STAGING, Writer, collection_folder, joined, kept, make_folder, staged, writing
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import Compression
 from brand.formats.constants import MANIFEST_NAME, chunk_name
 from brand.formats.manifest import Manifest, read_manifest
+from brand.formats.publish import sync_folder
 from brand.formats.version import PartOf, Version
 from brand.printable import printable
 from brand.storage import progress
@@ -148,15 +152,16 @@ def _converted(collection: Target, kind: str, src: Target, options: Options | No
         return replace(convert(os.fspath(folder / STAGING / "none"), chosen), target=os.fspath(collection))
     make_folder(folder)
     named = os.fspath(src) if "://" in os.fspath(src) else os.path.abspath(src)
-    place = folder / STAGING / f"{KEPT}{kind}-{hashlib.blake2s(named.encode(errors='surrogateescape')).hexdigest()[:8]}"
-    if (place / MANIFEST_NAME).exists():  # its writer ended before it was published: the source may have changed since
-        shutil.rmtree(place)
-    report = convert(os.fspath(place), chosen)
-    try:
-        return replace(_publish(folder, place, report, f"{kind} {printable(named)}"), target=os.fspath(collection))
-    except UsageError:  # it is there already, or does not fit: nothing is left to go on with
-        shutil.rmtree(place)
-        raise
+    source = hashlib.blake2s(named.encode(errors="surrogateescape")).hexdigest()[:8]
+    with kept(folder, f"{kind}-{source}") as place:
+        if (place / MANIFEST_NAME).exists():  # a writer ended before it was published: the source may have changed
+            shutil.rmtree(place)
+        report = convert(os.fspath(place), chosen)
+        try:
+            return replace(_publish(folder, place, report, f"{kind} {printable(named)}"), target=os.fspath(collection))
+        except UsageError:  # it is there already, or does not fit: nothing is left to go on with
+            shutil.rmtree(place)
+            raise
 
 
 def _publish(folder: Path, made: Path, report: Report, note: str) -> Report:
@@ -179,8 +184,9 @@ def _add(writer: Writer, made: Path, note: str) -> Version:
     """Take a finished data set as the next part, and publish. Raises `UsageError` where it is there already."""
     manifest = read_manifest(made)
     part, known = manifest.data_set_id.hex(), writer.version
+    origin = _origin(StoredDataSet(made))
     for each in () if known is None else known.parts:
-        if part in (each.origin, each.id):
+        if origin == each.origin:
             raise UsageError(
                 f"these samples are in the collection already, as {each.first:,} to {each.end - 1:,}: nothing was done"
             )
@@ -189,10 +195,18 @@ def _add(writer: Writer, made: Path, note: str) -> Version:
     writer.take(made, part)
     first = 0 if known is None else known.samples
     samples = manifest.header.samples
-    new = PartOf(part, first, first + samples, samples, part)
+    new = PartOf(part, first, first + samples, samples, origin)
     if known is None:
         return writer.publish(f"append {note}", (new,), None, {})
     return writer.publish(f"append {note}", (*known.parts, new), known.deleted, known.overlays)
+
+
+def _origin(data: StoredDataSet) -> str:
+    """What tells these samples from others, whatever their order on storage and the names of later classes."""
+    rows = data.rows(0, len(data))
+    by_index = np.empty(len(rows), "<u8")
+    by_index[rows["index"]] = rows["checksum"]
+    return xxhash.xxh3_128_hexdigest(by_index.tobytes())
 
 
 def _has_versions(folder: Path) -> bool:
@@ -248,4 +262,7 @@ def _take_over(data: StoredDataSet, out: Path, *, copy: bool, on_chunk: progress
         data.check_file_size(number)
         link_or_copy(data.path / chunk_name(number), out / chunk_name(number), spare, copy=copy)
         on_chunk(number + 1, manifest.header.chunks, int(data.chunk_rows["file_size"][number]))
+    for place in {out / "chunks", *((out / name).parent for name in (*manifest.files, *manifest.companions))}:
+        sync_folder(place)
     link_or_copy(data.path / MANIFEST_NAME, out / MANIFEST_NAME, spare, copy=copy)
+    sync_folder(out)

@@ -175,6 +175,30 @@ def staged(folder: Path, name: str) -> Iterator[Path]:
 
 
 @contextmanager
+def kept(folder: Path, name: str) -> Iterator[Path]:
+    """A place below `staging/` for the conversion of one source, which stays where it is stopped. It may be missing.
+
+    Raises `UsageError` where another process converts the same source, `StorageError`.
+    """
+    place = folder / STAGING / f"{KEPT}{name}"
+    path = place.with_name(f"{place.name}.lock")
+    with storage_errors(folder, "cannot write to"):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    ours = False
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = path.exists() and os.path.samestat(path.stat(), os.fstat(lock))
+        if not ours:
+            raise UsageError(f"{folder}: another process appends this source right now: nothing was done")
+        yield place
+    finally:
+        if ours:
+            path.unlink()
+        os.close(lock)
+
+
+@contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a collection. It ends with the process."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -229,14 +253,16 @@ def _remove_unnamed(folder: Path, versions: Sequence[Version]) -> None:
     for each in [*(folder / VERSIONS_NAME).glob(".*.tmp"), *(folder / STAGING).glob(".*.tmp")]:
         each.unlink()
     for each in (folder / STAGING).iterdir():
-        if each.is_dir() and not each.name.startswith(KEPT) and not _in_use(each):
+        if each.is_dir() and not each.name.startswith(KEPT) and not _in_use(each / "lock"):
             shutil.rmtree(each, ignore_errors=True)
+        if each.suffix == ".lock" and not each.with_suffix("").exists() and not _in_use(each):
+            each.unlink()
 
 
-def _in_use(place: Path) -> bool:
-    """Whether a process works in a staged folder."""
+def _in_use(path: Path) -> bool:
+    """Whether a process has a lock."""
     with suppress(OSError):
-        lock = os.open(place / "lock", os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -46,7 +46,7 @@ def versions(collection: Target) -> list[Line]:
 def unfinished(collection: Target) -> list[Path]:
     """Folders of conversions that were stopped before they became a part. Raises `UsageError`."""
     folder = collection_folder(collection)
-    return sorted((folder / STAGING).glob(f"{KEPT}*"))
+    return sorted(path for path in (folder / STAGING).glob(f"{KEPT}*") if path.is_dir())
 
 
 def _line(folder: Path, version: Version, sizes: dict[str, int]) -> Line:

@@ -65,7 +65,7 @@ class PartOf:
     samples: int
     """How many samples it holds."""
     origin: str
-    """The id under which its samples were added."""
+    """XXH3-128 of the checksums of the samples that were added, in the order of their indices."""
     absent: Listed | None = None
     """The indices of the run that were taken out of the part; None: none."""
 

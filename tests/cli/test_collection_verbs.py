@@ -58,7 +58,7 @@ def test_a_data_set_is_appended(made: Path, tmp_path: Path) -> None:
     grow(tmp_path / "other", 100, 5)
     (part,) = (tmp_path / "other" / "parts").iterdir()
     told = brand("append", "dataset", part, made)
-    assert told.out == "Version 3 of {} has 26 samples; the new ones are 21 to 25\n".format(made)
+    assert told.out == f"Version 3 of {made} has 26 samples; the new ones are 21 to 25\n"
     again = brand("append", "dataset", part, tmp_path / "new", "--copy", "--json")
     assert again.json == {"path": str(tmp_path / "new"), "version": 1, "first": 0, "end": 5, "samples": 5}
 
@@ -122,7 +122,11 @@ def test_wrong_use_is_told(made: Path, words: list[str], told: str) -> None:
 @pytest.mark.parametrize("verb", ["versions", "delete", "compact", "redact", "overlay"])
 def test_only_a_collection_is_changed(verb: str, made: Path, tmp_path: Path) -> None:
     """A data set is told how to become one; a folder that is neither, and a version."""
-    more = {"delete": ["--index", 3], "redact": ["--index", 3, "--report", "r.json"], "overlay": ["x=y.npy"]}
+    more: dict[str, list[object]] = {
+        "delete": ["--index", 3],
+        "redact": ["--index", 3, "--report", "r.json"],
+        "overlay": ["x=y.npy"],
+    }
     np.save("y.npy", np.zeros(3))
     (part, *_) = (made / "parts").iterdir()
     assert "brand append dataset" in brand(verb, part, *more.get(verb, [])).err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -15,9 +16,18 @@ import pytest
 
 import brand
 from brand.chunker import Layout, Options, convert_images
-from brand.collect import append_data_set, append_from, append_images, append_samples, versions
+from brand.collect import (
+    Wanted,
+    append_data_set,
+    append_from,
+    append_images,
+    append_samples,
+    compact,
+    delete,
+    versions,
+)
 from brand.collect import home as home_module
-from brand.collect.home import Writer, writing
+from brand.collect.home import Writer, kept, writing
 from brand.collect.listing import unfinished
 from brand.errors import BrandError, SchemaError, SourceError, StorageError, UsageError
 from brand.storage.dataset import StoredDataSet
@@ -81,8 +91,25 @@ def test_what_is_there_is_not_added_twice(photos: Path) -> None:
     append_images(photos / "march", folder, ONE)
     with pytest.raises(UsageError, match="in the collection already, as 0 to 17"):
         append_images(photos / "march", folder, ONE)
-    assert numbers(folder) == [1]
+    append_images(photos / "april", folder, ONE)  # more classes
+    with pytest.raises(UsageError, match="in the collection already, as 0 to 17"):
+        append_images(photos / "march", folder, ONE)
+    delete(folder, Wanted(indices=[3]))
+    compact(folder)
+    with pytest.raises(UsageError, match="in the collection already, as 0 to 17"):
+        append_images(photos / "march", folder, ONE)
+    assert numbers(folder) == [1, 2, 3, 4]
     tidy(folder)
+
+
+def test_one_source_is_appended_by_one_process_at_a_time(photos: Path) -> None:
+    """The other one is told, and disturbs nothing."""
+    append_images(photos / "march", photos / "all", ONE)
+    name = hashlib.blake2s(str(photos / "april").encode()).hexdigest()[:8]
+    with kept(photos / "all", f"images-{name}"), pytest.raises(UsageError, match="another process appends this source"):
+        append_images(photos / "april", photos / "all", ONE)
+    append_images(photos / "april", photos / "all", ONE)
+    tidy(photos / "all")
 
 
 def test_a_finished_data_set_is_linked(photos: Path) -> None:
@@ -193,7 +220,7 @@ def test_a_dry_run_writes_nothing(photos: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_append_goes_on_with_the_same_command(photos: Path) -> None:
-    """Killed at many moments, the same command ends it; it is listed as unfinished till then; nothing is there twice."""
+    """Killed at many moments, the same command ends it; it is listed as unfinished till then, and is there once."""
     folder = photos / "all"
     append_images(photos / "march", folder, ONE)
     seen, step = 0, 0
