@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
+    from brand.torch.rebase import rebase as rebase
 
 __all__ = [
     "BrandDataset",
@@ -48,6 +49,7 @@ __all__ = [
     "__version__",
     "open",
     "pack",
+    "rebase",
 ]
 
 _HOMES: Final = {
@@ -67,6 +69,7 @@ _HOMES: Final = {
     "Waveform": "brand.formats.media",
     "open": "brand.storage.dataset",
     "pack": "brand.chunker",
+    "rebase": "brand.torch.rebase",
 }
 
 

@@ -12,6 +12,7 @@
     ├── InterruptedConversionError stopped half-way; the same command continues
     │   └── MissingChunksError     parts of a conversion are still to be done, or again
     ├── ElsewhereError             the sample is in the share of another node
+    ├── DeletedError               the sample was deleted from its collection         (also LookupError)
     ├── ServerError                a node server cannot be started or reached, or refuses
     │   ├── ServerDiedError        it ended while it started, without a reason           (also ConnectionError)
     │   └── UnreachableError       that of another node, which alone has the sample, does not answer
@@ -146,6 +147,25 @@ class ElsewhereError(BrandError):
     def __reduce__(self) -> tuple[object, ...]:
         facts = {"path": self.path, "chunk": self.chunk, "sample": self.sample, "node": self.node, "hint": self.hint}
         return _rebuild_placed_error, (type(self), self.what, facts)
+
+
+class DeletedError(BrandError, LookupError):
+    """A sample was deleted from its collection. It is no IndexError, which would end a loop over a data set in silence.
+
+    Attributes: `name` (the collection, with its version), `sample` (public index).
+    """
+
+    def __init__(self, name: str, sample: int) -> None:
+        self.name, self.sample = name, sample
+        super().__init__(
+            printable(
+                f"{name}: sample {sample} was deleted. `BrandSampler` leaves deleted samples out; "
+                "`data_set.present()` has the indices of the others"
+            )
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.name, self.sample)
 
 
 class ServerError(BrandError):

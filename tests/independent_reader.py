@@ -74,14 +74,19 @@ def fields(schema: list[list[str]], record: bytes) -> dict[str, Any]:
     return {name: values[name] for name, _ in schema}
 
 
+def checksum_of(facts: dict[str, Any]) -> str:
+    """The checksum of a JSON document without its own (section 5)."""
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return xxhash.xxh3_64_hexdigest(text.encode())
+
+
 class Reader:
     """A data set by its index (sections 1, 4 and 5); every checksum is checked."""
 
     def __init__(self, folder: Path) -> None:
         self.manifest = m = json.loads((folder / "brand.json").read_bytes())
         rest = {key: value for key, value in m.items() if key != "checksum"}
-        text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        check(xxhash.xxh3_64_hexdigest(text.encode()) == m["checksum"], "checksum of the manifest")
+        check(checksum_of(rest) == m["checksum"], "checksum of the manifest")
         for name, (size, digest) in {**m["files"], **m["companions"]}.items():
             data = (folder / name).read_bytes()
             check((len(data), xxhash.xxh3_128_hexdigest(data)) == (size, digest), f"checksum of {name}")
@@ -98,3 +103,49 @@ class Reader:
         place, size = int(self.place[index]), int(self.manifest["header"]["chunk_size"])
         check(self.rows[place]["index"] == index, "place.npy")
         return fields(self.manifest["header"]["schema"], self.chunks[place // size].record(place % size))
+
+
+class Collection:
+    """A version of a collection (section 11); every part and list is checked."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder, self.version = folder, json.loads((folder / f"versions/{number:08d}.json").read_bytes())
+        facts = {key: value for key, value in self.version.items() if key != "checksum"}
+        check(checksum_of(facts) == self.version["checksum"] and facts["format"] == "brand-version", "checksum")
+        own = {key: value for key, value in facts.items() if key not in ("id", "format", "version")}
+        check(facts["id"][16:] == f"{number:08x}" + checksum_of(own)[:8], "id of the version")
+        self.deleted = set(self.list(self.version["deleted"]))
+        self.runs: list[tuple[int, int, Reader | None, list[int]]] = []
+        first = 0
+        for part in self.version["parts"]:
+            reader = Reader(folder / "parts" / part["id"]) if part["id"] else None
+            absent = self.list(part["absent"])
+            held = len(reader.place) if reader else 0
+            check(held == part["samples"] == part["end"] - first - len(absent), "samples of a part")
+            check(reader is None or reader.manifest["id"] == part["id"], "id of a part")
+            check(set(absent) <= self.deleted, "an absent index that is not deleted")
+            self.runs.append((first, part["end"], reader, absent))
+            first = part["end"]
+
+    def list(self, listed: list[Any] | None, dtype: str = "<u8") -> list[Any]:
+        """The numbers of a list."""
+        if listed is None:
+            return []
+        data = (self.folder / f"lists/{listed[1]}.npy").read_bytes()
+        check(xxhash.xxh3_128_hexdigest(data) == listed[1], "digest of a list")
+        values: list[Any] = np.frombuffer(data, dtype, listed[0], len(data) - 8 * listed[0]).tolist()
+        check(dtype != "<u8" or values == sorted(set(values)), "order of a list")
+        return values
+
+    def sample(self, index: int) -> dict[str, Any]:
+        """The fields of the sample with this index, and its overlays."""
+        check(index not in self.deleted, "a deleted sample")
+        first, _, reader, absent = next(run for run in self.runs if run[0] <= index < run[1])
+        check(reader is not None, "a part without samples")
+        assert reader is not None
+        sample = reader.sample(index - first - sum(other < index for other in absent))
+        for name, (codec, *listed) in self.version["overlays"].items():
+            values = self.list(listed, "<i8" if codec == "int" else "<f8")
+            nothing = -(2**63) if codec == "int" else float("nan")
+            sample[name] = values[index] if index < len(values) else nothing
+        return sample

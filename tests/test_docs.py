@@ -54,7 +54,8 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _PROGRESS = re.compile(
-    r"^(scan|check|spool|pack|wait|seal|verify|unpack|reindex|partition|fill|copy|import|self-test): [\d,]+( of .*)?\n",
+    r"^(scan|check|spool|pack|wait|seal|verify|unpack|reindex|partition|fill|copy|import|self-test|append|search|compact"
+    r"|redact): [\d,]+( of .*)?\n",
     re.MULTILINE,
 )
 _VARIES = re.compile(

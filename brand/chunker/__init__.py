@@ -13,6 +13,7 @@ sortedparts one stretch of a source in sorted runs  spool       parts, read in a
 tables      a table given to `pack`                 shuffle     the permutation, in bounded memory
 options     what a user can choose                  plan        pure decisions: chunk size, compression, identity
 probe       what a few samples tell                 claim       which conversion has a target
+like        what a part of a collection must have in common with the others
 chunks      one chunk: records -> file              companions  skipped.tsv and extras.zip
 workers     processes that stop cleanly             work        what earlier runs have left, and where files go
 folder_work a conversion into a folder              store_work  a conversion into a store
@@ -30,10 +31,12 @@ from brand.chunker.convert import convert_audio as convert_audio
 from brand.chunker.convert import convert_from as convert_from
 from brand.chunker.convert import convert_images as convert_images
 from brand.chunker.convert import pack as pack
+from brand.chunker.convert import pack_samples as pack_samples
 from brand.chunker.convert import plan_audio as plan_audio
 from brand.chunker.convert import plan_images as plan_images
 from brand.chunker.fields import Choice as Choice
 from brand.chunker.job import Job as Job
+from brand.chunker.like import Like as Like
 from brand.chunker.options import Options as Options
 from brand.chunker.parts import Part as Part
 from brand.chunker.parts import run_part as run_part
@@ -50,6 +53,7 @@ __all__ = [
     "Choice",
     "Job",
     "Layout",
+    "Like",
     "Made",
     "Options",
     "Part",
@@ -61,6 +65,7 @@ __all__ = [
     "convert_from",
     "convert_images",
     "pack",
+    "pack_samples",
     "plan_audio",
     "plan_images",
     "run",

@@ -124,6 +124,8 @@ def convert_from(
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} lies inside {os.fspath(src)}: choose a target outside of the source")
     source: Shards = open_shards(kind, src, choice or Choice())
+    if options.like is not None:  # before all of it is read
+        options.like.check(source.schema, source.classes)
     with _open_work(dst, options) as work:
         spooled, problems, found = exchange(source, options, work.folder, on_progress)
         conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
@@ -184,6 +186,18 @@ def pack(
         InterruptedConversionError: A worker process died. The same call goes on from there.
     """
     options = Options(seed, Layout(chunk_size, chunk_bytes), compression, jobs=jobs)
+    return pack_samples(samples, dst, schema, classes, options, on_progress)
+
+
+def pack_samples(
+    samples: Any,
+    dst: Target,
+    schema: Mapping[str, str] | None,
+    classes: Iterable[str] | None,
+    options: Options,
+    on_progress: OnProgress,
+) -> Report:
+    """As `pack`, with the options of a conversion."""
     table = table_of(samples, schema)
     if table is None and schema is None:
         raise UsageError("the schema is missing: it names each field and its codec. Only tables do without")
@@ -195,9 +209,11 @@ def pack(
     with _open_work(dst, options) as work:
         if table is not None:
             rows = (encode_columns(parsed, block.columns, block.called) for block in table.blocks())
-            source: Source = spool_records(rows, parsed, seed, work.folder, total=table.rows, on_progress=on_progress)
+            source: Source = spool_records(
+                rows, parsed, options.seed, work.folder, total=table.rows, on_progress=on_progress
+            )
         else:
-            source = _python_source(samples, parsed, seed, work, on_progress)
+            source = _python_source(samples, parsed, options.seed, work, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress).run()
     renamed = () if table is None else tuple(table.fields.renamed)
     return replace(report, notes=renamed, seconds=time.monotonic() - started)

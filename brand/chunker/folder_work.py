@@ -18,7 +18,7 @@ from brand.chunker.claim import CLAIM_NAME, Claim, check_claim
 from brand.chunker.plan import Plan
 from brand.chunker.work import Work, locked, worth_keeping
 from brand.errors import StorageError, TargetExistsError
-from brand.formats.constants import MANIFEST_NAME, WORK_NAME
+from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME, WORK_NAME
 from brand.formats.manifest import read_manifest
 from brand.formats.publish import FolderTarget, publish_bytes, storage_errors
 
@@ -101,5 +101,7 @@ def check_folder_target(place: Path) -> None:
         return
     if (place / MANIFEST_NAME).exists():
         raise TargetExistsError(f"{place} is a finished data set already. Choose another target, or remove it")
+    if (place / VERSIONS_NAME).is_dir():
+        raise TargetExistsError(f"{place} is a collection: `brand append` adds to it. Choose another target")
     if any(place.iterdir()):
         raise TargetExistsError(f"{place} is not empty. Choose another target, or remove what is in it")

@@ -19,7 +19,7 @@ from typing import Final
 from brand.chunker.listing import SIDECARS, File, Listing, ListingWriter
 from brand.chunker.report import OnProgress, Problem, Progress
 from brand.errors import SourceError, UsageError, counted
-from brand.formats.constants import MANIFEST_NAME
+from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.printable import printable
 
 IGNORED: Final = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})
@@ -58,6 +58,8 @@ def check_folder(root: Path) -> None:
     """Raise `UsageError` for a source that is not a folder, or is a data set already."""
     if not root.is_dir():
         raise UsageError(f"{root}: there is no such folder" if not root.exists() else f"{root} is a file, not a folder")
+    if (root / VERSIONS_NAME).is_dir() and not (root / MANIFEST_NAME).exists() and (root / "parts").is_dir():
+        raise UsageError(f"{root} is a collection, which is converted already: BrandDataset reads it")
     if (root / MANIFEST_NAME).is_file():
         how = "BrandDataset reads it, and `brand unpack` gives back the folder that it was made from"
         raise UsageError(f"{root} is a converted data set already: {how}")
@@ -68,6 +70,7 @@ def scan_folder(
     work: Path,
     *,
     labels: bool = True,
+    known: tuple[str, ...] = (),
     sidecars: bool = False,
     follow_links: bool = False,
     exclude: Path | None = None,
@@ -75,14 +78,18 @@ def scan_folder(
 ) -> Folder:
     """List a folder's files into `work`. `exclude` is a file that is not a sample (a table of transcripts).
 
+    `known` are classes that have the first numbers, whether the folder has them or not.
+
     Raises `UsageError` where files lie beside class folders, `SourceError` where the folder holds no files.
     """
     scan = _Scan(root, sidecars, follow_links, exclude.resolve() if exclude else None)
     tops = [""] if not labels else _class_folders(scan)
+    classes = None if tops == [""] else (*known, *(top for top in tops if top not in known))
+    label_of = {"": -1} if classes is None else {name: label for label, name in enumerate(classes)}
     writer, total = ListingWriter(work), 0
-    for label, top in enumerate(tops):
+    for top in tops:
         batch: list[File] = []
-        for file in _files_below(scan, top, label if tops != [""] else -1):
+        for file in _files_below(scan, top, label_of[top]):
             batch.append(file)
             total += file.size
             if len(batch) == _FILES_A_STEP:
@@ -94,7 +101,6 @@ def scan_folder(
     on_progress(Progress("scan", len(listing), len(listing), total, total))
     if not len(listing) and not scan.problems:
         raise SourceError(str(root), "there are no files in this folder")
-    classes = None if tops == [""] else tuple(tops)
     return Folder(root, listing, classes, scan.problems, scan.empty_folders, scan.lost_sidecars, scan.ignored)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from brand.chunker.like import Like
 from brand.chunker.plan import Layout
 from brand.chunker.workers import default_jobs
 from brand.errors import UsageError
@@ -25,6 +26,8 @@ class Options:
     """`auto` (zstandard where it saves 10 %), `zstd` or `none`."""
     labels: bool = True
     """Take the folders at the top as classes."""
+    like: Like | None = None
+    """The parts of a collection that the data set will join: they decide fields, chunk size and compression."""
 
     jobs: int | None = None
     """Processes; None for one a core."""
@@ -44,6 +47,16 @@ class Options:
             raise UsageError(f"seed {self.seed}: a seed is a whole number from 0 to 2^64 - 1")
         if self.compression not in MODES:
             raise UsageError(f"compression {self.compression!r}: there are {', '.join(MODES)}")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Classes that have numbers already."""
+        return () if self.like is None else self.like.classes or ()
+
+    @property
+    def with_labels(self) -> bool:
+        """Whether folders at the top are classes."""
+        return self.labels and (self.like is None or self.like.classes is not None)
 
     @property
     def processes(self) -> int:

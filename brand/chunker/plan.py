@@ -62,7 +62,7 @@ def make_plan(
     samples: int,
     raw_bytes: int | None,
     probe: Sequence[bytes],
-    mode: Mode,
+    compression: Mode | Compression,
     layout: Layout,
     schema: Schema,
     classes: tuple[str, ...] | None,
@@ -73,12 +73,12 @@ def make_plan(
     """Decide everything.
 
     `probe` holds records of randomly placed samples. `raw_bytes` is None where the source does not know it; the probe
-    then gives an estimate.
+    then gives an estimate. A mode of compression is judged by the probe.
     """
     probe_bytes = sum(map(len, probe))
     raw = raw_bytes if raw_bytes is not None else round(probe_bytes / len(probe) * samples)
     chunks = max(1, min(-(-samples // USUAL_SAMPLES), raw // LEAST_BYTES))
-    compression = choose(mode, probe, samples, chunks)
+    compression = compression if isinstance(compression, Compression) else choose(compression, probe, samples, chunks)
     exact = raw_bytes is not None and compression.codec == "none"
     size = chunk_samples(samples, raw * compression.expected_ratio * (1 if exact else _MARGIN), layout)
     header = Header(samples, size, schema, classes, compression.codec, seed, dict(source))

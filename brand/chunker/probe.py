@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 
 from brand.chunker.options import Options
-from brand.chunker.plan import Plan, make_plan
+from brand.chunker.plan import Layout, Plan, make_plan
 from brand.chunker.shuffle import open_order, write_order
 from brand.chunker.source import Source
+from brand.formats.compression import Compression, Mode
 from brand.formats.publish import storage_errors
 
 _PROBE_SAMPLES: Final = 16_384
@@ -25,6 +26,11 @@ def decide(
 
     `kind` is what the header tells of the source. Raises `SourceError`, `SchemaError`, `StorageError`.
     """
+    compression: Mode | Compression = options.compression
+    layout, like = options.layout, options.like
+    if like is not None:
+        like.check(source.schema, classes)
+        compression, layout = like.compression, Layout(like.chunk_size)
     with storage_errors(order_path, "cannot write"):
         write_order(order_path, source.stretches, options.seed)
     started = time.monotonic()
@@ -33,8 +39,8 @@ def decide(
         samples=len(source),
         raw_bytes=source.raw_bytes,
         probe=probe,
-        mode=options.compression,
-        layout=options.layout,
+        compression=compression,
+        layout=layout,
         schema=source.schema,
         classes=classes,
         seed=options.seed,

@@ -64,7 +64,8 @@ def find(request: Request, scratch: Path, work: Work, on_progress: OnProgress) -
     folder = scan_folder(
         request.root,
         scratch,
-        labels=options.labels,
+        labels=options.with_labels,
+        known=options.classes,
         sidecars=request.kind == "audio" and table is None,
         follow_links=options.follow_links,
         exclude=table,

@@ -35,6 +35,9 @@ _EVERYWHERE: Final = (
 )
 
 
+Run = Callable[..., Report]
+"""Converts data of another tool: kind, source, target and options, and the keywords of `convert_from`."""
+
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and no progress.")
 
 
@@ -121,7 +124,7 @@ def _run(
         print_report(report, noun)
 
 
-def _folder(command: Callable[..., Report | PartReport]) -> Callable[..., None]:
+def folder_verb(command: Callable[..., Report | PartReport]) -> Callable[..., None]:
     """Add the options of a conversion of a folder of files. The command gets them as one `Options`."""
 
     @_always
@@ -158,8 +161,8 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
     return pairs
 
 
-def _import(kind: str, help_text: str) -> None:
-    """Add the verb that converts one format of another tool."""
+def import_verb(kind: str, run: Run) -> Callable[..., None]:
+    """A verb that converts one format of another tool; `run` converts with its options."""
 
     @_always
     @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
@@ -191,16 +194,15 @@ def _import(kind: str, help_text: str) -> None:
         as_json: bool,
         **given: Any,
     ) -> None:
-        names = tuple(name.strip() for name in (columns or "").split(",") if name.strip())
-        choice = Choice(names, codecs, nulls)
+        choice = Choice(names_of(columns), codecs, nulls)
         _run(
-            lambda options, on_progress: convert_from(kind, src, dst, options, choice=choice, on_progress=on_progress),
+            lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress),
             given,
             "sample",
             as_json=as_json,
         )
 
-    convert.command(kind, help=f"{help_text} {_EVERYWHERE}")(verb)
+    return verb
 
 
 @click.group()
@@ -209,7 +211,7 @@ def convert() -> None:
 
 
 @convert.command()
-@_folder
+@folder_verb
 @several_machines
 def images(src: str, dst: str, options: Options, on_progress: OnProgress, **together: Any) -> Report | PartReport:
     """Convert the image folder SRC into the data set DST.
@@ -223,14 +225,20 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress, **toge
     return convert_images(src, dst, options, on_progress=on_progress) if report is None else report
 
 
-@convert.command()
-@click.option(
+TRANSCRIPTS: Final = click.option(
     "--transcripts",
     type=click.Path(),
     help="TSV or CSV of path and text (default: clip.txt or clip.lab beside clip.wav).",
 )
-@click.option("--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text.")
-@_folder
+TEXT_COLUMNS: Final = click.option(
+    "--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text."
+)
+
+
+@convert.command()
+@TRANSCRIPTS
+@TEXT_COLUMNS
+@folder_verb
 @several_machines
 def audio(
     src: str,
@@ -246,14 +254,14 @@ def audio(
     Folders at the top of SRC are classes; without such folders the set has no labels. The files are kept as they are.
     DST is a folder, or a URL as s3://bucket/name. A conversion that was stopped goes on with the same command.
     """
-    names = [name.strip() for name in (columns or "").split(",") if name.strip()]
+    names = names_of(columns)
     texts: dict[str, Any] = {"transcripts": transcripts, "columns": names}
     plan = functools.partial(plan_audio, src, dst, options, **texts)
     report = convert_together(plan, dst, options, on_progress, **together)
     return convert_audio(src, dst, options, **texts, on_progress=on_progress) if report is None else report
 
 
-for _kind, _help in {
+IMPORTS: Final = {
     "webdataset": "Convert the tar files SRC: a folder, a file, or a pattern as 'part-{000..146}.tar'.",
     "parquet": "Convert the Parquet files SRC: a folder, a file, or a pattern.",
     "hf": "Convert a data set of Hugging Face: the folder of save_to_disk, Parquet files, or hf://datasets/OWNER/NAME.",
@@ -261,8 +269,16 @@ for _kind, _help in {
     "litdata": "Convert the folder SRC that LitData has written.",
     "jsonl": "Convert the JSON lines SRC: a folder, a file, or a pattern.",
     "csv": "Convert the CSV or TSV files SRC: a folder, a file, or a pattern.",
-}.items():
-    _import(_kind, _help)
+}
+"""Formats of other tools, and the first sentence of their help."""
+
+for _kind, _help in IMPORTS.items():
+    convert.command(_kind, help=f"{_help} {_EVERYWHERE}")(import_verb(_kind, convert_from))
+
+
+def names_of(columns: str | None) -> tuple[str, ...]:
+    """The names in a list such as `speaker,age`."""
+    return tuple(name.strip() for name in (columns or "").split(",") if name.strip())
 
 
 def print_report(report: Report, noun: str = "file") -> None:

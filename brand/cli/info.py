@@ -50,7 +50,8 @@ def _facts(summary: Summary) -> Table:
     from rich.text import Text  # no markup: a name may look like it
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    mean = summary.raw_bytes / summary.samples
+    held = summary.samples if summary.collection is None else summary.collection["held"]
+    mean = summary.raw_bytes / held
     chunk = size(summary.stored_bytes / summary.chunks)
     kept = (
         ""
@@ -62,6 +63,10 @@ def _facts(summary: Summary) -> Table:
     if (share := summary.share) is not None:
         held = f"{chunk_run(share['first_chunk'], share['last_chunk'])}, {counted(share['samples'], 'sample')}"
         rows["share"] = f"{share['node']} of {share['nodes']}, counted from 0: {held}"
+    if (told := summary.collection) is not None:
+        deleted = f", {counted(told['deleted'], 'sample')} deleted" if told["deleted"] else ""
+        columns = f", columns {', '.join(told['columns'])}" if told["columns"] else ""
+        rows["version"] = f"{told['version']}, of {counted(told['parts'], 'part')}{deleted}{columns}"
     rows |= {
         "samples": f"{summary.samples:,}, {size(mean)} on average, the largest {size(summary.largest_sample)}",
         "fields": ", ".join(f"{name}: {codec}" for name, codec in summary.schema.items()),

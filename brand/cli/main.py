@@ -11,16 +11,21 @@ import sys
 import click
 
 import brand
+from brand.cli.append import append
 from brand.cli.cache import cache
 from brand.cli.cat import cat
+from brand.cli.compact import compact
 from brand.cli.convert import convert
 from brand.cli.copy import copy
+from brand.cli.delete import delete
 from brand.cli.doctor import doctor
 from brand.cli.info import info
 from brand.cli.launch import launch
 from brand.cli.output import fail
+from brand.cli.overlay import overlay
 from brand.cli.partition import partition
 from brand.cli.profile import profile
+from brand.cli.redact import redact
 from brand.cli.reindex import reindex
 from brand.cli.seal import seal
 from brand.cli.serve import serve
@@ -28,6 +33,7 @@ from brand.cli.simulate import simulate
 from brand.cli.top import top
 from brand.cli.unpack import unpack
 from brand.cli.verify import verify
+from brand.cli.versions import versions
 from brand.errors import BrandError, UsageError
 from brand.printable import printable
 
@@ -50,6 +56,12 @@ for _verb in (
     unpack,
     cat,
     reindex,
+    append,
+    versions,
+    overlay,
+    delete,
+    compact,
+    redact,
     partition,
     profile,
     simulate,

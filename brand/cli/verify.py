@@ -9,9 +9,8 @@ import click
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo, meter, print_json, size
 from brand.errors import FormatError, counted
-from brand.formats.manifest import read_manifest
-from brand.formats.share import read_share
 from brand.storage.location import located
+from brand.storage.verify import extent
 from brand.storage.verify import verify as run
 
 _SHOWN = 100
@@ -26,9 +25,7 @@ def verify(dst: Path | str, as_json: bool) -> int:  # noqa: FBT001 - click passe
     Exit code 1 where something is wrong, with chunk and sample named.
     """
     location = located(dst)
-    manifest = read_manifest(location.local)
-    header, share = manifest.header, read_share(location.local, manifest)
-    whole = header.samples if share is None else share.samples(header)
+    whole, chunks, share = extent(location)
     samples = total = 0
     errors: list[FormatError] = []
     with meter(quiet=as_json) as show:
@@ -44,7 +41,6 @@ def verify(dst: Path | str, as_json: bool) -> int:  # noqa: FBT001 - click passe
         print_json({"path": str(dst), "samples": samples, "bytes": total, "errors": listed})
     elif not errors:
         part = "" if share is None else f"share {share.node} of {share.nodes} and "
-        chunks = header.chunks if share is None else len(share.chunks)
         echo(
             f"{dst} is {part}whole: {counted(samples, 'sample')} in {counted(chunks, 'chunk')}, {size(total)},"
             " every checksum right"

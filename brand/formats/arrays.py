@@ -46,9 +46,9 @@ class ArrayFile:
     def __len__(self) -> int:
         return self._length
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` is gone when the interpreter ends
         if self._file >= 0:
-            os.close(self._file)
+            close(self._file)
 
     def run(self, first: int, end: int) -> NDArray[Any]:
         """The elements `first` to `end` - 1, or as many of them as there are. Raises `FormatError`."""

@@ -9,6 +9,8 @@ import numpy as np
 MAGIC: Final = b"\x89BRAND\r\n"
 VERSION_MAJOR: Final = 1
 VERSION_MINOR: Final = 0
+VERSION_OF_COLLECTIONS: Final = 1
+"""Minor version of the files of a collection; chunks and manifests are of `VERSION_MINOR`."""
 
 PREAMBLE_SIZE: Final = 64
 PREAMBLE_CHECKSUM_AT: Final = 56
@@ -23,6 +25,8 @@ MAX_CHUNK_SAMPLES: Final = 1 << 24
 MAX_SAMPLES: Final = 1 << 48
 MAX_CHUNKS: Final = 10**8
 MAX_NODES: Final = 1 << 16
+MAX_PARTS: Final = 1 << 16
+MAX_VERSIONS: Final = (1 << 32) - 1
 MAX_FIELDS: Final = 64
 MAX_DIMENSIONS: Final = 32
 
@@ -52,6 +56,8 @@ ARRAY_DTYPES: Final[dict[int, np.dtype[np.generic]]] = {
 
 MANIFEST_NAME: Final = "brand.json"
 SHARE_NAME: Final = "share.json"
+VERSIONS_NAME: Final = "versions"
+"""Folder of the versions of a collection."""
 WORK_NAME: Final = ".brand-work"
 SHARED_PLAN_NAME: Final = "plan"
 """Folder in the work folder: the plan of a conversion that several machines work on."""

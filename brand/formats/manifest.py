@@ -21,6 +21,7 @@ from brand.formats.constants import (
     SAMPLES_NAME,
     SHARE_NAME,
     SHARED_PLAN_NAME,
+    VERSIONS_NAME,
     WORK_NAME,
     column_name,
 )
@@ -131,6 +132,8 @@ def index_names(header: Header) -> tuple[str, ...]:
 def _why_not(folder: Path) -> str:
     if not folder.exists():
         return "there is no such folder"
+    if (folder / VERSIONS_NAME).is_dir():
+        return f"a collection, and this takes a single data set: name one of its parts, the folders in {folder}/parts"
     if (folder / WORK_NAME / SHARED_PLAN_NAME).exists():
         return "this conversion in parts is not finished: `brand seal` finishes it, or says which parts are missing"
     if (folder / WORK_NAME).exists():

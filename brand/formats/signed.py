@@ -1,4 +1,5 @@
-"""A small JSON document with a version and a checksum: the frame that `brand.json` and `share.json` have in common.
+"""A small JSON document with a version and a checksum: the frame that `brand.json`, `share.json` and the versions of a
+collection have in common.
 
 People can read it, and the checksum reveals an edit by hand. A reader refuses a newer major version before it looks at
 anything else.
@@ -18,9 +19,9 @@ from brand.formats.constants import VERSION_MAJOR, VERSION_MINOR
 from brand.formats.header import canonical_json
 
 
-def pack_signed(marker: str, facts: Mapping[str, Any]) -> bytes:
+def pack_signed(marker: str, facts: Mapping[str, Any], minor: int = VERSION_MINOR) -> bytes:
     """The document's bytes, indented for people. `marker` says its kind; the checksum is over the compact form."""
-    value = {"format": marker, "version": [VERSION_MAJOR, VERSION_MINOR], **facts}
+    value = {"format": marker, "version": [VERSION_MAJOR, minor], **facts}
     value["checksum"] = xxhash.xxh3_64_hexdigest(canonical_json(value))
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 

@@ -19,7 +19,7 @@ from brand.formats.stored import is_right
 from brand.storage.crew import Crew
 from brand.storage.dataset import StoredDataSet
 from brand.storage.files import Range, RangeReader, plenty_open
-from brand.storage.location import Folder
+from brand.storage.location import Collected, Folder
 
 LEAST_BYTES: Final = 4096
 """The mean size of samples that are worth a system call each. Smaller ones come faster many at a time."""
@@ -80,4 +80,5 @@ def _copied(reader: RangeReader, ranges: list[Range], checksums: list[int]) -> b
 def cached_samples(data: StoredDataSet) -> Callable[[Crew], CachedSamples] | None:
     """Makes a `CachedSamples`; None where a data set is in no folder, a share of it, or it or its samples are small."""
     worth = data.mean_bytes >= LEAST_BYTES and data.mean_bytes * len(data) >= LEAST_DATA
-    return partial(CachedSamples, data) if worth and isinstance(data.location, Folder) and data.share is None else None
+    in_files = isinstance(data.location, Folder | Collected) and data.share is None
+    return partial(CachedSamples, data) if worth and in_files else None

@@ -36,12 +36,14 @@ def fill(data: StoredDataSet, folder: CacheFolder, on_chunk: OnChunk) -> Filled:
     Raises `FormatError` where the index cannot be read.
     """
     filled, chunks = Filled(), data.chunks_here
-    lacking = [number for number in chunks if not folder.held[_places(data, number)].all()]
+    drawn = data.drawn()
+    wanted = ~folder.held if drawn is None else drawn & ~folder.held
+    lacking = [number for number in chunks if wanted[_places(data, number)].any()]
     with front_to_back(data.location, lacking) as passing:
         source = StoredDataSet(passing)
         for done, number in enumerate(lacking, len(chunks) - len(lacking) + 1):
             before = filled.bytes
-            places = np.flatnonzero(~folder.held[_places(data, number)]) + _places(data, number).start
+            places = np.flatnonzero(wanted[_places(data, number)]) + _places(data, number).start
             ends = np.cumsum(data.rows_at(places)["size"], dtype=np.int64)
             for part in np.split(places, np.flatnonzero(np.diff(ends // STEP_BYTES)) + 1):
                 if not folder.stopped:
@@ -56,7 +58,7 @@ def fill(data: StoredDataSet, folder: CacheFolder, on_chunk: OnChunk) -> Filled:
 
 def _places(data: StoredDataSet, number: int) -> slice:
     """Places of the samples of a chunk."""
-    return slice(number * data.header.chunk_size, min((number + 1) * data.header.chunk_size, len(data)))
+    return slice(number * data.header.chunk_size, min((number + 1) * data.header.chunk_size, data.header.samples))
 
 
 def _copy(data: StoredDataSet, folder: CacheFolder, places: np.ndarray, filled: Filled) -> None:

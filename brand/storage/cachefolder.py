@@ -89,7 +89,7 @@ class CacheFolder:
         self._data, self._moves = data, moves
         self._sizes, self._chunk_size, self._file_sizes = sizes, data.header.chunk_size, data.chunk_rows["file_size"]
         digest = data.manifest.files[SAMPLES_NAME][1]
-        self._facts = CacheFacts(data.id, len(data), self._chunk_size, digest)
+        self._facts = CacheFacts(data.id, data.header.samples, self._chunk_size, digest)
         self._dirty: set[int] = set()
         """Parts that were written since they were last published."""
         self._new = False

@@ -2,23 +2,26 @@
 
     indices -> places (index/place.npy) -> rows (index/samples.npy)
 
-Opening reads nothing of the index, so it takes the same time and memory for any number of samples.
+Opening reads nothing of the index, so it takes the same time and memory for any number of samples. A version of a
+collection is a data set, too (`joined`): there, some places have no sample, and some indices are deleted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import SchemaError, counted
-from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, SAMPLES_NAME, column_name
-from brand.formats.index import open_array
-from brand.formats.manifest import Manifest, read_manifest
-from brand.formats.share import Share, read_share
+from brand.errors import DeletedError, counted
+from brand.formats.manifest import Manifest
+from brand.formats.share import Share
+from brand.formats.version import Overlay, Version
 from brand.storage import blame
+from brand.storage.indexes import Index, OwnIndex
+from brand.storage.joined import JoinedIndex, column_codec
 from brand.storage.location import Where, located
 
 
@@ -31,22 +34,29 @@ class Catalogue:
         """What names it to users and to other processes: a path, or a URL."""
         self.path = self.location.local
         """Folder of this machine that has its manifest and its index."""
-        self.manifest: Manifest = read_manifest(self.path)
+        self.version: Version | None = self.location.version
+        """Of a collection: the version; else None."""
+        self._index: Index = (
+            OwnIndex(self.location) if self.version is None else JoinedIndex(self.location, self.version)
+        )
+        self.manifest: Manifest = self._index.manifest
         self.header = self.manifest.header
-        """Samples, chunk size, schema, classes."""
+        """Places (`samples`), chunk size, schema, classes."""
         self.id = self.manifest.data_set_id.hex()
         """Identity of the data set: 32 hexadecimal digits."""
         self.mean_bytes = self.manifest.mean_bytes
         """Mean size of a stored sample."""
-        self.share: Share | None = read_share(self.path, self.manifest)  # None: this is the whole data set
-        self._rows = open_array(self.path, SAMPLES_NAME, self.header)
-        self._place = open_array(self.path, PLACE_NAME, self.header)
+        self.share: Share | None = self._index.share  # None: this is the whole data set
+        self._rows, self._place = self._index.rows, self._index.place
+        self._columns: dict[str, NDArray[Any]] = {}
+        """Overlays that samples were read with."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.location,)
 
     def __len__(self) -> int:
-        return self.header.samples
+        """Number of indices, those of deleted samples included."""
+        return self._index.samples
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}: {codec}" for name, codec in self.schema.items())
@@ -54,8 +64,25 @@ class Catalogue:
 
     @property
     def schema(self) -> dict[str, str]:
-        """Field name -> codec, in storage order."""
-        return dict(self.header.schema.fields)
+        """Field name -> codec, in storage order; behind them the overlays of a collection."""
+        return dict(self.header.schema.fields) | {name: each.codec for name, each in self._overlays.items()}
+
+    @property
+    def _overlays(self) -> Mapping[str, Overlay]:
+        return {} if self.version is None else self.version.overlays
+
+    def overlaid(self, indices: NDArray[np.int64], names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+        """The overlays of samples, by name; `names`: only these. Empty for a data set that is no collection.
+
+        Raises `FormatError`.
+        """
+        found = {}
+        for name in self._overlays:
+            if names is None or name in names:
+                if name not in self._columns:
+                    self._columns[name] = self.column(name)
+                found[name] = self._columns[name][indices]
+        return found
 
     @property
     def classes(self) -> list[str] | None:
@@ -65,7 +92,21 @@ class Catalogue:
     @cached_property
     def chunk_rows(self) -> NDArray[np.void]:
         """File size and checksum of each chunk, shape (chunks,)."""
-        return open_array(self.path, CHUNKS_NAME, self.header).all()
+        return self._index.chunk_rows()
+
+    @property
+    def deleted(self) -> NDArray[np.int64] | None:
+        """Indices of the samples that were deleted, ascending; None where there are none, and no hole."""
+        return self._index.deleted
+
+    def present(self) -> NDArray[np.int64]:
+        """Indices of the samples that were not deleted, ascending."""
+        every = np.arange(len(self))
+        return every if self.deleted is None else np.delete(every, self.deleted)
+
+    def drawn(self) -> NDArray[np.bool_] | None:
+        """Which places have a sample that is not deleted, shape (`header.samples`,); None: all."""
+        return self._index.drawn()
 
     @property
     def chunks_here(self) -> range:
@@ -79,14 +120,11 @@ class Catalogue:
     def column(self, name: str) -> NDArray[Any]:
         """An `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes of memory a sample.
 
-        `brand verify` compares the column with the samples; this method does not. Raises `SchemaError` for other
-        fields, `FormatError`.
+        Of a collection also an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify` compares the
+        column with the samples; this method does not. Raises `SchemaError` for other fields, `FormatError`.
         """
-        codec = self.header.schema.codec(name)
-        if codec not in ("int", "float"):
-            fixed = ", ".join(n for n, _ in self.header.schema.fixed) or "none"
-            raise SchemaError(f"field {name!r} ({codec}) is not kept as a column; columns: {fixed}")
-        found = open_array(self.path, column_name(name), self.header).all()
+        column_codec(self.version, self.schema, name)
+        found = self._index.column(name)
         found.flags.writeable = False
         return found
 
@@ -95,19 +133,26 @@ class Catalogue:
         return int(self.places(np.array([index]))[0]) // self.header.chunk_size
 
     def places(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Places of samples. Raises `FormatError`; IndexError for an index that the data set does not have."""
+        """Places of samples.
+
+        Raises `FormatError`, `DeletedError`; IndexError for an index that the data set does not have.
+        """
         return self.locate(indices)[0]
 
     def locate(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.void]]:
         """Places of samples, and their rows of the index. Raises the errors of `places`."""
         places = self._place.take(indices).astype(np.int64)
-        if len(places) and int(places.view(np.uint64).max()) >= len(self):
+        if self._index.deleted is not None:
+            self._check_present(indices)
+        if len(places) and int(places.view(np.uint64).max()) >= self.header.samples:
             worst = int(places.view(np.uint64).argmax())
-            raise blame.place_out_of_range(self.location, int(indices[worst]), int(places[worst]), len(self))
+            holder = self._index.holder(int(indices[worst]))
+            raise blame.place_out_of_range(holder, int(indices[worst]), int(places[worst]), self.header.samples)
         rows = self._rows.take(places)
         if not np.array_equal(rows["index"], indices):
             position = int(np.flatnonzero(rows["index"] != indices)[0])
-            raise blame.halves_disagree(self.location, int(indices[position]), int(rows["index"][position]))
+            holder = self._index.holder(int(indices[position]))
+            raise blame.halves_disagree(holder, int(indices[position]), int(rows["index"][position]))
         return places, rows
 
     def rows(self, first: int, end: int) -> NDArray[np.void]:
@@ -129,7 +174,8 @@ class Catalogue:
         found = rows["index"].astype(np.int64)
         wrong = np.flatnonzero(~self.are_at(found, places))
         if len(wrong):
-            raise blame.halves_disagree(self.location, int(found[wrong[0]]), int(places[wrong[0]]))
+            holder = self._index.holder(int(found[wrong[0]]))
+            raise blame.halves_disagree(holder, int(found[wrong[0]]), int(places[wrong[0]]))
         return rows
 
     def are_at(self, indices: NDArray[np.int64], places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
@@ -137,3 +183,12 @@ class Catalogue:
         there = indices.view(np.uint64) < len(self)
         found: NDArray[np.bool_] = there & (self._place.take(np.where(there, indices, 0)) == places)
         return found
+
+    def _check_present(self, indices: NDArray[np.integer[Any]]) -> None:
+        """Raise `DeletedError` where one of these samples was deleted."""
+        deleted = self._index.deleted
+        if deleted is None or not len(deleted):
+            return
+        found = deleted[np.minimum(np.searchsorted(deleted, indices), len(deleted) - 1)]
+        if (found == indices).any():
+            raise DeletedError(self.name, int(found[found == indices][0]))

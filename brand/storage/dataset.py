@@ -27,7 +27,6 @@ from brand.storage.catalogue import Catalogue
 from brand.storage.cuts import cut_ranges
 from brand.storage.fronts import file_size, open_chunk
 from brand.storage.location import Location, Where
-from brand.storage.tables import Tables
 
 SCRATCH_BYTES: Final = 32 << 20
 """Largest scratch memory that a thread keeps."""
@@ -52,11 +51,14 @@ class StoredDataSet(Catalogue):
 
     def __init__(self, where: Where) -> None:
         super().__init__(where)
-        self._tables = Tables(self.header, self._rows, self.location)
+        self._tables = self._index.tables
         self._tools = _Tools(self.location)
 
     def sample(self, index: int) -> dict[str, Any]:
-        """All fields of one sample, images and audio as bytes. Raises `FormatError`, `ElsewhereError`, IndexError."""
+        """All fields of one sample, images and audio as bytes.
+
+        Raises `FormatError`, `ElsewhereError`, `DeletedError`, IndexError.
+        """
         return self.samples(np.array([index]))[0]
 
     def samples(
@@ -64,8 +66,8 @@ class StoredDataSet(Catalogue):
     ) -> list[dict[str, Any]]:
         """The samples with these indices (each 0 <= i < len), in this order, read together.
 
-        `decode` decodes them; None: all fields, images and audio as bytes. Raises `FormatError`, IndexError, and
-        `ElsewhereError` where a sample is in the share of another node.
+        `decode` decodes them; None: all fields, images and audio as bytes, and the overlays of a collection. Raises
+        `FormatError`, IndexError, `DeletedError`, and `ElsewhereError` where a sample is in the share of another node.
         """
         wanted = np.asarray(indices)
         if len(wanted) and wanted.dtype.kind not in "iu":
@@ -73,7 +75,15 @@ class StoredDataSet(Catalogue):
         outside = wanted[(wanted < 0) | (wanted >= len(self))]
         if len(outside):
             raise IndexError(f"sample {outside[0]}: this data set has samples 0 to {len(self) - 1}")
-        return self.decoded(self._stored(wanted), decode or RecordDecoder(self.header.schema)) if len(wanted) else []
+        if not len(wanted):
+            return []
+        if decode is not None:
+            return self.decoded(self._stored(wanted), decode)
+        found = self.decoded(self._stored(wanted), RecordDecoder(self.header.schema))
+        for name, values in self.overlaid(wanted).items():
+            for sample, value in zip(found, values.tolist(), strict=True):
+                sample[name] = value
+        return found
 
     def decoded(self, stored: Stored, decode: RecordDecoder) -> list[dict[str, Any]]:
         """Checked samples, decoded by `decode`. Raises `FormatError`."""
@@ -132,7 +142,8 @@ class StoredDataSet(Catalogue):
 
     def open_chunk(self, number: int) -> Front:
         """Read a chunk's front, and check that it is whole and the one that the index knows. Raises `FormatError`."""
-        return open_chunk(self.location, number, self.manifest, self.chunk_rows[number])
+        location, own, manifest = self._index.home(number)
+        return open_chunk(location, own, manifest, self.chunk_rows[number])
 
     def check_file_size(self, number: int) -> None:
         """Check that a chunk's file has the size that the index says. Reads nothing. Raises `FormatError`."""

@@ -76,6 +76,7 @@ class _Ahead:
     ahead: ReadAhead
 
     in_store = True
+    version = None
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from brand.formats.publish import FolderTarget, storage_errors
 from brand.storage.fronts import open_front
 from brand.storage.location import Folder
 from brand.storage.progress import OnChunk, silent
+from brand.storage.versions import is_collection
 
 
 def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
@@ -23,7 +24,7 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
     `on_chunk(done, of, bytes)` tells progress.
 
     Raises:
-        UsageError: This is a share: its index covers all chunks, and it has only some of them.
+        UsageError: This is a share: its index covers all chunks, and it has only some of them. Or a collection.
         NotADataSetError: There are no chunks here, or their conversion is not finished.
         FormatError: A chunk is missing, damaged or foreign; nothing has been changed then.
         StorageError: The storage refused.
@@ -37,6 +38,10 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
         raise UsageError(
             f"{path} is a share, and its chunks alone do not make its index. Copy {MANIFEST_NAME}, index and columns"
             " from another share or from the undivided data set: they are the same in all"
+        )
+    if is_collection(path):
+        raise UsageError(
+            f"{path} is a collection, which has no index of its own: give one of the folders in {path}/parts"
         )
     if not (path / chunk_name(0)).exists():
         raise NotADataSetError("there is no first chunk", path=path, expected=chunk_name(0), found="nothing")

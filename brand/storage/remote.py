@@ -42,6 +42,7 @@ class Remote:
     """What reads by this object have cost so far."""
 
     in_store = True
+    version = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Remote, (self.name, self.local)

@@ -9,6 +9,7 @@ import numpy as np
 
 from brand.formats.header import Header
 from brand.formats.share import Share
+from brand.formats.version import Version
 from brand.storage.catalogue import Catalogue
 
 _BLOCK = 1 << 20
@@ -21,6 +22,7 @@ class Summary:
     path: str
     id: str
     samples: int
+    """Without deleted ones."""
     chunks: int
     chunk_size: int
     schema: dict[str, str]
@@ -44,6 +46,10 @@ class Summary:
 
     All other facts but `disk_bytes` describe the whole data set.
     """
+    collection: dict[str, Any] | None
+    """Where this is a version of a collection: its number, indices, deleted ones among them, samples whose bytes are
+    there, parts, and columns that are in no part; else None.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """The facts as plain values."""
@@ -57,7 +63,7 @@ def summarise(data_set: Catalogue) -> Summary:
     return Summary(
         path=str(data_set.path),
         id=manifest.data_set_id.hex(),
-        samples=header.samples,
+        samples=len(data_set) - (0 if data_set.deleted is None else len(data_set.deleted)),
         chunks=header.chunks,
         chunk_size=header.chunk_size,
         schema=dict(header.schema.fields),
@@ -74,7 +80,20 @@ def summarise(data_set: Catalogue) -> Summary:
         class_counts=_classes(data_set),
         companions={name: size for name, (size, _) in manifest.companions.items()},
         share=None if data_set.share is None else _share(data_set.share, header),
+        collection=None if data_set.version is None else _collection(data_set.version),
     )
+
+
+def _collection(version: Version) -> dict[str, Any]:
+    return {
+        "id": version.collection,
+        "version": version.number,
+        "indices": version.samples,
+        "deleted": version.samples - version.present,
+        "held": sum(part.samples for part in version.parts),
+        "parts": sum(part.id is not None for part in version.parts),
+        "columns": sorted(version.overlays),
+    }
 
 
 def _share(share: Share, header: Header) -> dict[str, int]:
@@ -90,8 +109,10 @@ def _share(share: Share, header: Header) -> dict[str, int]:
 
 def _sizes(data_set: Catalogue) -> dict[int, int]:
     counts = np.zeros(33, np.int64)
-    for first in range(0, len(data_set), _BLOCK):
-        raw = data_set.rows(first, min(first + _BLOCK, len(data_set)))["raw_size"]
+    places, drawn = data_set.header.samples, data_set.drawn()
+    for first in range(0, places, _BLOCK):
+        raw = data_set.rows(first, min(first + _BLOCK, places))["raw_size"]
+        raw = raw if drawn is None else raw[drawn[first : first + len(raw)]]
         counts += np.bincount(np.log2(np.maximum(raw, 1)).astype(np.int64), minlength=33)
     used = np.flatnonzero(counts)
     return {1 << power: int(counts[power]) for power in range(used[0], used[-1] + 1)}

@@ -39,14 +39,19 @@ _STEP_BYTES: Final = 1 << 20
 def unpack(where: Where, out: Path, on_chunk: OnChunk = silent) -> int:
     """Write the source folder of a data set to `out`, which must be new or empty. Returns how many files were written.
 
-    Raises `UsageError` for a share and for a data set that was not made from a folder, `TargetExistsError`,
-    `FormatError` where a sample is damaged (files that were written before stay), `StorageError`.
+    Raises `UsageError` for a share, for a collection and for a data set that was not made from a folder,
+    `TargetExistsError`, `FormatError` where a sample is damaged (files that were written before stay), `StorageError`.
     """
     data_set = StoredDataSet(where)
     if (share := data_set.share) is not None:
         raise UsageError(
             f"{data_set.name} is share {share.node} of {share.nodes} of a data set and holds only some of its files."
             " Unpack the undivided data set"
+        )
+    if data_set.version is not None:
+        raise UsageError(
+            f"{data_set.name} is a collection, made from several folders. Unpack its parts one by one, the folders in "
+            f"{data_set.path}/parts: each gives back its folder, with the files of samples deleted since"
         )
     field = data_set.header.source.get("file_field")
     if not field:

@@ -2,7 +2,7 @@
 
 Companions, index and columns are compared with the manifest's checksums, and each chunk's front with the index. Each
 sample is compared with its checksum, its row in the index, its record's structure and its columns. Of a share, only its
-own chunks are checked.
+own chunks are checked; of a collection, the parts and lists of one version.
 
 Of a data set in a store, everything is read from the store: also the index, of which this machine has a copy. The copy
 was made from what the manifest says, so the chunks are compared with it, whatever the store has now.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,11 +27,14 @@ from brand.formats.constants import CHUNKS_NAME, MANIFEST_NAME, PLACE_NAME, SAMP
 from brand.formats.contents import read_records
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, index_names, read_manifest
+from brand.formats.publish import file_digest
 from brand.formats.record import RecordDecoder
-from brand.formats.share import read_share
+from brand.formats.share import Share, read_share
+from brand.formats.version import Version
 from brand.storage.frontback import blocks_of, file_of, front_to_back
 from brand.storage.fronts import open_chunk, opened
-from brand.storage.location import Location, Where, located
+from brand.storage.joined import JoinedIndex
+from brand.storage.location import Folder, Location, Where, located
 
 _REINDEX: Final = "`brand reindex` makes it again from the chunks"
 _GIVE_UP: Final = 1000
@@ -58,6 +62,9 @@ def verify(where: Where) -> Iterator[Checked]:
     store, also where the index was never copied to this machine and is damaged.
     """
     location = located(where)
+    if location.version is not None:
+        yield from _collection(location, location.version)
+        return
     manifest = read_manifest(location.local)
     share = read_share(location.local, manifest)
     files = {**manifest.files, **manifest.companions}
@@ -83,6 +90,46 @@ def verify(where: Where) -> Iterator[Checked]:
                 return
     if not missing and share is None:  # the manifest's totals are of all chunks
         yield Checked(0, 0, tuple(_compare_totals(file_of(location, MANIFEST_NAME), manifest, totals)))
+
+
+def extent(location: Location) -> tuple[int, int, Share | None]:
+    """How many samples and chunks `verify` checks, and whether these are a share. Raises a `FormatError`."""
+    if location.version is not None:
+        held = [part for part in location.version.parts if part.id is not None]
+        manifests = [read_manifest(location.local / part.name) for part in held]
+        return sum(m.header.samples for m in manifests), sum(m.header.chunks for m in manifests), None
+    manifest = read_manifest(location.local)
+    share = read_share(location.local, manifest)
+    if share is None:
+        return manifest.header.samples, manifest.header.chunks, None
+    return share.samples(manifest.header), len(share.chunks), share
+
+
+def _collection(location: Location, version: Version) -> Iterator[Checked]:
+    """Check the lists of a version, then each part, then whether they fit together."""
+    wrong: list[FormatError] = []
+    for listed in version.lists:
+        path, digest = location.local / listed.name, None
+        with suppress(OSError):
+            digest = file_digest(path)
+        if digest is None or digest[1] != listed.digest:
+            found = "nothing" if digest is None else digest[1]
+            wrong.append(ChecksumError("checksum of the list", path=path, expected=listed.digest, found=found))
+    yield Checked(0, 0, tuple(wrong))
+    for part in version.parts:
+        try:
+            steps = iter(()) if part.id is None else verify(Folder(location.local / part.name))
+            for step in steps:
+                wrong += step.errors
+                yield step
+        except FormatError as error:
+            wrong.append(error)
+            yield Checked(0, 0, (error,))
+    try:
+        JoinedIndex(location, version)
+    except FormatError as error:
+        if not wrong:
+            yield Checked(0, 0, (error,))
 
 
 def check_file(location: Location, name: str, facts: tuple[int, str]) -> FormatError | None:

@@ -33,6 +33,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.formats.version import Version
 from brand.storage.files import Range, Reader
 from brand.storage.location import Location, Where, located
 from brand.storage.vectored import VectorReader
@@ -172,6 +173,11 @@ class _Location:
     def local(self) -> Path:
         """See `Location`."""
         return self.inner.local
+
+    @property
+    def version(self) -> Version | None:
+        """See `Location`."""
+        return self.inner.version
 
     def chunk_file(self, number: int) -> str:
         """See `Location`."""

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.preparation import Preparation, checked
+from brand.formats.version import Version
 from brand.node.client.client import Client
 from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
@@ -33,7 +34,8 @@ from brand.protocol.part import Part
 from brand.protocol.policy import BY_ONE_NODE
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
-from brand.storage.location import Where
+from brand.storage.location import Collected, Where
+from brand.storage.versions import pinned
 from brand.stores.url import is_url
 from brand.torch.fetch import MEDIA, Fetcher
 from brand.torch.fetched import Fetched, rows
@@ -70,7 +72,8 @@ class BrandDataset(Dataset[Any]):
 
     Args:
         path: The data set's folder, its URL (`s3://bucket/photos.brand`, see `docs/stores.md`), or its `Location`. A
-            server that starts by itself reads what the location names.
+            server that starts by itself reads what the location names. Of a collection, `photos.brand` is the present
+            version, and stays this one, whatever is appended; `photos.brand@3` is version 3.
         transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` for single fields.
         fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
         decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both are the file's
@@ -121,10 +124,12 @@ class BrandDataset(Dataset[Any]):
         self.path = self._stored.path if is_url(path) or not isinstance(path, str | os.PathLike) else Path(path)
         """The folder that has the manifest and the index; of a data set at a URL, that of their copies."""
         self.name = self._stored.name if self._stored.location.in_store else str(self.path)
-        """What names the data set to users: its path, or its URL."""
+        """What names the data set to users: its path, or its URL; of a collection, the version: `photos.brand@3`."""
+        if self._stored.version is not None:
+            self.path, self.name = self._stored.path, pinned(str(self.path), self._stored.version.number)
         self.transform, self.decode = transform, decode
         self.fields = None if fields is None else _as_names(fields)
-        known = {*self._stored.header.schema.names, "index", "key"}
+        known = {*self._stored.schema, "index", "key"}
         asked = [*(self.fields or ()), *(transform if isinstance(transform, Mapping) else ())]
         for name in asked:
             if name not in known:
@@ -193,7 +198,7 @@ class BrandDataset(Dataset[Any]):
 
     def __repr__(self) -> str:
         header = self._stored.header
-        fields = ", ".join(f"{name}: {codec}" for name, codec in header.schema.fields)
+        fields = ", ".join(f"{name}: {codec}" for name, codec in self.schema.items())
         chunks = f"{counted(header.chunks, 'chunk')} of {header.chunk_size:,}"
         return f"BrandDataset({self.name!r}, {counted(len(self), 'sample')}, {chunks}, {{{fields}}})"
 
@@ -229,8 +234,27 @@ class BrandDataset(Dataset[Any]):
 
     @property
     def id(self) -> str:
-        """Identity of the data set: 32 hexadecimal digits, the same wherever it is copied."""
+        """Identity of the data set: 32 hexadecimal digits, the same wherever it is copied. Each version has its own."""
         return self._stored.id
+
+    @property
+    def version(self) -> Version | None:
+        """The version of the collection that this is; None for a data set of its own."""
+        return self._stored.version
+
+    def check_ranks(self, replicas: int) -> None:
+        """Raise `UsageError` where several ranks open a collection without saying which version."""
+        location = self._stored.location
+        if replicas > 1 and isinstance(location, Collected) and not location.pinned:
+            raise UsageError(
+                f"{replicas} ranks draw from {self.name.rpartition('@')[0]}, and samples that are appended while they "
+                f"start would give them different versions. Name the version, '{self.name}': it also fits the states "
+                "of the run, when it is resumed"
+            )
+
+    def present(self) -> NDArray[np.int64]:
+        """Indices of all samples but those deleted from a collection, ascending."""
+        return self._stored.present()
 
     def order(self, seed: int, part: ArrayLike | None = None) -> Order:
         """The order of all epochs of a run with this seed, chosen for the data, the memory and the storage.

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import gcd
 from typing import Any, Final
 
@@ -62,6 +63,8 @@ class Fetcher:
         self.with_key = fields is None or "key" in fields
         schema = data.header.schema
         names = None if fields is None else [name for name in schema.names if name in fields]
+        self.overlaid = partial(data.overlaid, names=fields)
+        """The overlays of samples, by their indices."""
         self.decoder = RecordDecoder(schema, names)
         self.viewer = RecordDecoder(schema, names, views=True)
         media = schema.fields if decode else ()

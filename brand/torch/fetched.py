@@ -105,11 +105,11 @@ class Fetched:
         return self._named({name: made[name] for name in self._fetcher.decoder.names}, first, end)
 
     def _named(self, made: Columns, first: int, end: int) -> Columns:
-        """Columns with `index` and `key`."""
+        """Columns with `index`, `key` and overlays."""
         made["index"] = self.indices[first:end]
         if self._fetcher.with_key and "key" not in made:
             made["key"] = list(map(str, self.indices[first:end].tolist()))
-        return made
+        return made | self._fetcher.overlaid(self.indices[first:end])
 
     def _together(self, name: str, first: int, end: int) -> NDArray[Any] | None:
         """A field of these samples in one array; None where one is not prepared, or has a shape of its own."""
@@ -168,7 +168,8 @@ class Fetched:
         sample, other = self._fetcher.replace(index, order, error)
         for name, decode in self._fetcher.media:
             sample[name] = decode(sample[name])
-        return {"key": str(other)} | sample | {"index": other}
+        overlaid = {name: values.tolist()[0] for name, values in self._fetcher.overlaid(np.array([other])).items()}
+        return {"key": str(other)} | sample | {"index": other} | overlaid
 
     def _with_late(self, made: Columns, first: int, end: int, present: NDArray[np.intp]) -> Columns:
         """Columns that have the exactly read samples, too, between the samples from memory."""

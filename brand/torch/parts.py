@@ -15,15 +15,18 @@ from brand.storage.catalogue import Catalogue
 def as_part(data: Catalogue, part: Any) -> Part | None:
     """The places of `part`: bools for all samples, shape (samples,), or indices, each once. None: all samples.
 
-    Raises `UsageError` for anything else, and where there is no sample.
+    Deleted samples of a collection are in no part; a mask may say anything of them. Raises `UsageError` for anything
+    else, and where there is no sample; `DeletedError` where an index is that of a deleted sample.
     """
     if part is None:
-        return None
+        drawn = data.drawn()
+        return None if drawn is None else Part.of(drawn)
     wanted, samples = np.asarray(part), len(data)
     if wanted.dtype == np.bool_:
         if wanted.shape != (samples,):
             raise UsageError(f"part= is a mask of shape {wanted.shape}; this data set has {counted(samples, 'sample')}")
         wanted = np.flatnonzero(wanted)
+        wanted = wanted if data.deleted is None else np.setdiff1d(wanted, data.deleted, assume_unique=True)
     elif wanted.size and (wanted.ndim != 1 or wanted.dtype.kind not in "iu"):
         raise UsageError(f"part= is a {wanted.dtype} array of shape {wanted.shape}: give one bool a sample, or indices")
     if not wanted.size:
@@ -31,7 +34,7 @@ def as_part(data: Catalogue, part: Any) -> Part | None:
     outside = wanted[(wanted < 0) | (wanted >= samples)]
     if len(outside):
         raise UsageError(f"part= has sample {outside[0]}; this data set has samples 0 to {samples - 1:,}")
-    mask = np.zeros(samples, np.bool_)
+    mask = np.zeros(data.header.samples, np.bool_)
     mask[data.places(wanted)] = True
     if np.count_nonzero(mask) < len(wanted):
         alike = np.sort(wanted)

@@ -54,6 +54,7 @@ class Positions(Iterator[int]):
         sampler = self._sampler
         self._dealt = sampler.dealt()
         self._rank, self._replicas = sampler.ranks()
+        sampler.data_set.check_ranks(self._replicas * self._dealt)
         self._batch = sampler.batch_of(self._replicas)
         self.epoch, self.start = sampler.coming()
         self.count = rounds(self._samples - self.start, self._replicas, drop_last=sampler.drop_last)

@@ -24,6 +24,7 @@ from brand.torch.dealing import Restart, accelerate_processes, lightning_restart
 from brand.torch.origin import origin_here
 from brand.torch.positions import Positions, rounds
 from brand.torch.ranks import find_rank
+from brand.torch.rebase import other_data_set
 from brand.torch.shared_state import facts_at, learn_facts
 
 log = logging.getLogger("brand")
@@ -248,7 +249,7 @@ class BrandSampler(DistributedSampler[int]):
         if version not in (1, JOINED_VERSION):
             raise UsageError(f"a state of version {version}; this is version {JOINED_VERSION}")
         if data_set != self.data_set.id:
-            raise UsageError(f"the state is of data set {data_set}, this one is {self.data_set.id}")
+            raise UsageError(other_data_set(str(data_set), self.data_set))
         if facts.get("part") != self._digest:
             there, here = named(facts.get("part")), named(self._digest)
             raise UsageError(f"the state is of {there}, this sampler draws {here}: give the same part= as before")

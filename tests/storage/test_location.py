@@ -151,6 +151,7 @@ class Objects:
         return f"objects/{chunk_name(number)}"
 
     in_store = False
+    version = None
     traffic = None
 
     @property

@@ -12,6 +12,7 @@ import numpy as np
 
 from brand.errors import MissingExtraError, ProtocolError, UsageError
 from brand.formats.preparation import decoders
+from brand.formats.version import number_within
 from brand.node.decide.jobs import held_draws
 from brand.node.decide.lives import Key
 from brand.node.decide.stimuli import (
@@ -140,7 +141,10 @@ class Requests:
         data, layout, exchange = self._data, self._layout, self._exchange
         if hello.get("data_set") not in (data.id, None):  # None: a client that only looks
             here = f"the server at {self._address} serves data set {data.id} ({data.name})"
-            raise UsageError(f"{here}, not {hello.get('data_set')}")
+            asked = hello.get("data_set")
+            number = None if data.version is None else number_within(data.version.collection, asked)
+            cure = "" if number is None else f": open that version, or start the server with version {number}"
+            raise UsageError(f"{here}, not {asked}{cure}")
         owner = hello.get("owner")
         if owner is not None and self._lifetime.owned:
             if not isinstance(owner, int) or not 1 < owner < 1 << 31:  # process 1 never ends

@@ -130,7 +130,7 @@ class NodeServer:
             self._selector,
             lambda *asked: self._requests.handle(*asked),
             lambda number: self._tell(ClientLeaves(number)),
-            messages.longest_order(len(data)),
+            messages.longest_order(data.header.samples),
         )
         try:
             node, nodes, remote_memory = (among.node, among.nodes, among.remote_memory) if among else (0, 1, None)
@@ -144,7 +144,7 @@ class NodeServer:
             )
             second = None if with_what is None else Arena(with_what.allocator.count, PAGE)
             # What is prepared comes with a draw, so clients take nothing by themselves then.
-            shown = Arena(len(data), ENTRY_BYTES) if layout.holds_all and second is None else None
+            shown = Arena(data.header.samples, ENTRY_BYTES) if layout.holds_all and second is None else None
             self._arenas = Arenas(arena, second, shown)
             setup = Setup(data.header.schema, b"" if second is None else data.dictionary, page)
             joined = None if among is None else among.network(data, page)

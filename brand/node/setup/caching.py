@@ -108,7 +108,7 @@ def open_cache(cache: Cache, data: StoredDataSet, sizes: NDArray[np.uint32]) -> 
     if why := _of_no_use(folder, data):
         log.warning("the cache folder %s is not used: %s", printable(folder), why)
         opened.close()
-        return None, CacheStart(folder, sizes, np.zeros(len(data), np.bool_), 0, OFF)
+        return None, CacheStart(folder, sizes, np.zeros(data.header.samples, np.bool_), 0, OFF)
     stopped, limit = "" if opened.writes else READS_ONLY, opened.limit
     whole = _whole_unit(data, float(sizes.mean()))
     return opened, CacheStart(folder, sizes, opened.held.copy(), limit, stopped, cache.placement, cache.epochs, whole)

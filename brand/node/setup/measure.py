@@ -63,7 +63,7 @@ def stored_sizes(data: StoredDataSet) -> NDArray[np.uint32]:
     Reads the whole index once, so it is in the page cache from now on. A row with impossible sizes counts as an empty
     sample: the server takes no memory for it and does not read it.
     """
-    samples = len(data)
+    samples = data.header.samples
     sizes = np.empty(samples, np.uint32)
     for first in range(0, samples, _STEP):
         rows = data.rows(first, min(first + _STEP, samples))
@@ -84,7 +84,7 @@ def members_of(data: StoredDataSet, node: int, nodes: int) -> Members:
         has = f"is the share of node {share.node} of {share.nodes}"
         raise UsageError(f"{data.name} {has}, and this is node {node} of {nodes}")
     members = Members(here, nodes, share.group_chunks)
-    owners = members.owners(Mapping(len(data), data.header.chunk_size, 1)).of_chunk
+    owners = members.owners(Mapping(data.header.samples, data.header.chunk_size, 1)).of_chunk
     if owners is not None and not np.array_equal(owners, share.owners(np.arange(len(owners)))):
         raise UsageError(f"{data.name} was divided in another way than this version knows; divide the data set again")
     return members

@@ -1,0 +1,39 @@
+"""Data sets that grow: what adds to a collection, and what takes away from it (docs/format.md, section 11).
+
+    append     a folder, data of another tool, samples from Python, or a data set becomes a part
+    overlay    a column of numbers for all samples, in no part
+    delete     samples are no longer read or drawn; their bytes stay, and `undelete` takes it back
+    compact    parts are written again without their deleted samples
+    redact     delete, compact, and the old files are removed, with a report
+
+Each makes a new version; `home` publishes it, whole or not at all. `finding` says which samples keys and indices name,
+`rewriting` writes a part without some samples, and `destroying` removes versions with their files.
+"""
+
+from brand.collect.append import append_audio as append_audio
+from brand.collect.append import append_data_set as append_data_set
+from brand.collect.append import append_from as append_from
+from brand.collect.append import append_images as append_images
+from brand.collect.append import append_samples as append_samples
+from brand.collect.compact import compact as compact
+from brand.collect.deletion import delete as delete
+from brand.collect.deletion import undelete as undelete
+from brand.collect.finding import Wanted as Wanted
+from brand.collect.listing import versions as versions
+from brand.collect.overlaying import overlay as overlay
+from brand.collect.redaction import redact as redact
+
+__all__ = [
+    "Wanted",
+    "append_audio",
+    "append_data_set",
+    "append_from",
+    "append_images",
+    "append_samples",
+    "compact",
+    "delete",
+    "overlay",
+    "redact",
+    "undelete",
+    "versions",
+]

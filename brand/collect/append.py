@@ -1,0 +1,268 @@
+"""How do new samples get into a collection? They become a part of their own, behind all others.
+
+A source is converted below `staging/` with the fields, the chunk size, the dictionary and the class numbers of the
+collection (`Like`), which is long work and takes no lock of the collection. Then the finished data set becomes a part,
+and a version names it. A conversion that was stopped stays in its staged folder, and the same call continues it. A part
+remembers the checksums of the samples that were added, so these are not added twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from brand.chunker import (
+    Choice,
+    Like,
+    Options,
+    Report,
+    convert_audio,
+    convert_from,
+    convert_images,
+    pack_samples,
+)
+from brand.chunker.convert import Target
+from brand.chunker.report import OnProgress, silent
+from brand.collect.home import STAGING, Writer, collection_folder, joined, kept, make_folder, staged, writing
+from brand.errors import SchemaError, UsageError, counted
+from brand.formats.compression import Compression
+from brand.formats.constants import MANIFEST_NAME, chunk_name
+from brand.formats.manifest import Manifest, read_manifest
+from brand.formats.publish import sync_folder
+from brand.formats.version import PartOf, Version
+from brand.printable import printable
+from brand.storage import progress
+from brand.storage.copies import link_or_copy
+from brand.storage.dataset import StoredDataSet
+from brand.storage.location import Collected, Folder, located
+from brand.storage.versions import is_collection, numbers, present_version
+
+Convert = Callable[[str, Options], Report]
+"""Writes a data set to a folder, with these options."""
+
+
+def append_images(
+    src: Target, collection: Target, options: Options | None = None, *, on_progress: OnProgress = silent
+) -> Report:
+    """Add an image folder to a collection, or begin one with it. Raises as `convert_images`, and as `append_data_set`.
+
+    Where the collection is there, it decides chunk size, compression and classes: folders of the same name get the
+    label that they have had, new ones the next labels.
+    """
+    return _converted(
+        collection, "images", src, options, lambda to, o: convert_images(src, to, o, on_progress=on_progress)
+    )
+
+
+def append_audio(
+    src: Target,
+    collection: Target,
+    options: Options | None = None,
+    *,
+    transcripts: Target | None = None,
+    columns: Sequence[str] = (),
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Add an audio folder to a collection, as `append_images` does; the arguments are those of `convert_audio`."""
+
+    def convert(to: str, chosen: Options) -> Report:
+        return convert_audio(src, to, chosen, transcripts=transcripts, columns=columns, on_progress=on_progress)
+
+    return _converted(collection, "audio", src, options, convert)
+
+
+def append_from(
+    kind: str,
+    src: Target,
+    collection: Target,
+    options: Options | None = None,
+    *,
+    choice: Choice | None = None,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Add data that another tool has written, as `append_images` does; the arguments are those of `convert_from`."""
+
+    def convert(to: str, chosen: Options) -> Report:
+        return convert_from(kind, src, to, chosen, choice=choice, on_progress=on_progress)
+
+    return _converted(collection, kind, src, options, convert)
+
+
+def append_samples(
+    samples: Any,
+    collection: Target,
+    schema: Mapping[str, str] | None = None,
+    *,
+    classes: Iterable[str] | None = None,
+    options: Options | None = None,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Add samples from Python to a collection, or begin one with them; the arguments are those of `brand.pack`.
+
+    A call that was stopped begins anew. `schema` may be left out where the collection is there.
+    """
+    folder = collection_folder(collection, new=True)
+    if schema is None and _has_versions(folder):
+        schema = dict(joined(folder).manifest.header.schema.fields)
+    make_folder(folder)
+    with staged(folder, "samples") as work:
+        like = _options(folder, options)
+        report = pack_samples(samples, os.fspath(work / "made"), schema, classes, like, on_progress)
+        return _publish(folder, work / "made", report, f"samples from Python, {counted(report.samples, 'sample')}")
+
+
+def append_data_set(
+    path: Target, collection: Target, *, copy: bool = False, on_chunk: progress.OnChunk = progress.silent
+) -> Version:
+    """Add a finished data set to a collection, or begin one with it. Its files become hard links where they can.
+
+    Raises:
+        UsageError: It is a share or a collection, or its samples are in the collection already.
+        SchemaError: Its fields, chunk size, dictionary or classes are not those of the collection.
+        FormatError: It lacks a file, or a file is damaged.
+        StorageError: The storage refused.
+    """
+    location = located(path)
+    data = StoredDataSet(location)
+    if not isinstance(location, Folder) or data.share is not None:
+        what = "a collection" if data.version is not None else "a share" if data.share is not None else "in a store"
+        raise UsageError(f"{os.fspath(path)} is {what}: only a whole data set in a folder becomes a part")
+    folder = collection_folder(collection, new=True)
+    if _has_versions(folder):
+        _check_fits(folder, data)
+    make_folder(folder)
+    with staged(folder, "data-set") as work:
+        _take_over(data, work / "made", copy=copy, on_chunk=on_chunk)
+        with writing(folder) as writer:
+            return _add(writer, work / "made", f"data set {printable(os.path.abspath(path))}")
+
+
+def _converted(collection: Target, kind: str, src: Target, options: Options | None, convert: Convert) -> Report:
+    folder = collection_folder(collection, new=True)
+    chosen = _options(folder, options)
+    if chosen.dry_run:
+        return replace(convert(os.fspath(folder / STAGING / "none"), chosen), target=os.fspath(collection))
+    make_folder(folder)
+    named = os.fspath(src) if "://" in os.fspath(src) else os.path.abspath(src)
+    source = hashlib.blake2s(named.encode(errors="surrogateescape")).hexdigest()[:8]
+    with kept(folder, f"{kind}-{source}") as place:
+        if (place / MANIFEST_NAME).exists():  # a writer ended before it was published: the source may have changed
+            shutil.rmtree(place)
+        report = convert(os.fspath(place), chosen)
+        try:
+            return replace(_publish(folder, place, report, f"{kind} {printable(named)}"), target=os.fspath(collection))
+        except UsageError:  # it is there already, or does not fit: nothing is left to go on with
+            shutil.rmtree(place)
+            raise
+
+
+def _publish(folder: Path, made: Path, report: Report, note: str) -> Report:
+    """Make a finished data set a part. The report says which indices its samples have."""
+    with writing(folder) as writer:
+        version = _add(writer, made, note)
+    part = version.parts[-1]
+    told = (
+        f"Version {version.number}: the new samples are {part.first:,} to {part.end - 1:,} of {version.samples:,}",
+        *(_unknown(name, part) for name in version.overlays),
+    )
+    return replace(report, target=os.fspath(folder), notes=(*report.notes, *told))
+
+
+def _unknown(name: str, part: PartOf) -> str:
+    return f"Column {name} has no values for the new samples from {part.first:,} on: `brand overlay` gives it new ones"
+
+
+def _add(writer: Writer, made: Path, note: str) -> Version:
+    """Take a finished data set as the next part, and publish. Raises `UsageError` where it is there already."""
+    manifest = read_manifest(made)
+    part, known = manifest.data_set_id.hex(), writer.version
+    origin = _origin(StoredDataSet(made))
+    for each in () if known is None else known.parts:
+        if origin == each.origin:
+            raise UsageError(
+                f"these samples are in the collection already, as {each.first:,} to {each.end - 1:,}: nothing was done"
+            )
+    if known is not None:
+        _check_alike(StoredDataSet(Collected(writer.folder, known)), StoredDataSet(made))
+    writer.take(made, part)
+    first = 0 if known is None else known.samples
+    samples = manifest.header.samples
+    new = PartOf(part, first, first + samples, samples, origin)
+    if known is None:
+        return writer.publish(f"append {note}", (new,), None, {})
+    return writer.publish(f"append {note}", (*known.parts, new), known.deleted, known.overlays)
+
+
+def _origin(data: StoredDataSet) -> str:
+    """What tells these samples from others, whatever their order on storage and the names of later classes."""
+    rows = data.rows(0, len(data))
+    by_index = np.empty(len(rows), "<u8")
+    by_index[rows["index"]] = rows["checksum"]
+    return xxhash.xxh3_128_hexdigest(by_index.tobytes())
+
+
+def _has_versions(folder: Path) -> bool:
+    return is_collection(folder) and bool(numbers(folder))
+
+
+def _options(folder: Path, options: Options | None) -> Options:
+    """The options of a conversion whose result joins a collection."""
+    options = options or Options()
+    if not _has_versions(folder):
+        return options
+    if options.layout.chunk_size is not None or options.layout.chunk_bytes is not None or options.compression != "auto":
+        raise UsageError(
+            "chunk size and compression are those of the collection: leave out --chunk-size, --chunk-bytes and "
+            "--compression"
+        )
+    return replace(options, like=_like(StoredDataSet(Collected(folder, present_version(folder)))))
+
+
+def _like(data: StoredDataSet) -> Like:
+    header = data.header
+    compression = Compression("zstd" if header.compression == "zstd" else "none", data.dictionary)
+    return Like(header.schema, header.classes, header.chunk_size, compression)
+
+
+def _check_fits(folder: Path, data: StoredDataSet) -> None:
+    _check_alike(StoredDataSet(Collected(folder, present_version(folder))), data)
+
+
+def _check_alike(known: StoredDataSet, data: StoredDataSet) -> None:
+    """Raise `SchemaError` where a data set cannot be a part beside those that are there."""
+    like = _like(known)
+    like.check(data.header.schema, data.header.classes)
+    again = "Convert its source with `brand append`, which takes them from the collection"
+    if data.header.chunk_size != like.chunk_size:
+        raise SchemaError(
+            f"{data.name} has {data.header.chunk_size:,} samples a chunk, and the collection {like.chunk_size:,}. "
+            f"{again}, or with --chunk-size {like.chunk_size}"
+        )
+    if data.dictionary != like.compression.dictionary:
+        raise SchemaError(f"{data.name} is compressed with another dictionary than the collection. {again}")
+
+
+def _take_over(data: StoredDataSet, out: Path, *, copy: bool, on_chunk: progress.OnChunk) -> None:
+    """Make a data set at `out` of links to the files of another one, or of copies; its manifest last."""
+    manifest: Manifest = data.manifest
+    spare = out.parent / "copy"
+    for name in (*manifest.files, *manifest.companions):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(data.path / name, out / name, spare, copy=copy)
+    (out / "chunks").mkdir()
+    for number in range(manifest.header.chunks):
+        data.check_file_size(number)
+        link_or_copy(data.path / chunk_name(number), out / chunk_name(number), spare, copy=copy)
+        on_chunk(number + 1, manifest.header.chunks, int(data.chunk_rows["file_size"][number]))
+    for place in {out / "chunks", *((out / name).parent for name in (*manifest.files, *manifest.companions))}:
+        sync_folder(place)
+    link_or_copy(data.path / MANIFEST_NAME, out / MANIFEST_NAME, spare, copy=copy)
+    sync_folder(out)

@@ -1,0 +1,149 @@
+"""How are the bytes of deleted samples left out of the present version?
+
+Each part with enough deleted samples is written again without them (`rewriting`), below `staging/` and without a lock.
+Then one version names all new parts. Older versions name the old ones, so these stay, and so does their disk space,
+until `forget` removes the versions. Indices do not change: deleted ones stay deleted for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.chunker.convert import Target
+from brand.collect.destroying import forget_before
+from brand.collect.home import Writer, collection_folder, joined, staged, writing
+from brand.collect.rewriting import new_id, rewrite
+from brand.errors import StorageError, UsageError, counted
+from brand.formats.publish import storage_errors
+from brand.formats.version import Overlay, PartOf, Version
+from brand.storage.dataset import StoredDataSet
+from brand.storage.joined import JoinedIndex, PartIndex, read_list
+from brand.storage.progress import OnChunk, silent
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A part that was written again."""
+
+    old: PartOf
+    part: str | None
+    """Its new id; None where no sample is left."""
+    left_out: NDArray[np.int64]
+    """Public indices of the samples that the old part holds and the new one does not."""
+    staged: Path
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What a compaction did."""
+
+    version: Version
+    parts: int
+    """Parts that were written again."""
+    samples: int
+    """Deleted samples that they no longer hold."""
+    bytes: int
+    """Stored bytes of these samples."""
+    freed: int
+    """Bytes that were given back, because versions were forgotten."""
+
+
+def compact(
+    collection: Target, *, above: float = 0.0, forget: bool = False, on_chunk: OnChunk = silent
+) -> Compacted | None:
+    """Write parts again without their deleted samples, where these are more than the share `above` of a part.
+
+    `forget` removes all older versions, with the files that only they need; a training that has one of them open, and a
+    state of one, cannot go on then. Returns None where nothing had to be done. Raises `UsageError`, `FormatError`,
+    `StorageError`.
+    """
+    if not 0 <= above < 1:
+        raise UsageError(f"above={above}: a share from 0 to 1 is needed, for example 0.2")
+    folder = collection_folder(collection)
+    index = joined(folder)
+    version = index.version
+    counts = [(part, len(deleted_in(index, part))) for part in index.parts]
+    todo = [part for part, gone in counts if gone and gone > above * part.header.samples]
+    if not todo and not (forget and version.number > 1):
+        return None
+    with ExitStack() as stack:
+        stack.enter_context(storage_errors(folder, "cannot write to"))
+        work = stack.enter_context(staged(folder, "compact"))
+        done = rewrite_parts(index, todo, work, on_chunk)
+        stored = sum(_stored_bytes(index, each) for each in done)
+        writer = stack.enter_context(writing(folder))
+        if done:
+            samples = sum(len(each.left_out) for each in done)
+            note = f"compact {counted(len(done), 'part')}, {counted(samples, 'deleted sample')}"
+            version = publish_rewritten(writer, done, note)
+        freed = forget_before(folder, version) if forget else 0
+    return Compacted(version, len(done), sum(len(each.left_out) for each in done), stored, freed)
+
+
+def deleted_in(index: JoinedIndex, part: PartIndex) -> NDArray[np.int64]:
+    """Public indices of the deleted samples whose bytes a part holds, ascending."""
+    deleted = index.deleted
+    run = deleted[(deleted >= part.part.first) & (deleted < part.part.end)]
+    return run[part.local(run) >= 0]
+
+
+def rewrite_parts(index: JoinedIndex, todo: Sequence[PartIndex], work: Path, on_chunk: OnChunk) -> list[Rewritten]:
+    """Write parts again below `work`, each without its deleted samples. Raises `FormatError`, OSError."""
+    chunks, before, done = sum(part.header.chunks for part in todo), 0, []
+    for number, part in enumerate(todo):
+        gone = deleted_in(index, part)
+        out, scratch = work / f"made-{number}", work / f"work-{number}"
+        scratch.mkdir()
+        made: str | None = None
+        if len(gone) < part.header.samples:
+            first = before
+
+            def tell(finished: int, _: int, count: int, first: int = first) -> None:
+                on_chunk(first + finished, chunks, count)
+
+            made = rewrite(StoredDataSet(part.location), part.local(gone), out, scratch, tell)
+            assert made == new_id(str(part.part.id), part.local(gone))
+        before += part.header.chunks
+        done.append(Rewritten(part.part, made, gone, out))
+    on_chunk(chunks, chunks, 0)
+    return done
+
+
+def publish_rewritten(
+    writer: Writer,
+    done: Sequence[Rewritten],
+    note: str,
+    more_deleted: NDArray[np.int64] | None = None,
+    overlays: Mapping[str, Overlay] | None = None,
+) -> Version:
+    """A version with the new parts in place of the old ones. `overlays`: None for those that are there.
+
+    Raises `StorageError`.
+    """
+    before, by_id = writer.present, {each.old.id: each for each in done}
+    if not set(by_id) <= {part.id for part in before.parts}:
+        raise StorageError(f"{writer.folder}: another command has changed these parts meanwhile. Run it again")
+    parts = []
+    for part in before.parts:
+        if (new := by_id.get(part.id)) is None or part.id is None:
+            parts.append(part)
+            continue
+        absent = np.union1d(read_list(writer.folder, part.absent, part.end), new.left_out)
+        if new.part is not None:
+            writer.take(new.staged, new.part)
+        left = part.samples - len(new.left_out)
+        parts.append(replace(part, id=new.part, samples=left, absent=writer.put_indices(absent)))
+    deleted = read_list(writer.folder, before.deleted, before.samples)
+    overlays = before.overlays if overlays is None else overlays
+    more = np.empty(0, np.int64) if more_deleted is None else more_deleted
+    return writer.publish(note, parts, writer.put_indices(np.union1d(deleted, more)), overlays)
+
+
+def _stored_bytes(index: JoinedIndex, done: Rewritten) -> int:
+    return int(index.rows.take(index.place.take(done.left_out))["size"].sum(dtype=np.int64))

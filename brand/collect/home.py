@@ -1,0 +1,272 @@
+"""How does a collection get a new version, whole or not at all, whatever ends the writer?
+
+    with writing(folder) as writer:          one writer at a time; what earlier ones have left is removed
+        listed = writer.put(values)          a list, in its place and on the device
+        writer.take(staged, part_id)         a finished data set becomes a part
+        writer.publish(...)                  the next version, which names them
+
+A version is linked to its name last, and link(2) refuses a name that is taken. So a kill at any moment leaves the old
+version or the new one. Long work (conversions, rewriting) is done before, in a folder below `staging/`; `staged` holds
+the lock of such a folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.collect.destroying import finish_destroying
+from brand.errors import StorageError, UsageError, counted
+from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
+from brand.formats.publish import publish_bytes, storage_errors, sync_folder
+from brand.formats.version import (
+    Listed,
+    Overlay,
+    PartOf,
+    Version,
+    make_version,
+    npy_list,
+    pack_version,
+    part_name,
+    read_version,
+    version_name,
+)
+from brand.storage.joined import JoinedIndex
+from brand.storage.location import Collected
+from brand.storage.versions import is_collection, named_version, numbers, present_version
+from brand.stores.url import is_url
+
+MOST_PARTS: Final = 256
+"""Parts that hold samples: each takes two descriptors of every process that reads."""
+WAIT_S: Final = 60.0
+"""How long a writer waits for another one, which does no more than to rename and to link."""
+STAGING: Final = "staging"
+KEPT: Final = "append-"
+"""Staged folders that are not removed: conversions that were stopped, which the same command continues."""
+_POLL_S: Final = 0.05
+_FOLDERS: Final = (VERSIONS_NAME, "parts", "lists", STAGING)
+
+
+def collection_folder(where: str | os.PathLike[str], *, new: bool = False) -> Path:
+    """The folder of a collection that is changed; with `new`, it may be missing or empty. Raises `UsageError`."""
+    text = os.fspath(where)
+    if is_url(text):
+        raise UsageError(
+            f"{text}: a collection grows in a folder of a file system, not in a store. Change it there, and copy its "
+            "folder to the machines that train"
+        )
+    folder = Path(text).absolute()
+    if is_collection(folder):
+        return folder
+    if (folder / MANIFEST_NAME).exists():
+        raise UsageError(
+            f"{text} is a data set, which does not grow. Begin a collection with it: "
+            f"`brand append dataset {text} COLLECTION`"
+        )
+    if (found := named_version(folder)) is not None:
+        raise UsageError(f"{text} names a version, and versions do not change: name the collection, {found[0]}")
+    if not new:
+        raise UsageError(f"{text} is no collection: `brand append` makes one")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{text} is neither a collection nor empty: choose another folder")
+    return folder
+
+
+def joined(folder: Path) -> JoinedIndex:
+    """The index of the present version. Raises a `FormatError`."""
+    version = present_version(folder)
+    return JoinedIndex(Collected(folder, version), version)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folders of a collection, where they are missing. Raises `StorageError`."""
+    with storage_errors(folder, "cannot make the collection in"):
+        for name in _FOLDERS:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+
+
+class Writer:
+    """Changes a collection, while it has its lock. `version` is the present one; None: there is none as yet."""
+
+    def __init__(self, folder: Path, version: Version | None) -> None:
+        self.folder, self.version = folder, version
+
+    def put(self, values: NDArray[Any]) -> Listed | None:
+        """Give a list its place, and flush it. None for an empty one."""
+        if not len(values):
+            return None
+        listed, data = npy_list(values)
+        if not (self.folder / listed.name).exists():
+            publish_bytes(self.folder / listed.name, data)
+        return listed
+
+    def put_indices(self, indices: NDArray[np.integer[Any]]) -> Listed | None:
+        """As `put`, for indices, ascending."""
+        return self.put(indices.astype("<u8"))
+
+    def take(self, staged: Path, part: str) -> None:
+        """Move a finished data set from `staging/` to its place as a part."""
+        staged.rename(self.folder / part_name(part))
+        sync_folder(self.folder / "parts")
+
+    @property
+    def present(self) -> Version:
+        """The present version of a collection that has one."""
+        assert self.version is not None
+        return self.version
+
+    def publish(
+        self, note: str, parts: Sequence[PartOf], deleted: Listed | None, overlays: Mapping[str, Overlay]
+    ) -> Version:
+        """Publish the next version. Raises `UsageError`, `StorageError`."""
+        before = self.version
+        if before is None:
+            collection, number, parent = secrets.token_hex(8), 1, None
+        else:
+            collection, number, parent = before.collection, before.number + 1, before.id
+        held = sum(part.id is not None for part in parts)
+        if held > MOST_PARTS:
+            raise UsageError(
+                f"{self.folder} would have {counted(held, 'part')}, and {MOST_PARTS} are the most. Convert all of it "
+                "anew, or append less often"
+            )
+        version = make_version(collection, number, parts, deleted, overlays, parent, note)
+        _link(self.folder, version)
+        self.version = version
+        return version
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Writer]:
+    """The collection, for this writer alone. Removes what earlier writers have left. Raises `StorageError`."""
+    make_folder(folder)  # a copy that was made with other tools may lack empty folders
+    with storage_errors(folder, "cannot change the collection in"), _locked(folder):
+        known = numbers(folder)
+        _remove_unnamed(folder, [read_version(folder, number) for number in known])
+        finish_destroying(folder)
+        known = numbers(folder)
+        yield Writer(folder, read_version(folder, known[-1]) if known else None)
+
+
+@contextmanager
+def staged(folder: Path, name: str) -> Iterator[Path]:
+    """A folder below `staging/` for the work of this process alone; removed at the end. Raises `StorageError`."""
+    place = folder / STAGING / f"{name}-{secrets.token_hex(4)}"
+    make_folder(folder)
+    with storage_errors(folder, "cannot write to"), _locked(folder):  # else a writer could take it for a left-over
+        place.mkdir()
+        lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(lock)
+
+
+@contextmanager
+def kept(folder: Path, name: str) -> Iterator[Path]:
+    """A place below `staging/` for the conversion of one source, which stays where it is stopped. It may be missing.
+
+    Raises `UsageError` where another process converts the same source, `StorageError`.
+    """
+    place = folder / STAGING / f"{KEPT}{name}"
+    path = place.with_name(f"{place.name}.lock")
+    with storage_errors(folder, "cannot write to"):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    ours = False
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = path.exists() and os.path.samestat(path.stat(), os.fstat(lock))
+        if not ours:
+            raise UsageError(f"{folder}: another process appends this source right now: nothing was done")
+        yield place
+    finally:
+        if ours:
+            path.unlink()
+        os.close(lock)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a collection. It ends with the process."""
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        end = time.monotonic() + WAIT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise StorageError(
+                        f"{folder}: another process has been changing the collection for {WAIT_S:.0f} s. Run the "
+                        "command again when it has ended"
+                    ) from None
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _link(folder: Path, version: Version) -> None:
+    """Give a version its name, unless that is taken: then nothing is done. Raises `StorageError`."""
+    final = folder / version_name(version.number)
+    temporary = final.with_name(f".{version.id}.tmp")
+    with temporary.open("wb") as file:
+        file.write(pack_version(version))
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, final)
+    except FileExistsError:
+        raise StorageError(
+            f"{folder}: another process has published version {version.number} meanwhile, so nothing was changed. Run "
+            "the command again"
+        ) from None
+    finally:
+        temporary.unlink()
+    sync_folder(final.parent)
+
+
+def _remove_unnamed(folder: Path, versions: Sequence[Version]) -> None:
+    """Remove what no version names: writers that ended early have left it."""
+    parts = {part.id for version in versions for part in version.parts}
+    lists = {listed.name for version in versions for listed in version.lists}
+    for each in (folder / "parts").iterdir():
+        if each.name not in parts:
+            shutil.rmtree(each)
+    for each in (folder / "lists").iterdir():
+        if f"lists/{each.name}" not in lists:
+            each.unlink()
+    for each in [*(folder / VERSIONS_NAME).glob(".*.tmp"), *(folder / STAGING).glob(".*.tmp")]:
+        each.unlink()
+    for each in (folder / STAGING).iterdir():
+        if each.is_dir() and not each.name.startswith(KEPT) and not _in_use(each / "lock"):
+            shutil.rmtree(each, ignore_errors=True)
+        if each.suffix == ".lock" and not each.with_suffix("").exists() and not _in_use(each):
+            each.unlink()
+
+
+def _in_use(path: Path) -> bool:
+    """Whether a process has a lock."""
+    with suppress(OSError):
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+    return False

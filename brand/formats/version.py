@@ -1,0 +1,299 @@
+"""versions/00000003.json: which parts, deletions and columns belong to a version of a collection (docs/format.md,
+section 11)?
+
+A collection is a folder of data sets, its parts, that grows. Nothing in it is ever changed: each change is a new
+version, and the parts and lists that a version names are there before it. `Version` holds one file's facts. `npy_list`
+makes the files of `lists/`, which are named by their contents.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.errors import LayoutError, MissingFileError, OversizedError, UnreadableError
+from brand.formats.constants import (
+    MAX_MANIFEST,
+    MAX_PARTS,
+    MAX_SAMPLES,
+    MAX_VERSIONS,
+    VERSION_OF_COLLECTIONS,
+    VERSIONS_NAME,
+)
+from brand.formats.header import canonical_json
+from brand.formats.signed import identity, natural, pack_signed, parse_signed
+
+MARKER: Final = "brand-version"
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{32}")
+_FILE: Final = re.compile(r"(\d{8,10})\.json")
+_HINT: Final = "`brand versions` lists the others"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Numbers in a file of `lists/`: how many, and the XXH3-128 of the file, which names it."""
+
+    count: int
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Path of the file below the folder of the collection."""
+        return list_name(self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class PartOf:
+    """A part of a collection: a data set that has a run of the public indices."""
+
+    id: str | None
+    """Id of the data set in `parts/`; None where no sample is left."""
+    first: int
+    """The first index of its run."""
+    end: int
+    """The index after its last one."""
+    samples: int
+    """How many samples it holds."""
+    origin: str
+    """XXH3-128 of the checksums of the samples that were added, in the order of their indices."""
+    absent: Listed | None = None
+    """The indices of the run that were taken out of the part; None: none."""
+
+    @property
+    def name(self) -> str:
+        """Path of the part below the folder of the collection."""
+        return part_name(self.id or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """A column that is in no part."""
+
+    codec: str
+    """`int` or `float`."""
+    values: Listed
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """dtype of its file."""
+        return np.dtype("<i8" if self.codec == "int" else "<f8")
+
+
+@dataclass(frozen=True)
+class Version:
+    """The checked contents of a version."""
+
+    id: str
+    """32 hexadecimal digits: collection, number, checksum."""
+    parts: tuple[PartOf, ...]
+    deleted: Listed | None
+    overlays: Mapping[str, Overlay]
+    parent: str | None
+    note: str
+
+    @property
+    def collection(self) -> str:
+        """16 hexadecimal digits that all versions of the collection have in common."""
+        return collection_of(self.id)
+
+    @property
+    def number(self) -> int:
+        """The number of the version, from 1."""
+        return number_of(self.id)
+
+    @property
+    def samples(self) -> int:
+        """Number of public indices, deleted ones included."""
+        return self.parts[-1].end
+
+    @property
+    def lists(self) -> list[Listed]:
+        """All lists that the version names."""
+        found = [self.deleted, *(part.absent for part in self.parts), *(o.values for o in self.overlays.values())]
+        return [each for each in found if each is not None]
+
+    @cached_property
+    def present(self) -> int:
+        """Number of samples that are not deleted."""
+        return self.samples - (0 if self.deleted is None else self.deleted.count)
+
+
+def collection_of(version_id: str) -> str:
+    """The digits of a version's id that name its collection."""
+    return version_id[:16]
+
+
+def number_of(version_id: str) -> int:
+    """The number of a version, by its id."""
+    return int(version_id[16:24], 16)
+
+
+def number_within(collection: str, data_set: object) -> int | None:
+    """The number of the version of this collection that has the id `data_set`; None for any other value."""
+    if not isinstance(data_set, str) or not _DIGEST.fullmatch(data_set) or collection_of(data_set) != collection:
+        return None
+    return number_of(data_set)
+
+
+def make_version(
+    collection: str,
+    number: int,
+    parts: Sequence[PartOf],
+    deleted: Listed | None,
+    overlays: Mapping[str, Overlay],
+    parent: str | None,
+    note: str,
+) -> Version:
+    """A new version; its id follows from all the rest."""
+    draft = Version("", tuple(parts), deleted, dict(overlays), parent, note)
+    return replace(draft, id=f"{collection}{number:08x}{_seal(_facts(draft))}")
+
+
+def pack_version(version: Version) -> bytes:
+    """Bytes of the file."""
+    return pack_signed(MARKER, {"id": version.id, **_facts(version)}, minor=VERSION_OF_COLLECTIONS)
+
+
+def version_name(number: int) -> str:
+    """Path of a version below the folder of the collection."""
+    return f"{VERSIONS_NAME}/{number:08d}.json"
+
+
+def version_number(file: str) -> int | None:
+    """The number of a version, by the name of its file; None for any other file."""
+    match = _FILE.fullmatch(file)
+    return None if match is None or f"{int(match[1]):08d}" != match[1] else int(match[1])
+
+
+def part_name(part: str) -> str:
+    """Path of a part below the folder of the collection."""
+    return f"parts/{part}"
+
+
+def list_name(digest: str) -> str:
+    """Path of a list below the folder of the collection."""
+    return f"lists/{digest}.npy"
+
+
+def read_version(folder: Path, number: int) -> Version:
+    """Read and check a version of the collection in `folder`. Raises a `FormatError`."""
+    path = folder / version_name(number)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_MANIFEST + 1)
+    except FileNotFoundError:
+        raise MissingFileError("there is no such version", path=path, hint=_HINT) from None
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=_HINT) from error
+    if len(data) > MAX_MANIFEST:
+        what, expected = "the version is too large", f"<= {MAX_MANIFEST} bytes"
+        raise OversizedError(what, path=path, expected=expected, found=f"> {MAX_MANIFEST}")
+    version = parse_version(data, path)
+    if version.number != number:
+        what = "a version under the name of another one"
+        raise LayoutError(what, path=path, expected=number, found=version.number, hint=_HINT)
+    return version
+
+
+def parse_version(data: bytes, path: Path) -> Version:
+    """Check the bytes of a version. Raises `LayoutError`, `VersionError`, `ChecksumError`, `OversizedError`."""
+    value = parse_signed(data, path, marker=MARKER, name="version", hint=_HINT)
+    try:
+        version = _parsed(value)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise LayoutError(f"the version is malformed: {error!r}", path=path, hint=_HINT) from error
+    if version.samples > MAX_SAMPLES or len(version.parts) > MAX_PARTS or version.number > MAX_VERSIONS:
+        raise OversizedError("the version claims more than the format allows", path=path, hint=_HINT)
+    if (fault := _fault(version, _seal(_facts(version)))) is not None:
+        raise LayoutError(f"the version is malformed: {fault}", path=path, hint=_HINT)
+    return version
+
+
+def npy_list(values: NDArray[Any]) -> tuple[Listed, bytes]:
+    """The file of these values, and how a version names it."""
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.ascontiguousarray(values), version=(1, 0), allow_pickle=False)
+    data = file.getvalue()
+    return Listed(len(values), xxhash.xxh3_128_hexdigest(data)), data
+
+
+def _facts(version: Version) -> dict[str, Any]:
+    return {
+        "parts": [
+            {"id": p.id, "end": p.end, "samples": p.samples, "origin": p.origin, "absent": _pair(p.absent)}
+            for p in version.parts
+        ],
+        "deleted": _pair(version.deleted),
+        "overlays": {name: [o.codec, o.values.count, o.values.digest] for name, o in version.overlays.items()},
+        "parent": version.parent,
+        "note": version.note,
+    }
+
+
+def _seal(facts: Mapping[str, Any]) -> str:
+    """The last digits of a version's id."""
+    return xxhash.xxh3_64_hexdigest(canonical_json(facts))[:8]
+
+
+def _pair(listed: Listed | None) -> list[Any] | None:
+    return None if listed is None else [listed.count, listed.digest]
+
+
+def _parsed(value: Mapping[str, Any]) -> Version:
+    parts, first = [], 0
+    for each in value["parts"]:
+        part_id = None if each["id"] is None else identity(each["id"]).hex()
+        end, samples = natural(each["end"], "end"), natural(each["samples"], "samples")
+        parts.append(PartOf(part_id, first, end, samples, identity(each["origin"]).hex(), _listed(each["absent"])))
+        first = end
+    if not parts:
+        raise ValueError("it has no part")
+    overlays = {}
+    for name, (codec, *values) in value["overlays"].items():
+        listed = _listed(values)
+        if not _NAME.fullmatch(name) or codec not in ("int", "float") or listed is None:
+            raise ValueError(f"{name!r} is no column of {codec!r}")
+        overlays[name] = Overlay(codec, listed)
+    parent = None if value["parent"] is None else identity(value["parent"]).hex()
+    return Version(
+        identity(value["id"]).hex(), tuple(parts), _listed(value["deleted"]), overlays, parent, str(value["note"])
+    )
+
+
+def _listed(value: Any) -> Listed | None:
+    if value is None:
+        return None
+    count, digest = value
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise ValueError(f"{digest!r} is no digest")
+    return Listed(natural(count, "count"), digest)
+
+
+def _fault(version: Version, seal: str) -> str | None:
+    """How a version contradicts itself; None where it does not."""
+    if version.id[24:] != seal or version.number < 1:
+        return "its id is not that of its contents"
+    if version.parent is not None and version.collection != collection_of(version.parent):
+        return "its parent is a version of another collection"
+    for part in version.parts:
+        absent = 0 if part.absent is None else part.absent.count
+        if part.end <= part.first or part.samples != part.end - part.first - absent:
+            return f"a part of {part.samples} samples for the indices {part.first} to {part.end - 1}"
+        if (part.id is None) != (part.samples == 0):
+            return "a part without samples, and with an id"
+    ids = [part.id for part in version.parts if part.id is not None]
+    if len(set(ids)) < len(ids):
+        return "a part twice"
+    if version.deleted is not None and version.deleted.count > version.samples:
+        return "more deleted indices than there are"
+    return None

@@ -1,0 +1,182 @@
+"""A plain model of a collection, changes of both, and a change that is killed at a chosen moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from brand.chunker import Layout, Options
+from brand.collect import Wanted, append_samples, compact, delete, overlay, redact, undelete
+from brand.storage.dataset import StoredDataSet
+from brand.storage.joined import NOTHING
+
+SCHEMA = {"number": "int", "share": "float", "data": "bytes", "key": "str"}
+_WRITES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
+_ADDS = ("w", "a", "x", "+")
+
+
+def samples(first: int, count: int, *, mark: str = "") -> list[dict[str, Any]]:
+    """Samples that differ in each field; `first` numbers them."""
+    return [
+        {"number": i * i, "share": i / 7, "data": f"{mark}{i}".encode() * (i % 5), "key": f"{mark or 'all'}/{i}"}
+        for i in range(first, first + count)
+    ]
+
+
+def grow(folder: Path, first: int, count: int, *, chunk_size: int = 8, mark: str = "") -> None:
+    """Append so many samples."""
+    new = not (folder / "versions").is_dir() or not any((folder / "versions").iterdir())
+    options = Options(layout=Layout(chunk_size) if new else Layout(), jobs=1, compression="none" if new else "auto")
+    append_samples(samples(first, count, mark=mark), folder, SCHEMA, options=options)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a collection should hold."""
+
+    samples: tuple[dict[str, Any], ...] = ()
+    deleted: frozenset[int] = frozenset()
+    gone: frozenset[int] = frozenset()
+    """Deleted ones whose bytes are in no part of this version."""
+    columns: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def present(self) -> list[int]:
+        """Indices that are not deleted."""
+        return [index for index in range(len(self.samples)) if index not in self.deleted]
+
+
+Change = tuple[Callable[[Path], object], Model]
+"""What it does to a folder, and the model afterwards."""
+
+
+def some_change(model: Model, rng: Random, folder: Path) -> Change:
+    """A change that is possible now."""
+    kinds = ["append", "append", "delete", "delete", "overlay", "compact", "redact", "undelete"]
+    kind = rng.choice(kinds) if model.samples else "append"
+    count = len(model.samples)
+    if kind in ("delete", "redact") and len(model.present) > 4:
+        few = sorted(rng.sample(model.present, rng.randint(1, len(model.present) // 3)))
+        gone = model.deleted | set(few)
+        if kind == "delete":
+            after = replace(model, deleted=gone)
+            if rng.random() < 0.5:
+                keys = [model.samples[index]["key"] for index in few]
+                return lambda at: delete(at, Wanted(keys=keys)), after
+            return lambda at: delete(at, Wanted(indices=few)), after
+        report = folder.parent / f"report-{rng.getrandbits(64):x}.json"
+        after = replace(model, deleted=gone, gone=model.gone | _of_parts(folder, few, gone))
+        return lambda at: redact(at, Wanted(indices=few), report), after
+    if kind == "overlay":
+        values = [rng.randint(-9, 9) / 4 for _ in range(count)]
+        name = rng.choice(["score", "length"])
+        after = replace(model, columns={**model.columns, name: values})
+        return lambda at: overlay(at, name, np.array(values)), after
+    if kind == "compact" and model.deleted - model.gone:
+        forget = rng.random() < 0.3
+        return lambda at: compact(at, forget=forget), replace(model, gone=model.deleted)
+    if kind == "undelete" and model.deleted - model.gone:
+        back = sorted(rng.sample(sorted(model.deleted - model.gone), 1))
+        return lambda at: undelete(at, back), replace(model, deleted=model.deleted - set(back))
+    more = rng.randint(1, 30)
+    new = samples(1000 * rng.randint(1, 10**6), more)
+    first = int(new[0]["key"].split("/")[1])
+    return lambda at: grow(at, first, more), replace(model, samples=(*model.samples, *new))
+
+
+def _of_parts(folder: Path, touched: Sequence[int], deleted: frozenset[int]) -> set[int]:
+    """Deleted samples in the parts of the present version that hold one of these: redacting writes all of a part."""
+    version = StoredDataSet(folder).version
+    assert version is not None
+    runs = [range(part.first, part.end) for part in version.parts]
+    hit = [run for run in runs if any(index in run for index in touched)]
+    return {index for index in deleted if any(index in run for run in hit)}
+
+
+def check(folder: Path, model: Model) -> None:
+    """Reads, columns and draws of the present version are as the model says."""
+    data = StoredDataSet(folder)
+    assert len(data) == len(model.samples)
+    assert data.present().tolist() == model.present
+    found = data.samples(np.array(model.present))
+    for index, sample in zip(model.present, found, strict=True):
+        more = {
+            name: values[index] if index < len(values) else NOTHING["float"] for name, values in model.columns.items()
+        }
+        assert [name for name, value in more.items() if not _alike(sample.pop(name), value)] == []
+        assert sample == model.samples[index]
+    numbers = [NOTHING["int"] if i in model.deleted else each["number"] for i, each in enumerate(model.samples)]
+    assert data.column("number").tolist() == numbers
+    drawn = data.drawn()
+    places = np.arange(data.header.samples) if drawn is None else np.flatnonzero(drawn)
+    assert sorted(data.indices(places).tolist()) == model.present
+
+
+def _alike(one: float, other: float) -> bool:
+    """Equal, or both NaN."""
+    return one == other or (one != one and other != other)
+
+
+def killed(action: Callable[[], object], folder: Path, step: int) -> bool:
+    """Do something in a process of its own, which is killed before its `step`-th change of a file in `folder`.
+
+    Returns whether it was: else it ended before.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            die_before(folder, step)
+            action()
+        except BaseException:  # noqa: BLE001 - the parent says that it failed
+            os._exit(3)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0, "it failed"
+    return False
+
+
+def die_before(folder: Path, step: int) -> None:
+    """Kill this process before its `step`-th change of a file in `folder` from now on."""
+    left, inside = [step], os.fspath(folder)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = arguments
+            changes = any(each in mode for each in _ADDS) if mode else bool((flags or 0) & os.O_CREAT)
+        elif event in _WRITES:
+            path, changes = arguments[0], True
+        else:
+            return
+        if changes and os.fspath(path).startswith(inside) if isinstance(path, str | os.PathLike) else changes:
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def tidy(folder: Path) -> None:
+    """Nothing lies in the folder that no version names."""
+    named = [StoredDataSet(f"{folder}@{number}").version for number in numbers(folder)]
+    parts = {part.id for version in named if version for part in version.parts if part.id}
+    lists = {each.name for version in named if version for each in version.lists}
+    assert {path.name for path in (folder / "parts").iterdir()} == parts
+    assert {f"lists/{path.name}" for path in (folder / "lists").iterdir()} == lists
+    assert list((folder / "staging").iterdir()) == []
+    assert [path.name for path in (folder / "versions").iterdir() if path.name.startswith(".")] == []
+
+
+def numbers(folder: Path) -> list[int]:
+    """The numbers of all versions."""
+    return sorted(int(path.stem) for path in (folder / "versions").glob("0*.json"))

@@ -1,0 +1,233 @@
+"""Collections in training: each present sample once an epoch, states that fit one version, columns as fields."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+import brand
+from brand.collect import Wanted, compact, delete, overlay
+from brand.errors import DeletedError, SchemaError, UsageError
+from brand.node.setup.choose import Pool, Slots
+from brand.testing.node import running_server
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.collect.support import grow, samples
+from tests.torch.support import Openings, planned
+
+DELETED = (5, 61, 62, 119)
+FIELDS = ("index", "number", "key")
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Path:
+    """Parts of 60 and 60 samples in chunks of eight, four samples deleted: version 3."""
+    grow(tmp_path / "all", 0, 60)
+    grow(tmp_path / "all", 60, 60)
+    delete(tmp_path / "all", Wanted(indices=DELETED))
+    return tmp_path / "all"
+
+
+def drawn(data: BrandDataset, sampler: BrandSampler, epoch: int, batch: int = 8) -> list[int]:
+    """The indices of an epoch, in order; each sample is compared with what was appended."""
+    sampler.set_epoch(epoch)
+    found: list[int] = []
+    for index, number, key in BrandLoader(data, batch, sampler=sampler):
+        for each in zip(index.tolist(), number.tolist(), key, strict=True):
+            wanted = samples(each[0], 1)[0]
+            assert each == (each[0], wanted["number"], wanted["key"])
+        found += index.tolist()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["stripes", "slots", "uniform", "shared", Pool(chunks=3), Slots(refill="random")])
+def test_each_present_sample_is_drawn_once(grown: Path, opened: Openings, protocol: Any) -> None:
+    """By any order, in an order of its own each epoch, the new part's samples among the others."""
+    data = opened(grown, fields=FIELDS, protocol=protocol, memory="1MB")
+    sampler = BrandSampler(data, seed=1)
+    epochs = [drawn(data, sampler, epoch) for epoch in range(2)]
+    assert epochs[0] != epochs[1]
+    for found in epochs:
+        assert sorted(found) == data.present().tolist()
+        assert found == planned(grown, sampler.order, epochs.index(found))
+        first = np.array(found[: len(found) // 2])
+        assert 10 < np.count_nonzero(first >= 60) < 48
+
+
+@pytest.mark.slow
+def test_a_data_loader_with_workers_draws_the_same(grown: Path, opened: Openings) -> None:
+    """Worker processes open the version that was pinned, whatever is appended meanwhile."""
+    data = opened(grown, fields=("index",), memory="1MB")
+    sampler = BrandSampler(data)
+    grow(grown, 500, 5)
+    loader = DataLoader(data, 8, sampler=sampler, num_workers=2, multiprocessing_context="spawn")
+    found = [index for (batch,) in loader for index in batch.tolist()]
+    assert found == planned(Path(f"{grown}@3"), sampler.order, 0)
+
+
+def test_without_shuffling_deleted_samples_are_left_out(grown: Path, opened: Openings) -> None:
+    """All other indices, ascending."""
+    data = opened(grown)
+    assert list(BrandSampler(data, shuffle=False)) == data.present().tolist()
+    assert len(BrandSampler(data)) == 116
+    assert len(data) == 120
+
+
+@pytest.mark.slow
+def test_a_part_of_a_collection_has_no_deleted_sample(grown: Path, opened: Openings) -> None:
+    """A mask may say anything of them; an index is an error."""
+    data = opened(grown, fields=FIELDS, memory="1MB")
+    sampler = BrandSampler(data, part=np.arange(120) < 10)
+    assert sorted(drawn(data, sampler, 0)) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    with pytest.raises(DeletedError, match="sample 5 was deleted"):
+        BrandSampler(data, part=[4, 5])
+    with pytest.raises(DeletedError):
+        data[5]
+    with pytest.raises(DeletedError):
+        data[-1]
+
+
+@pytest.mark.slow
+def test_a_state_goes_on_exactly_on_its_version(grown: Path, opened: Openings) -> None:
+    """After appends, deletions and a compaction, at every batch: the version that the state names is as it was."""
+    data = opened(grown, fields=FIELDS, memory="1MB")
+    loader = BrandLoader(data, 16, sampler=BrandSampler(data, seed=3))
+    states, found = [loader.state_dict()], []
+    for index, *_ in loader:
+        found += index.tolist()
+        states.append(loader.state_dict())
+    whole = [*found, *drawn(data, BrandSampler(data, seed=3), 1, 16)]
+    grow(grown, 200, 30)
+    delete(grown, Wanted(indices=[0, 1, 2]))
+    compact(grown)
+    for number, state in enumerate(states):
+        again = opened(f"{grown}@3", fields=FIELDS, memory="1MB")
+        sampler = BrandSampler(again, seed=3)
+        sampler.load_state_dict(state)
+        epoch = state["epoch"]
+        rest = drawn(again, sampler, epoch, 16)
+        if epoch == 0:
+            rest += drawn(again, sampler, 1, 16)
+        assert rest == whole[16 * number if epoch == 0 else 116 :]
+
+
+def test_a_state_is_refused_by_another_version(grown: Path, opened: Openings) -> None:
+    """The message says what to open, and how to begin the epoch anew."""
+    state = BrandSampler(opened(grown), seed=3).state_at(2, 48)
+    grow(grown, 200, 7)
+    data = opened(grown)
+    sampler = BrandSampler(data, seed=3)
+    with pytest.raises(UsageError, match=r"is of version 3 .* this is .*@4: open '.*all@3' to go on .*brand\.rebase"):
+        sampler.load_state_dict(state)
+    BrandSampler(opened(f"{grown}@3"), seed=3).load_state_dict(state)
+
+
+def test_a_state_of_a_fork_is_refused(tmp_path: Path, opened: Openings) -> None:
+    """Two copies of a collection that grew apart have versions of one number, and not of one id."""
+    grow(tmp_path / "one", 0, 9)
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    grow(tmp_path / "one", 20, 9)
+    grow(tmp_path / "other", 40, 9)
+    state = BrandSampler(opened(tmp_path / "one")).state_dict()
+    with pytest.raises(UsageError, match="grown from the same beginning"):
+        BrandSampler(opened(tmp_path / "other")).load_state_dict(state)
+    with pytest.raises(UsageError, match="grown from the same beginning"):
+        brand.rebase(state, BrandSampler(opened(tmp_path / "other")))
+
+
+@pytest.mark.slow
+def test_a_state_is_rebased(grown: Path, opened: Openings, caplog: pytest.LogCaptureFixture) -> None:
+    """Its epoch begins anew on the new version, with all that is there now; the log says what is drawn again."""
+    state = BrandSampler(opened(grown), seed=3).state_at(2, 48)
+    grow(grown, 120, 7)
+    data = opened(grown, fields=FIELDS, memory="1MB")
+    sampler = BrandSampler(data, seed=3)
+    with caplog.at_level(logging.WARNING, "brand"):
+        new = brand.rebase(state, sampler)
+    assert "epoch 2 begins anew" in caplog.text
+    assert "first 48 samples" in caplog.text
+    assert (new["epoch"], new["position"]) == (2, 0)
+    sampler.load_state_dict(new)
+    assert sorted(drawn(data, sampler, 2)) == data.present().tolist()
+    assert brand.rebase(new, sampler) == new
+
+
+def test_what_cannot_be_rebased_is_refused(grown: Path, small: Path, opened: Openings) -> None:
+    """Another data set, another seed, anything else."""
+    sampler = BrandSampler(opened(grown), seed=3)
+    other = BrandSampler(opened(small), seed=3)
+    with pytest.raises(UsageError, match="of data set"):
+        brand.rebase(other.state_dict(), sampler)
+    with pytest.raises(UsageError, match="of data set"):
+        brand.rebase(sampler.state_dict(), other)
+    with pytest.raises(UsageError, match="no state"):
+        brand.rebase({"epoch": 1}, sampler)
+    old = BrandSampler(opened(f"{grown}@2"), seed=4).state_dict()
+    with pytest.raises(UsageError, match="seed 4"):
+        brand.rebase(old, sampler)
+
+
+@pytest.mark.slow
+def test_a_column_is_a_field(grown: Path, opened: Openings) -> None:
+    """In exact reads, draws, tuples and dicts, with and without workers' threads; not where other fields are named."""
+    overlay(grown, "score", np.arange(120) / 4)
+    overlay(grown, "rank", np.arange(120) * 3)
+    data = opened(grown, fields=None, memory="1MB")
+    assert data.schema["score"] == "float"
+    assert (data[7]["score"], data[7]["rank"]) == (1.75, 21)
+    for batch in BrandLoader(data, 30):
+        assert np.array_equal(batch["score"].numpy() * 4, batch["index"].numpy())
+        assert np.array_equal(batch["rank"].numpy(), 3 * batch["index"].numpy())
+    few = opened(grown, fields=("rank", "index"), memory="1MB")
+    assert few[3] == (9, 3)
+    for rank, index in BrandLoader(few, 30):
+        assert np.array_equal(rank.numpy(), 3 * index.numpy())
+    assert "score" not in opened(grown, fields=("key",))[3]
+    assert BrandSampler(data, part=data.column("score") < 2).samples == 7
+    with pytest.raises(SchemaError, match="no field 'scores'"):
+        opened(grown, fields=("scores",))
+
+
+@pytest.mark.slow
+def test_a_server_serves_the_version_that_it_was_started_with(grown: Path, opened: Openings) -> None:
+    """A client of another version is told so."""
+    with running_server(grown, memory="1MB") as server:
+        data = opened(grown, fields=FIELDS, server=server.address)
+        assert sorted(drawn(data, BrandSampler(data), 0)) == data.present().tolist()
+        grow(grown, 300, 3)
+        newer = opened(grown, server=server.address)
+        with pytest.raises(
+            UsageError, match=r"all@3\), not \w+: open that version, or start the server with version 4"
+        ):
+            BrandSampler(newer)
+        same = opened(f"{grown}@3", fields=FIELDS, server=server.address)
+        assert sorted(drawn(same, BrandSampler(same), 1)) == same.present().tolist()
+
+
+def test_ranks_name_the_version(grown: Path, opened: Openings) -> None:
+    """Else an append between their starts would give them different orders, and no rank would notice."""
+    sampler = BrandSampler(opened(grown), num_replicas=2, rank=0)
+    with pytest.raises(UsageError, match=r"2 ranks draw from .*all, .* Name the version, '.*all@3'"):
+        next(iter(sampler))
+    plain = BrandSampler(opened(grown), num_replicas=2, rank=0, shuffle=False)
+    with pytest.raises(UsageError, match="Name the version"):
+        next(iter(plain))
+    named = opened(f"{grown}@3")
+    ranks = [list(BrandSampler(named, num_replicas=2, rank=rank, shuffle=False)) for rank in (0, 1)]
+    assert sorted(ranks[0] + ranks[1]) == named.present().tolist()
+
+
+def test_a_collection_says_its_version(grown: Path, opened: Openings) -> None:
+    """In its name, which error messages have, and in what it shows."""
+    data = opened(grown)
+    assert data.name == f"{grown}@3"
+    assert opened(f"{grown}@2").name == f"{grown}@2"
+    assert "all@3', 120 samples" in repr(data)
+    assert data.version is not None
+    assert data.version.number == 3
