@@ -16,14 +16,13 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch.utils.data import Dataset
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.preparation import Preparation, checked
 from brand.node.client.client import Client
 from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
-from brand.node.setup.memory import Memory, check_memory
+from brand.node.setup.memory import Memory, check_memory, memory_bytes
 from brand.node.setup.tls import Tls
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import MAX_NAME
@@ -35,13 +34,15 @@ from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where
 from brand.stores.url import is_url
+from brand.torch.drawable import Drawable
 from brand.torch.fetch import MEDIA, Fetcher
-from brand.torch.fetched import Fetched, rows
+from brand.torch.fetched import Fetched
 from brand.torch.habit import ReadingHabit
 from brand.torch.labels import class_to_idx, targets, transform_hint
 from brand.torch.origin import turn_of
 from brand.torch.parts import as_part, indices_of
 from brand.torch.ranks import find_rank, node_by_launcher
+from brand.torch.sequence import OfOneSet
 from brand.torch.way import COMMON, Way
 
 _APART: Final = (
@@ -53,7 +54,7 @@ _APART: Final = (
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
 
-class BrandDataset(Dataset[Any]):
+class BrandDataset(Drawable):
     """A converted data set as a map-style PyTorch data set: `len(ds)`, `ds[i]`, and one call for a batch.
 
     `ds[i]` is exactly sample `i` of the source: a dict of its fields with its `index` and `key`, or a tuple where
@@ -171,15 +172,7 @@ class BrandDataset(Dataset[Any]):
 
         Raises IndexError out of range, `FormatError` for a damaged sample.
         """
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The samples with these indices, in this order. A DataLoader calls this once for each batch."""
-        fetched = self.fetch(indices)
-        if self.plain and self.fields:  # without a dict for each sample
-            columns = fetched.columns(0, len(fetched))
-            return list(rows(columns[name] for name in self.fields))
-        return self.finish(fetched.samples(0, len(fetched)))
+        return super().__getitem__(index)
 
     def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> Fetched:
         """The samples with these indices or tickets, not decoded yet. `BrandLoader` calls this."""
@@ -231,6 +224,10 @@ class BrandDataset(Dataset[Any]):
     def id(self) -> str:
         """Identity of the data set: 32 hexadecimal digits, the same wherever it is copied."""
         return self._stored.id
+
+    def sequence(self, seed: int, origin: str, *, part: ArrayLike | None, shuffle: bool) -> OfOneSet:
+        """What a sampler draws. Raises `UsageError`."""
+        return OfOneSet(self, self.order(seed, part), seed, origin, shuffle=shuffle)
 
     def order(self, seed: int, part: ArrayLike | None = None) -> Order:
         """The order of all epochs of a run with this seed, chosen for the data, the memory and the storage.
@@ -341,6 +338,13 @@ class BrandDataset(Dataset[Any]):
     def mean_bytes(self) -> float:
         """Mean size of a stored sample."""
         return self._stored.mean_bytes
+
+    @property
+    def server_bytes(self) -> int | None:
+        """How many bytes the node server may hold; None where only the server knows."""
+        if self.memory is None or self.server is not None:
+            return None
+        return memory_bytes(self.memory, int(len(self) * self.mean_bytes))
 
     @property
     def plain(self) -> bool:
