@@ -270,14 +270,34 @@ class BrandDataset(Drawable):
     ) -> NDArray[np.int64] | None:
         """A sampler is about to draw, so the node server begins to read. `ranks` is (rank, number of ranks).
 
-        `processes` processes share the positions of the rank (`brand.torch.dealing`). `origin` says where the program
-        makes the sampler (`brand.torch.origin`).
+        `processes` processes share the positions of the rank (`brand.torch.dealing`); 0: as many as before, and this
+        one goes on, where others may be in an earlier epoch. `origin` says where the program makes the sampler
+        (`brand.torch.origin`).
 
         `batch` is the samples of a batch of each rank, with `locality`: the result is then the positions of this rank,
         once all ranks have announced theirs; else None. Raises `ServerError`, `UsageError`.
         """
-        turn = turn_of(order, origin) if ranks[1] > 1 else None
+        turn = turn_of(order, origin) if ranks[1] * processes > 1 else None
         return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn, processes)
+
+    def come_to(self, tag: int, epoch: int) -> None:
+        """This process goes on with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
+        self._node.begin(self._fetcher.order_of(tag), tag, epoch, 0, (0, 1), processes=0)
+
+    def knows(self, tag: int) -> bool:
+        """Whether a sampler that draws from this data set has this tag. May ask the node server."""
+        try:
+            self._fetcher.order_of(tag)
+        except UsageError:
+            return False
+        return True
+
+    @property
+    def nodes(self) -> int:
+        """On how many nodes this data set is drawn from together. Settles which server it draws from."""
+        if self.server is not None:
+            return self._node.server().nodes
+        return 1 if self._way.job is None else self._way.job.nodes
 
     def joins(self, order: Order, epoch: int) -> Joins:
         """Where a run with this order joined others in an epoch (`protocol="shared"`)."""

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 class FetchedSamples(Protocol):
     """Samples that were fetched and are not decoded yet. Several threads may decode parts of it."""
 
-    spans: Sequence[Span]
-    """When the request waited for node servers or for storage, in order."""
-
     def __len__(self) -> int: ...
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """When the request waited for node servers or for storage, in order."""
+        ...
 
     @property
     def waited_s(self) -> float:

@@ -8,6 +8,7 @@ or samples a batch can go on from it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,14 +20,15 @@ from brand.protocol.order import MAX_EPOCH, MAX_SEED
 from brand.protocol.tickets import MAX_POSITIONS
 from brand.torch.dealing import Restart, accelerate_processes, lightning_restart, torchdata_skips, wrapping_of
 from brand.torch.drawable import Drawable
+from brand.torch.mixed_sequence import MIXED_VERSION, MixedSequence
 from brand.torch.origin import origin_here
 from brand.torch.positions import Positions, rounds
 from brand.torch.ranks import find_rank
-from brand.torch.sequence import JOINED_VERSION, AccessSequence, whole
+from brand.torch.sequence import AccessSequence, whole
 
 log = logging.getLogger("brand")
 
-LAST_VERSION: Final = JOINED_VERSION
+LAST_VERSION: Final = MIXED_VERSION
 """The highest version of a state. States of a sequence that says nothing else are of version 1."""
 _FROM_A_STATE: Final = (
     "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
@@ -125,6 +127,21 @@ class BrandSampler(DistributedSampler[int]):
                 said = "set_epoch(%d) leaves out the last %d samples of epoch %d, inside which the loaded state is"
                 log.warning(said, epoch, rest, self._next.epoch)
         self._next = _Next(epoch)
+
+    def set_weights(self, weights: Mapping[Any, float], *, epoch: int, position: int = 0) -> None:
+        """Of a `Mixture`: from a position of an epoch on, these weights count, in place of all from there on.
+
+        `weights` are as for `Mixture`. `position` counts the samples of all ranks, as that of a state does: for step
+        `n` it is `n` global batches. All ranks must say the same. The weights are part of the state; a position may lie
+        far ahead, so a whole curriculum can be set before the training begins, and again after a restart.
+
+        Samples that are on their way keep the weights with which they were planned, so a position that has been taken
+        already, by a loader that works ahead, raises a `UsageError`, which names the first one that has not.
+        """
+        if not isinstance(self.sequence, MixedSequence):
+            raise UsageError(f"a sampler of {self.data_set.name} has no weights; one of a Mixture has")
+        samples = max(0, self.samples - 1)
+        self.sequence.set_weights(weights, whole("epoch", epoch, MAX_EPOCH), whole("position", position, samples))
 
     def __len__(self) -> int:
         """Samples of a whole epoch for this rank."""

@@ -81,12 +81,15 @@ class Epochs:
     ) -> None:
         """A rank of this node, (rank, ranks), is about to draw from position `start` on.
 
-        `processes` processes share the positions of the rank; `drawer` is the process that says so.
+        `processes` processes share the positions of the rank; `drawer` is the process that says so. 0 processes: as
+        many as before, and the rank goes on in what it has drawn so far, so this is no further beginning of the epoch.
         """
         run = self.runs[key[0]]
         before = run.readers.get((client, None))
-        run.conduct.begins(drawer, processes, again=before is None or key[1] <= before.epoch)
-        times = before.begin.times + 1 if before is not None and before.epoch == key[1] else 1
+        here = before.begin.times if before is not None and before.epoch == key[1] else 0
+        if processes:
+            run.conduct.begins(drawer, processes, again=before is None or key[1] <= before.epoch)
+        times = here + 1 if processes else max(here, 1)
         self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times))
 
     def begin(self, client: ClientNumber, key: Key, begin: Begin) -> None:
