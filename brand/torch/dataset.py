@@ -280,6 +280,10 @@ class BrandDataset(Drawable):
         turn = turn_of(order, origin) if ranks[1] * processes > 1 else None
         return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn, processes)
 
+    def draw(self, tickets: NDArray[np.int64]) -> Fetched:
+        """The samples for these tickets of one epoch: the part of a mixture's request that is for this data set."""
+        return self._fetcher.fetch(tickets)
+
     def come_to(self, tag: int, epoch: int) -> None:
         """This process goes on with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
         self._node.begin(self._fetcher.order_of(tag), tag, epoch, 0, (0, 1), processes=0)

@@ -25,6 +25,7 @@ from brand.protocol.shares import check_weights
 from brand.protocol.tickets import MAX_POSITIONS, TICKET, TICKETS_END, tag_and_epoch
 from brand.torch.dataset import BrandDataset
 from brand.torch.drawable import Drawable
+from brand.torch.habit import ReadingHabit
 from brand.torch.mixed_fetched import MEMBER, MixedFetched, Portion
 from brand.torch.mixed_sequence import MixedSequence
 from brand.torch.ranks import node_by_launcher
@@ -86,6 +87,7 @@ class Mixture(Drawable):
         self.job = "+".join(dict.fromkeys(member.job for member in self.members if member.job is not None)) or None
         self._member_of: dict[int, int] = {}
         """Number of the member by tag."""
+        self._habit = ReadingHabit()
         self._begun: dict[int, int] = {}
         """The last epoch that this process has begun, by tag."""
 
@@ -148,6 +150,7 @@ class Mixture(Drawable):
                 "a Mixture has no indices of its own: draw with sampler=BrandSampler(mixture), or read a sample of a "
                 "member, mixture.members[0][index]"
             )
+        self._habit.note_draw(len(asked), self)
         names, which = np.unique(asked >> 32, return_inverse=True)
         portions = []
         for number, name in enumerate(names.tolist()):  # epochs of one member ascend
@@ -157,7 +160,7 @@ class Mixture(Drawable):
             if epoch > self._begun.get(tag, -1):
                 self.members[member].come_to(tag, epoch)
                 self._begun[tag] = epoch
-            portions.append(Portion(member, epoch, at, self.members[member].fetch(asked[at])))
+            portions.append(Portion(member, epoch, at, self.members[member].draw(asked[at])))
         return MixedFetched(portions, with_member=self.fields is None)
 
     def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
