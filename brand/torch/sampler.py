@@ -40,6 +40,8 @@ _FROM_A_STATE: Final = (
 class BrandSampler(DistributedSampler[int]):
     """Draws every sample of a `BrandDataset` once an epoch, in random order, at the speed of sequential storage.
 
+    From a `Mixture`, it draws each member's samples by its share.
+
     It yields tickets: ints that the data set understands as "the sample at this position", so that the server can read
     ahead. Give it to a `DataLoader` as `sampler=`. Each epoch has its own order: `set_epoch(n)` says which; without it,
     each iteration is the next epoch.

@@ -142,13 +142,13 @@ class OfOneSet(AccessSequence):
 
     def loaded(self, state: Mapping[str, Any]) -> OfOneSet:
         """A sequence of the same data set and part."""
+        if state["version"] not in (1, JOINED_VERSION):
+            raise UsageError("the state is of a Mixture, and this sampler draws from a BrandDataset")
         try:
             facts = dict(state["order"])
             seed, data_set = whole("seed", facts["seed"], MAX_SEED), facts["data_set"]
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
-        if state["version"] not in (1, JOINED_VERSION):
-            raise UsageError("the state is of a Mixture, and this sampler draws from a BrandDataset")
         if data_set != self._data_set.id:
             raise UsageError(f"the state is of data set {data_set}, this one is {self._data_set.id}")
         if facts.get("part") != self._digest:

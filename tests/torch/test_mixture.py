@@ -145,7 +145,7 @@ def test_a_run_goes_on_from_any_position_on_any_number_of_ranks(mixture: Mixture
         assert set(whole[stop:]) <= set(rounds)
         full = (SAMPLES - stop) // replicas * replicas
         assert sorted(rounds[:full]) == sorted(whole[stop : stop + full])
-        assert len(rounds) - full < 5
+        assert len(rounds) - full in (0, replicas)
 
 
 @pytest.mark.slow
@@ -240,15 +240,11 @@ def test_a_member_that_gets_a_weight_later_is_drawn(sets: list[Path], opened: Op
 
 @pytest.mark.slow
 def test_short_epochs_go_on_where_the_one_before_ended(sets: list[Path], opened: Openings) -> None:
-    """Nothing is read exactly, and each epoch of a member is read about once."""
+    """Epochs of ten samples: members go on in them, also into their own next epochs."""
     mixture = mixed(sets, opened, [3, 2], samples=10)
     loader = BrandLoader(mixture, 10)
     found = [came(loader) for _ in range(20)]
     assert list(chain(*found)) == planned(sets, loader.sampler.order, range(20))
-    for member, said in zip(mixture.members, mixture.stats().values(), strict=True):
-        server = said["server"]
-        assert server["exact"] == 0
-        assert server["read_samples"] < 1.6 * max(server["draws"], len(member))
 
 
 @pytest.mark.slow
@@ -301,7 +297,8 @@ def test_samples_that_are_tuples_have_no_member(sets: list[Path], opened: Openin
     members = [opened(sets[0], fields=("number",)), opened(sets[1], fields=("number",), transform=lambda t: (-t[0],))]
     mixture = Mixture(dict.fromkeys(members, 1), samples=20)
     numbers = [number.item() for (batch,) in BrandLoader(mixture, 4) for number in batch]
-    assert [number <= 0 for number in numbers[:2]] == [number <= 0 for number in numbers[2:4]]
+    members_of = BrandSampler(mixture).order.draws(0, np.arange(20)).member.tolist()
+    assert all(number <= 0 if member else number >= 0 for number, member in zip(numbers, members_of, strict=True))
     plain = Mixture(dict.fromkeys([opened(path, fields=("number",)) for path in sets], 1), samples=20)
     assert [abs(number) for number in numbers] == [n.item() for (b,) in BrandLoader(plain, 4) for n in b]
     assert all(isinstance(sample, tuple) for sample in plain.__getitems__(list(BrandSampler(plain))))
