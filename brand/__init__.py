@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
+    from brand.torch import Mixture as Mixture
     from brand.torch.rebase import rebase as rebase
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "BrandSampler",
     "Cache",
     "MinIO",
+    "Mixture",
     "Picture",
     "Pool",
     "Shared",
@@ -58,6 +60,7 @@ _HOMES: Final = {
     "BrandSampler": "brand.torch",
     "Cache": "brand.node.setup.caching",
     "MinIO": "brand.node.setup.choose",
+    "Mixture": "brand.torch",
     "Picture": "brand.formats.preparation",
     "Pool": "brand.node.setup.choose",
     "Shared": "brand.node.setup.choose",

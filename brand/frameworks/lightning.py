@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from brand.errors import MissingExtraError
-from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from brand.torch import BrandLoader, BrandSampler
+from brand.torch.drawable import Drawable
 
 try:
     from lightning.pytorch import LightningDataModule
@@ -21,7 +22,7 @@ class BrandDataModule(LightningDataModule):  # type: ignore[misc]
     """Draws for training, and for validation where there is a data set for it.
 
     Args:
-        train: What is trained.
+        train: What is trained: a `BrandDataset` or a `Mixture`.
         val: What is validated after each epoch; None: nothing.
         batch_size: Samples of a batch of each process.
         seed: Fixes the order of all epochs.
@@ -30,8 +31,8 @@ class BrandDataModule(LightningDataModule):  # type: ignore[misc]
 
     def __init__(
         self,
-        train: BrandDataset,
-        val: BrandDataset | None = None,
+        train: Drawable,
+        val: Drawable | None = None,
         *,
         batch_size: int,
         seed: int = 0,
@@ -48,6 +49,6 @@ class BrandDataModule(LightningDataModule):  # type: ignore[misc]
         """Every sample once; the order does not matter, the speed does."""
         return [] if self.val is None else self._loader(self.val)
 
-    def _loader(self, data_set: BrandDataset) -> BrandLoader:
+    def _loader(self, data_set: Drawable) -> BrandLoader:
         sampler = BrandSampler(data_set, seed=self.seed)
         return BrandLoader(data_set, self.batch_size, sampler=sampler, **self.options)

@@ -43,6 +43,8 @@ class Stream(IntEnum):
     """`follow`: the order of the rest's stripes."""
     FOLLOW_MATES = 10
     """`follow`: where the samples of one of them lie in the rest's tape."""
+    MIXED_RANKS = 11
+    """A mixture: which rank draws which position of a round."""
 
 
 def bits(count: int, seed: int, stream: Stream, epoch: int = 0, step: int = 0, *, first: int = 0) -> NDArray[np.uint64]:

@@ -6,6 +6,11 @@ positions   one iteration of a sampler
 origin      which samplers of several nodes are the same one
 dealing     what frameworks do with the batches of a sampler
 fetch       from ints to samples: exact reads and draws
+mixture     Mixture: several data sets as one, with shares
+drawable    what a sampler and a loader need of a data set
+sequence    what a sampler draws at each position, and what its state says of that
+mixed_sequence  the same for a mixture
+mixed_fetched   samples of several members, in the order of one request
 loader      BrandLoader: the DataLoader's contract without worker processes
 iteration   one iteration of a loader: its threads, and the order of batches
 assemble    batches made of columns; page-locked memory
@@ -30,6 +35,7 @@ except ImportError as error:
 
 from brand.torch.dataset import BrandDataset as BrandDataset
 from brand.torch.loader import BrandLoader as BrandLoader
+from brand.torch.mixture import Mixture as Mixture
 from brand.torch.sampler import BrandSampler as BrandSampler
 
-__all__ = ["BrandDataset", "BrandLoader", "BrandSampler"]
+__all__ = ["BrandDataset", "BrandLoader", "BrandSampler", "Mixture"]

@@ -16,7 +16,6 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch.utils.data import Dataset
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.preparation import Preparation, checked
@@ -24,7 +23,7 @@ from brand.formats.version import Version
 from brand.node.client.client import Client
 from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
-from brand.node.setup.memory import Memory, check_memory
+from brand.node.setup.memory import Memory, check_memory, memory_bytes
 from brand.node.setup.tls import Tls
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import MAX_NAME
@@ -37,13 +36,15 @@ from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Collected, Where
 from brand.storage.versions import pinned
 from brand.stores.url import is_url
+from brand.torch.drawable import Drawable
 from brand.torch.fetch import MEDIA, Fetcher
-from brand.torch.fetched import Fetched, rows
+from brand.torch.fetched import Fetched
 from brand.torch.habit import ReadingHabit
 from brand.torch.labels import class_to_idx, targets, transform_hint
 from brand.torch.origin import turn_of
 from brand.torch.parts import as_part, indices_of
 from brand.torch.ranks import find_rank, node_by_launcher
+from brand.torch.sequence import OfOneSet
 from brand.torch.way import COMMON, Way
 
 _APART: Final = (
@@ -55,7 +56,7 @@ _APART: Final = (
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
 
-class BrandDataset(Dataset[Any]):
+class BrandDataset(Drawable):
     """A converted data set as a map-style PyTorch data set: `len(ds)`, `ds[i]`, and one call for a batch.
 
     `ds[i]` is exactly sample `i` of the source: a dict of its fields with its `index` and `key`, or a tuple where
@@ -176,15 +177,7 @@ class BrandDataset(Dataset[Any]):
 
         Raises IndexError out of range, `FormatError` for a damaged sample.
         """
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The samples with these indices, in this order. A DataLoader calls this once for each batch."""
-        fetched = self.fetch(indices)
-        if self.plain and self.fields:  # without a dict for each sample
-            columns = fetched.columns(0, len(fetched))
-            return list(rows(columns[name] for name in self.fields))
-        return self.finish(fetched.samples(0, len(fetched)))
+        return super().__getitem__(index)
 
     def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> Fetched:
         """The samples with these indices or tickets, not decoded yet. `BrandLoader` calls this."""
@@ -256,6 +249,10 @@ class BrandDataset(Dataset[Any]):
         """Indices of all samples but those deleted from a collection, ascending."""
         return self._stored.present()
 
+    def sequence(self, seed: int, origin: str, *, part: ArrayLike | None, shuffle: bool) -> OfOneSet:
+        """What a sampler draws. Raises `UsageError`."""
+        return OfOneSet(self, self.order(seed, part), seed, origin, shuffle=shuffle)
+
     def order(self, seed: int, part: ArrayLike | None = None) -> Order:
         """The order of all epochs of a run with this seed, chosen for the data, the memory and the storage.
 
@@ -297,14 +294,38 @@ class BrandDataset(Dataset[Any]):
     ) -> NDArray[np.int64] | None:
         """A sampler is about to draw, so the node server begins to read. `ranks` is (rank, number of ranks).
 
-        `processes` processes share the positions of the rank (`brand.torch.dealing`). `origin` says where the program
-        makes the sampler (`brand.torch.origin`).
+        `processes` processes share the positions of the rank (`brand.torch.dealing`); 0: as many as before, and this
+        one goes on, where others may be in an earlier epoch. `origin` says where the program makes the sampler
+        (`brand.torch.origin`).
 
         `batch` is the samples of a batch of each rank, with `locality`: the result is then the positions of this rank,
         once all ranks have announced theirs; else None. Raises `ServerError`, `UsageError`.
         """
-        turn = turn_of(order, origin) if ranks[1] > 1 else None
+        turn = turn_of(order, origin) if ranks[1] * processes > 1 else None
         return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn, processes)
+
+    def draw(self, tickets: NDArray[np.int64]) -> Fetched:
+        """The samples for these tickets of one epoch: the part of a mixture's request that is for this data set."""
+        return self._fetcher.fetch(tickets)
+
+    def come_to(self, tag: int, epoch: int) -> None:
+        """This process goes on with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
+        self._node.begin(self._fetcher.order_of(tag), tag, epoch, 0, (0, 1), processes=0)
+
+    def knows(self, tag: int) -> bool:
+        """Whether a sampler that draws from this data set has this tag. May ask the node server."""
+        try:
+            self._fetcher.order_of(tag)
+        except UsageError:
+            return False
+        return True
+
+    @property
+    def nodes(self) -> int:
+        """On how many nodes this data set is drawn from together. Settles which server it draws from."""
+        if self.server is not None:
+            return self._node.server().nodes
+        return 1 if self._way.job is None else self._way.job.nodes
 
     def joins(self, order: Order, epoch: int) -> Joins:
         """Where a run with this order joined others in an epoch (`protocol="shared"`)."""
@@ -365,6 +386,13 @@ class BrandDataset(Dataset[Any]):
     def mean_bytes(self) -> float:
         """Mean size of a stored sample."""
         return self._stored.mean_bytes
+
+    @property
+    def server_bytes(self) -> int | None:
+        """How many bytes the node server may hold; None where only the server knows."""
+        if self.memory is None or self.server is not None:
+            return None
+        return memory_bytes(self.memory, int(len(self) * self.mean_bytes))
 
     @property
     def plain(self) -> bool:

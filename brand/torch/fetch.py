@@ -95,6 +95,13 @@ class Fetcher:
                 return tag
         raise UsageError(f"a process has tickets of {TAGS:,} orders at most")
 
+    def order_of(self, tag: int) -> Order:
+        """The order with this tag. Raises `UsageError` where there is none, `ServerError`."""
+        order = self._orders.get(tag)
+        if order is None:  # the sampler was made, or loaded its state, after this worker started
+            order = self._orders[tag] = self._order_by_tag(tag)
+        return order
+
     def fetch(self, asked: NDArray[np.int64]) -> Fetched:
         """Samples for ints that are either all tickets or all indices in range.
 
@@ -116,9 +123,7 @@ class Fetcher:
         if self._drawn != (tag, epoch):
             self._drawn = tag, epoch
             self.replacements.epoch_ended()
-        order = self._orders.get(tag)
-        if order is None:  # the sampler was made, or loaded its state, after this worker started
-            order = self._orders[tag] = self._order_by_tag(tag)
+        order = self.order_of(tag)
         parts = self.way.client.draw(order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number())
         places = np.concatenate([part.places for part in parts])
         indices = np.full(len(asked), -1)

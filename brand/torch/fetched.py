@@ -139,6 +139,10 @@ class Fetched:
                     break
         return samples
 
+    def turns(self, first: int, end: int) -> list[int]:
+        """0: each index is drawn once an epoch."""
+        return [0] * (end - first)
+
     def _ready(self, name: str, first: int, end: int) -> dict[int, NDArray[Any]]:
         """Prepared values of a field, by position."""
         parts = [made.within(first, end) for made in self._prepared.get(name, ())]

@@ -33,7 +33,7 @@ from torch.utils.data import default_collate
 from brand.errors import FormatError, counted
 from brand.node.wire.looping import LOOP
 from brand.torch.assemble import assemble, pinned
-from brand.torch.fetched import Fetched
+from brand.torch.drawable import FetchedSamples
 from brand.torch.gate import Gate
 from brand.torch.positions import Positions
 from brand.torch.ranks import find_rank
@@ -259,7 +259,7 @@ class Iteration:
 
     # -- the pool ----------------------------------------------------------------------------------------------------
 
-    def _make_whole(self, batches: Sequence[_Batch], fetched: Fetched, spans: Sequence[tuple[int, int]]) -> None:
+    def _make_whole(self, batches: Sequence[_Batch], fetched: FetchedSamples, spans: Sequence[tuple[int, int]]) -> None:
         """Make batches of columns. Where a sample does not decode, only its own batch fails."""
         if self._stop.is_set():
             return
@@ -283,7 +283,7 @@ class Iteration:
             for batch in batches:
                 _fail(batch, error)
 
-    def _make_gathered(self, batch: _Batch, fetched: Fetched, first: int, end: int) -> None:
+    def _make_gathered(self, batch: _Batch, fetched: FetchedSamples, first: int, end: int) -> None:
         """Make a batch of prepared samples out of columns."""
         if self._stop.is_set() or batch.done():
             return
@@ -298,13 +298,17 @@ class Iteration:
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             _fail(batch, error)
 
-    def _make_slice(self, batch: _Batch, number: int, fetched: Fetched, span: slice, turn: int) -> None:
+    def _make_slice(self, batch: _Batch, number: int, fetched: FetchedSamples, span: slice, turn: int) -> None:
         if self._stop.is_set() or batch.done():
             return
         try:
             start_s = time.monotonic()
             with self._stages.measure("decode"):
-                batch.slices[number] = self._transformed(fetched.samples(span.start, span.stop), turn)
+                # A BrandSampler's draws know which use of a sample in the epoch each is, whatever the ranks. Other
+                # samplers may give a sample several times.
+                turns = range(turn, turn + span.stop - span.start)
+                uses = turns if self.positions is None else fetched.turns(span.start, span.stop)
+                batch.slices[number] = self._transformed(fetched.samples(span.start, span.stop), uses)
             self._note(threading.current_thread().name, "decode", start_s, samples=span.stop - span.start)
             self._stages.count(span.stop - span.start)
             with batch.lock:
@@ -317,8 +321,10 @@ class Iteration:
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             _fail(batch, error)
 
-    def _transformed(self, samples: Sequence[dict[str, Any]], turn: int) -> list[Any]:
-        """Samples after the data set's transform, each with its own random numbers. `turn` counts the first one."""
+    def _transformed(self, samples: Sequence[dict[str, Any]], uses: Sequence[int]) -> list[Any]:
+        """Samples after the data set's transform, each with its own random numbers. `uses` tells those apart that an
+        index has in the epoch.
+        """
         if self._data.transform is None:
             return self._data.finish(list(samples))
         seeds = getattr(self._local, "seeds", None)
@@ -326,12 +332,9 @@ class Iteration:
             seeds = self._local.seeds = SampleSeeds()
         result = []
         with seeds:
-            for number, sample in enumerate(samples):
+            for use, sample in zip(uses, samples, strict=True):
                 index = sample["index"]
-                # A BrandSampler gives a sample once an epoch, at a turn that depends on the ranks. Other samplers may
-                # give it several times.
-                nth = turn + number if self.positions is None else 0
-                seeds.generator.manual_seed(seed_of(*self._run, index, nth))
+                seeds.generator.manual_seed(seed_of(*self._run, index, use))
                 try:
                     result += self._data.finish([sample])
                 except Exception as error:

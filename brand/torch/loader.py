@@ -18,9 +18,8 @@ from typing import Any, Final, Literal
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from brand.errors import UsageError, counted
-from brand.node.setup.memory import memory_bytes
 from brand.timeline import Timeline
-from brand.torch.dataset import BrandDataset
+from brand.torch.drawable import Drawable
 from brand.torch.gate import Gate, pool_of
 from brand.torch.iteration import Iteration
 from brand.torch.ranks import find_rank
@@ -39,7 +38,7 @@ _OF_THIS_PROCESS: Final = ("stages", "pace", "waits", "timeline", "_epoch", "_ga
 
 
 class BrandLoader(DataLoader[Any]):
-    """Iterates over batches of a `BrandDataset`, as a `DataLoader` does, with threads instead of worker processes.
+    """Iterates over batches of a `BrandDataset` or a `Mixture`, as a `DataLoader` does, with threads instead of worker processes.
 
     It is a `DataLoader` to frameworks (`isinstance`, its attributes), and has the state that they save. Its batches
     come only from its own iteration: a framework that takes them from its `batch_sampler` gets an error.
@@ -65,13 +64,13 @@ class BrandLoader(DataLoader[Any]):
             data set's `memory=` where that is less; at least 2.
     """
 
-    dataset: BrandDataset
+    dataset: Drawable
     batch_size: int
     collate_fn: Callable[[list[Any]], Any]
 
     def __init__(
         self,
-        data_set: BrandDataset,
+        data_set: Drawable,
         batch_size: int = 1,
         *,
         sampler: Sampler[int] | None = None,
@@ -234,11 +233,11 @@ def _end_iterations() -> None:
 os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
-def _enough(data_set: BrandDataset, batch_size: int) -> int:
+def _enough(data_set: Drawable, batch_size: int) -> int:
     """Batches that are on their way by default: little memory for the data set means little for these."""
     room = AHEAD_BYTES
-    if data_set.memory is not None and data_set.server is None:  # else only the server knows its memory
-        limit = memory_bytes(data_set.memory, int(len(data_set) * data_set.mean_bytes))
+    limit = data_set.server_bytes
+    if limit is not None:
         room = min(room, limit // AHEAD_PART)
     return min(MOST_AHEAD, max(2, int(room / (batch_size * data_set.mean_bytes))))
 

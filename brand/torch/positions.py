@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.protocol.tickets import tickets
 
 if TYPE_CHECKING:
     from brand.torch.sampler import BrandSampler
@@ -59,11 +58,10 @@ class Positions(Iterator[int]):
         self.epoch, self.start = sampler.coming()
         self.count = rounds(self._samples - self.start, self._replicas, drop_last=sampler.drop_last)
         self.most = -(-self.count // self._dealt)
-        if sampler.shuffle and self.count:
+        if self.count:
             ranks = (self._rank, self._replicas)
-            mine = sampler.data_set.announce(
-                sampler.order, self.epoch, self.start, ranks, self._batch, self._dealt, origin=sampler.origin
-            )
+            goes_on = sampler.comes_to(self.epoch, self.start)
+            mine = sampler.sequence.begin(self.epoch, self.start, ranks, self._batch, self._dealt, goes_on=goes_on)
             self._mine = None if mine is None else self._with_tail(mine)
         self._begun = True
         sampler.begin(self)
@@ -133,13 +131,14 @@ class Positions(Iterator[int]):
         self.begin()
         sampler, end = self._sampler, min(self._made + count, self.count)
         if self._mine is None:
-            positions = self.start + self._rank + np.arange(self._made, end, dtype=np.int64) * self._replicas
+            ranks = (self._rank, self._replicas)
+            positions = sampler.sequence.dealt(self.epoch, self.start, range(self._made, end), ranks)
         else:
             positions = self._mine[self._made : end]
-        if len(positions) and int(positions[-1]) >= self._samples:
+        if len(positions) and int(positions.max()) >= self._samples:
             positions = positions % self._samples
         self._made = end
-        return tickets(sampler.tag, self.epoch, positions) if sampler.shuffle else sampler.indices_at(positions)
+        return sampler.sequence.ints(self.epoch, positions)
 
     def _with_tail(self, mine: NDArray[np.int64]) -> NDArray[np.int64]:
         """This rank's positions and its part of the last, incomplete global batch, which ranks draw in turn.

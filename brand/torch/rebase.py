@@ -8,31 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brand.errors import UsageError
 from brand.formats.version import number_within
-
-if TYPE_CHECKING:
-    from brand.torch.dataset import BrandDataset
-    from brand.torch.sampler import BrandSampler
+from brand.torch.dataset import BrandDataset
+from brand.torch.sampler import BrandSampler
+from brand.torch.sequence import other_data_set
 
 log = logging.getLogger("brand")
-
-
-def other_data_set(found: str, data_set: BrandDataset) -> str:
-    """Why a state of the data set with the id `found` is refused, and what to do."""
-    version = data_set.version
-    number = None if version is None else number_within(version.collection, found)
-    if version is None or number is None:
-        return f"the state is of data set {found}, this one is {data_set.id}"
-    if number == version.number:
-        return f"the state is of another collection, which has grown from the same beginning as {data_set.name}"
-    return (
-        f"the state is of version {number} of the collection, and this is {data_set.name}: open "
-        f"'{data_set.path}@{number}' to go on exactly where it stopped, or begin its epoch anew on this "
-        "version, `load_state_dict(brand.rebase(state, sampler))`"
-    )
 
 
 def rebase(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
@@ -47,9 +31,14 @@ def rebase(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
         found, seed, shuffle = str(order["data_set"]), order["seed"], state["shuffle"]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
-    data_set, version = sampler.data_set, sampler.data_set.version
+    data_set = sampler.data_set
+    if not isinstance(data_set, BrandDataset):
+        raise UsageError(
+            f"a state is rebased on a version of a collection, and this sampler draws from {data_set.name}"
+        )
     if found == data_set.id:
         return dict(state)
+    version = data_set.version
     number = None if version is None else number_within(version.collection, found)
     if version is None or number in (None, version.number):
         raise UsageError(other_data_set(found, data_set))

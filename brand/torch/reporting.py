@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from brand.torch.dataset import BrandDataset
+    from brand.torch.drawable import Drawable
     from brand.torch.waits import Waits
 
 EVERY_S: Final = 1.0
@@ -22,7 +22,7 @@ END_LIMIT_S: Final = 1.0
 class Reporter:
     """Reports how the loop of `ranks` = (rank, number of ranks) waits in an epoch, until `close`."""
 
-    def __init__(self, data_set: BrandDataset, waits: Waits, ranks: tuple[int, int], epoch: int) -> None:
+    def __init__(self, data_set: Drawable, waits: Waits, ranks: tuple[int, int], epoch: int) -> None:
         self._data_set, self._waits, self._ranks, self._epoch = data_set, waits, ranks, epoch
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="brand-report", daemon=True)

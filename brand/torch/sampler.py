@@ -8,29 +8,28 @@ or samples a batch can go on from it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError
-from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
-from brand.protocol.part import named
+from brand.protocol.order import MAX_EPOCH, MAX_SEED
 from brand.protocol.tickets import MAX_POSITIONS
-from brand.torch.dataset import BrandDataset
 from brand.torch.dealing import Restart, accelerate_processes, lightning_restart, torchdata_skips, wrapping_of
+from brand.torch.drawable import Drawable
+from brand.torch.mixed_sequence import MIXED_VERSION, MixedSequence
 from brand.torch.origin import origin_here
 from brand.torch.positions import Positions, rounds
 from brand.torch.ranks import find_rank
-from brand.torch.rebase import other_data_set
-from brand.torch.shared_state import facts_at, learn_facts
+from brand.torch.sequence import AccessSequence, whole
 
 log = logging.getLogger("brand")
 
-JOINED_VERSION: Final = 2
-"""The version of states that say where a job joined others, or what it has drawn. All others are of version 1."""
+LAST_VERSION: Final = MIXED_VERSION
+"""The highest version of a state. States of a sequence that says nothing else are of version 1."""
 _FROM_A_STATE: Final = (
     "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
     "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
@@ -40,6 +39,8 @@ _FROM_A_STATE: Final = (
 
 class BrandSampler(DistributedSampler[int]):
     """Draws every sample of a `BrandDataset` once an epoch, in random order, at the speed of sequential storage.
+
+    From a `Mixture`, it draws each member's samples by its share.
 
     It yields tickets: ints that the data set understands as "the sample at this position", so that the server can read
     ahead. Give it to a `DataLoader` as `sampler=`. Each epoch has its own order: `set_epoch(n)` says which; without it,
@@ -51,7 +52,7 @@ class BrandSampler(DistributedSampler[int]):
 
     Args:
         data_set: The data set to draw from.
-        seed: Fixes the order of every epoch.
+        seed: Fixes the order of every epoch. None: that of a `Mixture`; of a `BrandDataset`, 0.
         num_replicas, rank: Number of ranks, and which one this is; by default from torch.distributed, torchrun or
             Slurm, when the iteration begins.
         shuffle: False: the plain indices in their order, read exactly, and nothing is read ahead.
@@ -66,9 +67,9 @@ class BrandSampler(DistributedSampler[int]):
 
     def __init__(
         self,
-        data_set: BrandDataset,
+        data_set: Drawable,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         num_replicas: int | None = None,
         rank: int | None = None,
         shuffle: bool = True,
@@ -78,23 +79,18 @@ class BrandSampler(DistributedSampler[int]):
         part: ArrayLike | None = None,
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
-        if not isinstance(data_set, BrandDataset):
+        if not isinstance(data_set, Drawable):
             raise UsageError(
                 f"BrandSampler draws from a BrandDataset, not from a {type(data_set).__name__}; give it the data set "
                 "itself. A Subset is read exactly, by any other sampler"
             )
-        seed = _whole("seed", seed, MAX_SEED)
-        self.data_set, self.seed, self.shuffle, self.drop_last = data_set, seed, shuffle, drop_last
+        seed = whole("seed", data_set.seed if seed is None else seed, MAX_SEED)
+        self.data_set, self.drop_last = data_set, drop_last
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
         self.locality = locality
-        self.batch_size = None if batch_size is None else max(1, _whole("batch_size", batch_size, MAX_POSITIONS))
-        self.order = data_set.order(seed, part)
-        """The order of all epochs."""
-        self._indices: NDArray[np.int64] | None = None
-        """Indices of the part, once an epoch that is not shuffled has asked for them."""
-        self.tag = data_set.tag_of(self.order)
-        self.origin = origin_here()
-        """Where the program made this sampler."""
+        self.batch_size = None if batch_size is None else max(1, whole("batch_size", batch_size, MAX_POSITIONS))
+        self.sequence: AccessSequence = data_set.sequence(seed, origin_here(), part=part, shuffle=shuffle)
+        """What it draws in all epochs."""
         self._pinned = False
         self._next: _Next | None = _Next(0)
         """Where the next iteration begins; None: at the epoch after the present one."""
@@ -112,7 +108,7 @@ class BrandSampler(DistributedSampler[int]):
         of a later epoch was loaded, because going back would train samples again. Where a state of an earlier epoch was
         loaded, the log says how many samples of that epoch are left out.
         """
-        epoch = _whole("epoch", epoch, MAX_EPOCH)
+        epoch = whole("epoch", epoch, MAX_EPOCH)
         wrapping = wrapping_of(self)
         if wrapping is not None and wrapping.restored:
             raise UsageError(f"Accelerate restores a loader by skipping what it had yielded. {_FROM_A_STATE}")
@@ -134,6 +130,21 @@ class BrandSampler(DistributedSampler[int]):
                 log.warning(said, epoch, rest, self._next.epoch)
         self._next = _Next(epoch)
 
+    def set_weights(self, weights: Mapping[Any, float], *, epoch: int, position: int = 0) -> None:
+        """Of a `Mixture`: from a position of an epoch on, these weights count, in place of all from there on.
+
+        `weights` are as for `Mixture`. `position` counts the samples of all ranks, as that of a state does: for step
+        `n` it is `n` global batches. All ranks must say the same. The weights are part of the state; a position may lie
+        far ahead, so a whole curriculum can be set before the training begins, and again after a restart.
+
+        Samples that are on their way keep the weights with which they were planned, so a position that has been taken
+        already, by a loader that works ahead, raises a `UsageError`, which names the first one that has not.
+        """
+        if not isinstance(self.sequence, MixedSequence):
+            raise UsageError(f"a sampler of {self.data_set.name} has no weights; one of a Mixture has")
+        samples = max(0, self.samples - 1)
+        self.sequence.set_weights(weights, whole("epoch", epoch, MAX_EPOCH), whole("position", position, samples))
+
     def __len__(self) -> int:
         """Samples of a whole epoch for this rank."""
         return rounds(self.samples, self.ranks()[1], drop_last=self.drop_last)
@@ -144,15 +155,22 @@ class BrandSampler(DistributedSampler[int]):
     @property
     def samples(self) -> int:
         """Samples of a whole epoch, for all ranks: as many as the part has."""
-        return self.order.draws
+        return self.sequence.samples
 
-    def indices_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The indices at positions of an epoch that is not shuffled, same shape."""
-        if self.order.part is None:
-            return positions
-        if self._indices is None:
-            self._indices = self.data_set.indices_of(self.order.part)
-        return self._indices[positions]
+    @property
+    def order(self) -> Any:
+        """The order of all epochs: an `Order`; of a `Mixture`, a `MixedOrder`."""
+        return self.sequence.order
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        """What fixes the order of every epoch."""
+        return self.sequence.seed
+
+    @property
+    def shuffle(self) -> bool:  # type: ignore[override]
+        """Whether it draws in random order."""
+        return self.sequence.shuffle
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
@@ -219,17 +237,8 @@ class BrandSampler(DistributedSampler[int]):
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
         """The state of a run that goes on at a position of an epoch, with its order."""
-        part = {} if self._digest is None else {"part": self._digest}
-        state: dict[str, Any] = {
-            "version": 1,
-            "epoch": epoch,
-            "position": position,
-            "shuffle": self.shuffle,
-            "order": self.order.to_json() if self.shuffle else {"data_set": self.data_set.id, "seed": self.seed} | part,
-        }
-        if self.shuffle and self.order.shares:
-            state |= {"version": JOINED_VERSION, **facts_at(self.data_set, self.order, epoch, position)}
-        return state
+        state = {"version": 1, "epoch": epoch, "position": position, "shuffle": self.shuffle}
+        return state | {"order": self.sequence.to_json()} | self.sequence.facts_at(epoch, position)
 
     def state_of_next(self) -> dict[str, Any]:
         """The state of a run that goes on with the epoch after the present one."""
@@ -238,33 +247,16 @@ class BrandSampler(DistributedSampler[int]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says. Raises `UsageError` where it is no state, or a state of another data set."""
         try:
-            version, shuffle, facts = state["version"], state["shuffle"], dict(state["order"])
-            epoch = _whole("epoch", state["epoch"], MAX_EPOCH)
-            position = _whole("position", state["position"], len(self.data_set))
-            seed, data_set = _whole("seed", facts["seed"], MAX_SEED), facts["data_set"]
+            version, shuffle, _ = state["version"], state["shuffle"], dict(state["order"])
+            epoch = whole("epoch", state["epoch"], MAX_EPOCH)
+            position = whole("position", state["position"], MAX_POSITIONS)
             if not isinstance(shuffle, bool):
                 raise TypeError(f"shuffle is {shuffle!r}")
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
-        if version not in (1, JOINED_VERSION):
-            raise UsageError(f"a state of version {version}; this is version {JOINED_VERSION}")
-        if data_set != self.data_set.id:
-            raise UsageError(other_data_set(str(data_set), self.data_set))
-        if facts.get("part") != self._digest:
-            there, here = named(facts.get("part")), named(self._digest)
-            raise UsageError(f"the state is of {there}, this sampler draws {here}: give the same part= as before")
-        if position > self.samples:
-            raise UsageError(f"this is no state of a BrandSampler: position {position:,} of {self.samples:,}")
-        if shuffle:
-            try:
-                order = Order.from_json(facts, self.order.part)
-            except (ValueError, TypeError) as error:
-                raise UsageError(f"this is no state of a BrandSampler: {error}") from None
-            if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size):
-                raise UsageError("this is no state of a BrandSampler: its sizes are not those of the data set")
-            learn_facts(self.data_set, order, state)
-            self.order, self.tag = order, self.data_set.tag_of(order)
-        self.seed, self.shuffle = seed, shuffle
+        if version not in range(1, LAST_VERSION + 1):
+            raise UsageError(f"a state of version {version}; this is version {LAST_VERSION}")
+        self.sequence = self.sequence.loaded(state)
         if position == self.samples:  # states of older versions say so at the end of an epoch
             epoch, position = epoch + 1, 0
         self._next, self._present = _Next(epoch, position, loaded=True), None
@@ -279,7 +271,13 @@ class BrandSampler(DistributedSampler[int]):
         if self._next is not None:
             return self._next.epoch, self._next.position
         assert self._present is not None
-        return _whole("epoch", self._present.epoch + 1, MAX_EPOCH), 0  # no epoch was set
+        return whole("epoch", self._present.epoch + 1, MAX_EPOCH), 0  # no epoch was set
+
+    def comes_to(self, epoch: int, position: int) -> bool:
+        """Whether the present iteration has yielded all of its epoch, and the next one begins where it ended."""
+        present = self._present
+        ended = present is not None and present.begun and present.yielded >= present.count
+        return ended and present is not None and (epoch, position) == (present.epoch + 1, 0)
 
     def begin(self, positions: Positions) -> None:
         """An iteration has begun: its first position is about to be taken."""
@@ -333,11 +331,6 @@ class BrandSampler(DistributedSampler[int]):
             )
         return wrapping.processes
 
-    @property
-    def _digest(self) -> str | None:
-        """By what a state names the part; None: all samples are drawn."""
-        return None if self.order.part is None else self.order.part.digest
-
     def _check_restart(self, restart: Restart, epoch: int) -> None:
         """Raises `UsageError` unless Lightning would train exactly the rest of an epoch."""
         if not hasattr(restart.loader, "load_state_dict"):
@@ -371,10 +364,3 @@ class _Next:
     """Global position."""
     loaded: bool = False
     """Whether a loaded state says so."""
-
-
-def _whole(name: str, value: Any, most: int) -> int:
-    """A whole number from 0 to `most`. Raises `UsageError`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= int(value) <= most:
-        raise UsageError(f"{name}={value!r}: a whole number from 0 to {most:,} is needed")
-    return int(value)

@@ -5,7 +5,7 @@ Where it joined others, or, where its order is decided while jobs draw, which sa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from brand.errors import UsageError
 from brand.protocol.drawn import pack_drawn, unpack_drawn
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
-from brand.torch.dataset import BrandDataset
+
+if TYPE_CHECKING:
+    from brand.torch.dataset import BrandDataset
 
 
 def facts_at(data_set: BrandDataset, order: Order, epoch: int, position: int) -> dict[str, Any]:

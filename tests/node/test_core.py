@@ -232,6 +232,41 @@ def test_a_run_that_ends_while_another_is_between_two_epochs_leaves_its_memory()
     assert world_.core.residents.kept_pages >= kept
 
 
+def test_an_epoch_that_was_drawn_before_the_one_before_it_comes_from_memory() -> None:
+    """A run goes back: what it has drawn of the later epoch is read again when it comes there."""
+    world_ = world(SAMPLES // 3)
+    run = world_.register(1, **ORDER)
+    for epoch in (0, 1, 0, 1, 2, 0, 1, 2):
+        world_.begin(1, run, epoch)
+        assert draw(world_, 1, run, epoch, range(SAMPLES)) == 1.0
+
+
+def test_a_run_goes_on_in_an_epoch_and_nothing_is_read_again() -> None:
+    """Short epochs of a mixture are parts of one epoch of a member: each goes on where the one before ended."""
+    world_ = world(SAMPLES // 3)
+    run = world_.register(1, **ORDER)
+    world_.begin(1, run, 0)
+    for start in range(0, SAMPLES, 30):
+        world_.begin(1, run, 0, start, processes=0 if start else 1)
+        assert draw(world_, 1, run, 0, range(start, start + 30)) == 1.0
+    assert world_.core.counters.reads.read_samples <= SAMPLES * 1.5
+
+
+def test_processes_of_a_rank_come_to_the_next_epoch_one_after_the_other() -> None:
+    """Two processes share the draws of a mixture's member: each says so when it comes to the next epoch."""
+    world_ = world(SAMPLES // 2)
+    for client in (1, 2):
+        run = world_.register(client, **ORDER)
+        world_.begin(client, run, 0, processes=2)
+    for number in range(49):  # the second is a batch behind
+        for client, at in ((1, number), (2, number - 1)):
+            epoch, first = divmod(at * 20, SAMPLES)
+            if 0 <= at < 48:
+                if epoch and not first:
+                    world_.begin(client, run, epoch, processes=0)
+                assert draw(world_, client, run, epoch, range(first + client - 1, first + 20, 2)) == 1.0
+
+
 def test_a_rewind_and_a_skip_come_from_memory() -> None:
     """A state from before or after where the run is."""
     world_ = world(SAMPLES // 3)

@@ -36,13 +36,13 @@ def body_of(message: bytes, kind: Kind) -> bytes:
     return message[HEAD.size :]
 
 
-@given(U32, U32, st.integers(0, (1 << 64) - 1), st.integers(1, MAX_REPLICAS), U32, st.integers(1, 99), st.data())
+@given(U32, U32, st.integers(0, (1 << 64) - 1), st.integers(1, MAX_REPLICAS), U32, st.integers(0, 99), st.data())
 def test_begin(run: int, epoch: int, position: int, replicas: int, batch: int, processes: int, data: Any) -> None:
-    """`BEGIN` there and back; a rank is below the number of ranks, and at least one process draws for it."""
+    """`BEGIN` there and back; a rank is below the number of ranks. 0 processes: as many as before."""
     rank = data.draw(st.integers(0, replicas - 1))
     facts = (run, epoch, position, rank, replicas, batch, processes)
     assert messages.unpack_begin(body_of(messages.pack_begin(*facts), Kind.BEGIN)) == facts
-    for wrong in ((replicas, replicas), (0, 0), (rank, MAX_REPLICAS + 1), (rank, replicas, batch, 0)):
+    for wrong in ((replicas, replicas), (0, 0), (rank, MAX_REPLICAS + 1), (rank, replicas, batch, MAX_REPLICAS + 1)):
         with pytest.raises(ProtocolError, match="rank"):
             messages.unpack_begin(body_of(messages.pack_begin(run, epoch, position, *wrong), Kind.BEGIN))
 

@@ -299,12 +299,22 @@ class World:
         return self.runs[RunNumber(run)].order.draws
 
     def begin(
-        self, client: int, run: int, epoch: int, position: int = 0, *, rank: int = 0, replicas: int = 1, batch: int = 0
+        self,
+        client: int,
+        run: int,
+        epoch: int,
+        position: int = 0,
+        *,
+        rank: int = 0,
+        replicas: int = 1,
+        batch: int = 0,
+        processes: int = 1,
     ) -> None:
         """A rank is about to draw. An order that the server has forgotten begins anew."""
         if self.core.epochs.growth.orders.over((RunNumber(run), epoch)):
             del self.given[RunNumber(run), epoch]
-        self.tell(ClientBegins(ClientNumber(client), (RunNumber(run), epoch), position, rank, replicas, batch))
+        key = RunNumber(run), epoch
+        self.tell(ClientBegins(ClientNumber(client), key, position, rank, replicas, batch, processes))
         self.check()
 
     def draw(self, client: int, run: int, epoch: int, positions: Sequence[int]) -> bool:

@@ -35,6 +35,7 @@ def test_the_numbers_of_the_streams_are_fixed() -> None:
         "FOLLOW": 8,
         "FOLLOW_REST": 9,
         "FOLLOW_MATES": 10,
+        "MIXED_RANKS": 11,
     }
 
 

@@ -19,7 +19,6 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from brand import pack
 from brand.errors import ServerError, UsageError
-from brand.protocol.tickets import tickets
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, fetch, habit
 from brand.torch.ranks import find_rank
@@ -280,10 +279,10 @@ def test_no_two_orders_of_a_process_have_the_same_tag(
     monkeypatch.setattr(fetch, "TAGS", 2)
     training, validation = opened(small), opened(smaller)
     foreign, own = BrandSampler(training), BrandSampler(validation)
-    assert {foreign.tag, own.tag} == {0, 1}
-    assert BrandSampler(validation).tag == own.tag
+    assert {training.tag_of(foreign.order), validation.tag_of(own.order)} == {0, 1}
+    assert list(BrandSampler(validation)) == list(own)
     with pytest.raises(UsageError, match="another BrandDataset"):
-        validation.__getitems__(tickets(foreign.tag, 0, np.arange(5)).tolist())
+        validation.__getitems__(foreign.sequence.ints(0, np.arange(5)).tolist())
     with pytest.raises(UsageError, match="2 orders"):
         BrandSampler(training, seed=1)
 

@@ -81,13 +81,18 @@ class Epochs:
     ) -> None:
         """A rank of this node, (rank, ranks), is about to draw from position `start` on.
 
-        `processes` processes share the positions of the rank; `drawer` is the process that says so.
+        `processes` processes share the positions of the rank; `drawer` is the process that says so. 0 processes: as
+        many as before, and the rank goes on in what it has drawn so far, so this is no further beginning of the epoch.
         """
         run = self.runs[key[0]]
         before = run.readers.get((client, None))
-        run.conduct.begins(drawer, processes, again=before is None or key[1] <= before.epoch)
-        times = before.begin.times + 1 if before is not None and before.epoch == key[1] else 1
+        here = before.begin.times if before is not None and before.epoch == key[1] else 0
+        if processes:
+            run.conduct.begins(drawer, processes, again=before is None or key[1] <= before.epoch)
+        times = here + 1 if processes else max(here, 1)
         self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times))
+        if before is not None and key[1] < before.epoch:
+            self._drop_later(key)
 
     def begin(self, client: ClientNumber, key: Key, begin: Begin) -> None:
         """Ranks of this node or of another one are about to draw."""
@@ -247,6 +252,13 @@ class Epochs:
         whole = begin.whole and not epoch.progress.drawn  # a draw may overtake its BEGIN
         life.is_planned(epoch.plan, None, replace(begin, whole=whole))
         self._make_if_known(key)
+
+    def _drop_later(self, key: Key) -> None:
+        """A rank has gone back to an epoch: what it has drawn of later ones will be drawn again."""
+        at = self.runs[key[0]].at()
+        for (run, epoch), life in self.lives.items():
+            if run == key[0] and epoch > key[1] and epoch not in at and life.live is not None and life.live.begun:
+                self._residents.let_go(life.drops())
 
     def _retire(self, number: RunNumber, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
         """Drop the epochs of a run that no reader is in or comes to next, and that no draw waits for."""
