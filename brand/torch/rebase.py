@@ -33,9 +33,7 @@ def rebase(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
         raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
     data_set = sampler.data_set
     if not isinstance(data_set, BrandDataset):
-        raise UsageError(
-            f"a state is rebased on a version of a collection, and this sampler draws from {data_set.name}"
-        )
+        raise UsageError(f"rebase is for states of a collection, and this sampler draws from {data_set.name}")
     if found == data_set.id:
         return dict(state)
     version = data_set.version
