@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from brand.node.setup.choose import Uniform as Uniform
     from brand.node.setup.tls import Tls as Tls
     from brand.storage.dataset import open as open  # noqa: A004 - as gzip.open
+    from brand.torch import BatchPlan as BatchPlan
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
 
 __all__ = [
+    "BatchPlan",
     "BrandDataset",
     "BrandError",
     "BrandLoader",
@@ -51,6 +53,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "BatchPlan": "brand.torch",
     "BrandDataset": "brand.torch",
     "BrandLoader": "brand.torch",
     "BrandSampler": "brand.torch",

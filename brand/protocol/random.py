@@ -43,6 +43,10 @@ class Stream(IntEnum):
     """`follow`: the order of the rest's stripes."""
     FOLLOW_MATES = 10
     """`follow`: where the samples of one of them lie in the rest's tape."""
+    BATCH_TIES = 21
+    """Which of equally long samples meet in a batch."""
+    BATCH_TURNS = 22
+    """The order of the batches of a window."""
 
 
 def bits(count: int, seed: int, stream: Stream, epoch: int = 0, step: int = 0, *, first: int = 0) -> NDArray[np.uint64]:

@@ -6,6 +6,11 @@ positions   one iteration of a sampler
 origin      which samplers of several nodes are the same one
 dealing     what frameworks do with the batches of a sampler
 fetch       from ints to samples: exact reads and draws
+batch_plan  BatchPlan: which samples make a batch together, where they differ in length
+planned     one iteration of a batch plan
+lengths     how long each sample is, before it is read
+packed      tensors of packed rows
+batches     where a loader takes its batches from
 loader      BrandLoader: the DataLoader's contract without worker processes
 iteration   one iteration of a loader: its threads, and the order of batches
 assemble    batches made of columns; page-locked memory
@@ -28,8 +33,9 @@ try:
 except ImportError as error:
     raise MissingExtraError("brand.torch needs PyTorch: pip install 'brand-data[train]'") from error
 
+from brand.torch.batch_plan import BatchPlan as BatchPlan
 from brand.torch.dataset import BrandDataset as BrandDataset
 from brand.torch.loader import BrandLoader as BrandLoader
 from brand.torch.sampler import BrandSampler as BrandSampler
 
-__all__ = ["BrandDataset", "BrandLoader", "BrandSampler"]
+__all__ = ["BatchPlan", "BrandDataset", "BrandLoader", "BrandSampler"]

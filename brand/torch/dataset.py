@@ -22,7 +22,7 @@ from brand.errors import SchemaError, UsageError, counted
 from brand.formats.preparation import Preparation, checked
 from brand.node.client.client import Client
 from brand.node.setup.caching import CacheOf, as_cache
-from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
+from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, choose_room, facts_of
 from brand.node.setup.memory import Memory, check_memory
 from brand.node.setup.tls import Tls
 from brand.node.wire.looping import LoopReport
@@ -32,6 +32,7 @@ from brand.protocol.order import Order
 from brand.protocol.part import Part
 from brand.protocol.policy import BY_ONE_NODE
 from brand.protocol.tickets import TICKET, TICKETS_END
+from brand.storage.catalogue import Catalogue
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where
 from brand.stores.url import is_url
@@ -244,6 +245,23 @@ class BrandDataset(Dataset[Any]):
             raise UsageError(BY_ONE_NODE)
         return replace(order, part=chosen)
 
+    def room(self, order: Order) -> int:
+        """About how many samples the node server can hold out of turn, beside those that an order mixes."""
+        share = None if self.server is None else self._node.server().share
+        return choose_room(facts_of(self._stored), order, share, self.memory)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that draw from the data set together. Raises `UsageError`, and `ServerError` as a draw does."""
+        if self.server is not None:
+            return self._node.server().nodes
+        return 1 if self._way.job is None else self._way.job.nodes
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Where each sample is, and the columns."""
+        return self._stored
+
     def indices_of(self, part: Part) -> NDArray[np.int64]:
         """Indices of the samples of a part, ascending."""
         return indices_of(self._stored, part)
@@ -273,8 +291,9 @@ class BrandDataset(Dataset[Any]):
     ) -> NDArray[np.int64] | None:
         """A sampler is about to draw, so the node server begins to read. `ranks` is (rank, number of ranks).
 
-        `processes` processes share the positions of the rank (`brand.torch.dealing`). `origin` says where the program
-        makes the sampler (`brand.torch.origin`).
+        `processes` processes share the positions of the rank (`brand.torch.dealing`); 0: in a way that the server is
+        not told, so it does not judge whether positions are left out. `origin` says where the program makes the sampler
+        (`brand.torch.origin`).
 
         `batch` is the samples of a batch of each rank, with `locality`: the result is then the positions of this rank,
         once all ranks have announced theirs; else None. Raises `ServerError`, `UsageError`.

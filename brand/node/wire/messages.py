@@ -208,10 +208,10 @@ def pack_begin(
 def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int, int, int, int]:
     """Run, epoch, position, rank, replicas, samples of a batch with `locality`, and how many processes share the rank.
 
-    Raises `ProtocolError`.
+    0 processes: the server is not told how the positions are shared. Raises `ProtocolError`.
     """
     run, epoch, position, rank, replicas, batch, processes = _unpack(_BEGIN, body)
-    if not rank < replicas <= MAX_REPLICAS or not 0 < processes <= MAX_REPLICAS:
+    if not rank < replicas <= MAX_REPLICAS or not processes <= MAX_REPLICAS:
         raise ProtocolError(f"rank {rank} of {replicas}, shared by {processes} processes")
     return run, epoch, position, rank, replicas, batch, processes
 
