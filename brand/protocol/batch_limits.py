@@ -18,6 +18,8 @@ LENGTH_WINDOW: Final = 1024
 """About so many batches of similar length come out of one window, where memory can hold it."""
 PACK_WINDOW: Final = 64
 """The same for packed batches: so few are enough to fill their rows."""
+LEAST_PACK_WINDOW: Final = 4
+"""Out of a window of fewer packed batches, many rows would stay half empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,10 @@ def samples_of(mean: float, *, size: int | None, most: float | None, row: int | 
 def choose_window(room: int, draws: int, samples: float, *, size: int | None, pack: bool) -> int:
     """The window of batches of about `samples` samples, where memory has room for `room` samples out of turn.
 
-    A whole number of batches of `size`, so that only the last batch of an epoch is short.
+    A whole number of batches of `size`, so that only the last batch of an epoch is short. Packed rows need some batches
+    in a window in any case.
     """
     wanted = min(room, draws, int(samples * (PACK_WINDOW if pack else LENGTH_WINDOW)))
+    least = int(samples * LEAST_PACK_WINDOW) if pack else 1
     whole = size or 1
-    return min(MAX_POSITIONS, max(wanted // whole, 1) * whole)
+    return min(MAX_POSITIONS, max(wanted // whole, least, 1) * whole)

@@ -44,8 +44,8 @@ def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: i
     Args:
         lengths: Length of the document at each position, at most `row * rows`, shape (draws,).
         row, rows: Tokens of a row, and rows of a batch.
-        window: Consecutive positions whose documents may meet. What does not fill a batch goes on to the next window,
-            at most one batch.
+        window: Consecutive positions whose documents may meet. The documents of a batch that is not full go on to the
+            next window, once.
         seed, epoch: Fix which of equally long documents meet, and the order of the batches of a window.
     """
     noise = bits(len(lengths), seed, Stream.BATCH_TIES, epoch)
@@ -53,21 +53,28 @@ def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: i
     for number, part in windows(len(lengths), window):
         here = np.concatenate((carried, np.arange(part.start, part.stop)))
         here = here[np.argsort(noise[here])]
-        batch_of, heights, in_order = _in_batches(lengths[here], row, rows)
+        batch_of, heights, in_order = _in_batches(lengths[here], row, rows, noise[here], here < part.start)
         count = np.bincount(batch_of, minlength=len(heights))
         turns = np.argsort(bits(len(heights), seed, Stream.BATCH_TURNS, epoch, number))
         if part.stop < len(lengths):
             emptiest = int(heights.argmin())
-            left = heights[emptiest] < rows
-            carried = here[batch_of == emptiest] if left else here[:0]
-            turns = turns[turns != emptiest] if left else turns
+            carried = here[batch_of == emptiest]
+            if heights[emptiest] == rows or carried.min() < part.start:
+                carried = here[:0]
+            else:
+                turns = turns[turns != emptiest]
         positions.append(gathered(here[in_order], count, turns))
         counts.append(count[turns])
     return Batches(np.concatenate(positions), np.cumsum(np.concatenate(counts)))
 
 
-def _in_batches(lengths: Whole, row: int, rows: int) -> tuple[Whole, Whole, Whole]:
-    """The batch of each document, the rows that each batch uses, and the documents in the order of batches and rows."""
+def _in_batches(
+    lengths: Whole, row: int, rows: int, noise: NDArray[np.uint64], early: NDArray[np.bool_]
+) -> tuple[Whole, Whole, Whole]:
+    """The batch of each document, the rows that each batch uses, and the documents in the order of batches and rows.
+
+    `noise` is a random number for each document. Those that are `early` come into the first batches, which are full.
+    """
     long = lengths > row
     whole, rest = np.divmod(lengths[long], row)
     # Groups of rows that stay together: those of each long document, and then single rows.
@@ -78,15 +85,16 @@ def _in_batches(lengths: Whole, row: int, rows: int) -> tuple[Whole, Whole, Whol
     group_of[short], groups = best_fit(lengths[short], row, tails)
     heights = np.ones(groups, np.int64)
     heights[: len(whole)] = whole + (rest > 0)
-    # `best_fit` opens rows for long documents first; batches take them in an order that has nothing to do with that.
-    last = np.zeros(groups, np.int64)
-    last[group_of] = np.arange(len(lengths))
-    mixed = np.argsort(last)
+    # `best_fit` opens rows for long documents first; batches take them in a random order. A sum of random words is one.
+    turn, first = np.zeros(groups, np.uint64), np.zeros(groups, np.bool_)
+    np.add.at(turn, group_of, noise)
+    first[group_of[early]] = True
+    mixed = np.lexsort((turn, ~first))
     batch_of_group = np.empty(groups, np.int64)
     batch_of_group[mixed], batches = best_fit(heights[mixed], rows, np.zeros(0, np.int64))
     used = np.bincount(batch_of_group, weights=heights, minlength=batches).astype(np.int64)
     batch_of = batch_of_group[group_of]
-    return batch_of, used, np.lexsort((~long, last[group_of], batch_of))
+    return batch_of, used, np.lexsort((~long, group_of, turn[group_of], batch_of))
 
 
 def best_fit(sizes: Whole, capacity: int, rooms: Whole) -> tuple[Whole, int]:

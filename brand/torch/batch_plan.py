@@ -146,11 +146,14 @@ class BatchPlan(DistributedSampler[list[int]]):
         return self.coming()[0] if self._next is not None or self._present is None else self._present.epoch or 0
 
     def __len__(self) -> int:
-        """Batches of the whole present epoch for this rank, or of the next one before an iteration has begun.
+        """Batches of a whole epoch for this rank: of the one that is under way, else of the next one.
 
         Other epochs may have a few more or less, except where `batch_size` alone limits batches.
         """
-        return rounds(len(self.batches_of(self.epoch)), self.ranks()[1], drop_last=self.drop_last)
+        present = self._present
+        under_way = self._next is None and present is not None and present.yielded < present.count
+        epoch = self.epoch if under_way else self.coming()[0]
+        return rounds(len(self.batches_of(epoch)), self.ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> PlannedBatches:
         return PlannedBatches(self)
