@@ -181,7 +181,7 @@ class BrandLoader(DataLoader[Any]):
 
     def stats(self) -> dict[str, Any]:
         """Seconds by stage and the slowest stage, the threads and their pace, how the training loop waits and why
-        (`docs/waiting.md`), and the node server's counters; with a `BatchPlan`, also the padding (`docs/batches.md`).
+        (`docs/waiting.md`), and the node server's counters; with a `BatchPlan`, also the padding (`docs/train-asr.md`).
         """
         waits = {"waits": self.waits.to_json(time.monotonic())}
         figures = {} if self._epoch is None else self._epoch.figures()
