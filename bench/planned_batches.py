@@ -56,7 +56,7 @@ def build(data: Path, work: Path) -> tuple[Path, Path]:
     return clips, documents
 
 
-def random_padding(plan: brand.BatchPlan, lengths: np.ndarray) -> float:
+def random_padding(lengths: np.ndarray) -> float:
     """The padding of the epoch's order in batches of `BATCH`."""
     rows = lengths[: len(lengths) // BATCH * BATCH].reshape(-1, BATCH)
     return float(1 - rows.sum() / (rows.max(axis=1).sum() * BATCH))
@@ -89,7 +89,7 @@ def look(path: Path, length: str, memory: float, **limits: Any) -> dict[str, Any
         "window": plan.limits.window,
         "batches": len(made),
         "padding": made.padding(),
-        "random": random_padding(plan, lengths),
+        "random": random_padding(lengths),
         "over": over,
         "planned_s": planned_s,
         "shuffling": {name: [found.pairs, found.mates, found.neighbours] for name, found in shuffles.items()},
@@ -138,7 +138,7 @@ def main() -> None:
     for row in found:
         plain, planned = ("  ".join(f"{value:.3f}" for value in row["shuffling"][n]) for n in ("plain", "planned"))
         print(
-            f"{row['limits']!s:34} memory {row['memory']:<4}  window {row['window']:>6,}  batches {row['batches']:>5,}  "
+            f"{row['limits']!s:34} memory {row['memory']:<4}  window {row['window']:>6,}  batches {row['batches']:,}  "
             f"padding {row['padding']:.1%} (random {row['random']:.1%})  over {row['over']}  {row['planned_s']:.2f} s\n"
             f"    pairs, mates, neighbours: plain {plain}, planned {planned}"
         )

@@ -7,7 +7,7 @@ A token attends to what comes before it in its own document, and to no other doc
 
 from __future__ import annotations
 
-import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,8 @@ class Model(nn.Module):
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.out = nn.Linear(WIDTH, 256)
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:  # the loss
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The loss."""
         of, later = batch["document_ids"], torch.ones(ROW, ROW, dtype=torch.bool).triu(1)
         hidden = (of[:, :, None] != of[:, None]) | later
         x = self.tokens(batch["input_ids"]) + self.places(batch["position_ids"])
@@ -37,21 +38,18 @@ class Model(nn.Module):
         return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())
 
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("texts", type=Path, help="a folder of .txt files")
-parser.add_argument("target", help="the data set to make")
-args = parser.parse_args()
-texts = [text for file in sorted(args.texts.glob("*.txt")) for text in file.read_text("utf-8").split("\n\n")]
+source, target = map(Path, sys.argv[1:])
+texts = [text for file in sorted(source.glob("*.txt")) for text in file.read_text("utf-8").split("\n\n")]
 samples = [
     {"tokens": np.frombuffer(text.encode() + b"\n", np.uint8), "count": len(text.encode()) + 1} for text in texts
 ]
-brand.pack(samples, args.target, schema={"tokens": "ndarray", "count": "int"})
-data = brand.BrandDataset(args.target, fields=("tokens",))
-plan = brand.BatchPlan(data, "count", pack=ROW, rows=ROWS)
+brand.pack(samples, target, schema={"tokens": "ndarray", "count": "int"})
+data = brand.BrandDataset(target, fields=("tokens",))
+plan = brand.BatchPlan(data, "count", pack=ROW, rows=ROWS, part=data.column("count") <= ROW * ROWS)
 torch.manual_seed(0)
 loader, model = brand.BrandLoader(data, batch_sampler=plan, collate_fn=plan.collate("tokens")), Model()
 optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-for epoch in range(4):
+for epoch in range(3):
     losses = []
     for batch in loader:
         loss = model(batch)

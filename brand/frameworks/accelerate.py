@@ -48,8 +48,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     def __init__(self, loader: DataLoader[Any], accelerator: Accelerator) -> None:
         if isinstance(loader.sampler, BatchPlan) or isinstance(loader.batch_sampler, BatchPlan):
             raise UsageError(
-                "a BatchPlan gives each process its own batches: iterate over the loader itself, without preparing it, and "
-                "keep its state_dict() beside the checkpoint"
+                "a BatchPlan gives each process its own batches: iterate over the loader itself, without preparing it, "
+                "and keep its state_dict() beside the checkpoint"
             )
         if not isinstance(loader.sampler, BrandSampler) or loader.batch_size is None:
             raise UsageError(

@@ -271,8 +271,8 @@ class BatchPlan(DistributedSampler[list[int]]):
             )
         if self.data_set.nodes > 1:
             raise UsageError(
-                "node servers send each other what they foresee that ranks draw, and they do not foresee planned batches: "
-                "train on one node, or draw with a BrandSampler"
+                "node servers send each other what they foresee that ranks draw, and they do not foresee planned "
+                "batches: train on one node, or draw with a BrandSampler"
             )
 
     def announce(self, epoch: int, position: int) -> None:

@@ -22,8 +22,9 @@ from brand.errors import SchemaError, UsageError, counted
 from brand.formats.preparation import Preparation, checked
 from brand.node.client.client import Client
 from brand.node.setup.caching import CacheOf, as_cache
-from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, choose_room, facts_of
+from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
 from brand.node.setup.memory import Memory, check_memory
+from brand.node.setup.room import choose_room
 from brand.node.setup.tls import Tls
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import MAX_NAME

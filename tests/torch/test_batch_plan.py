@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from brand.errors import SchemaError, UsageError
 from brand.node.setup.choose import ProtocolChoice
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BatchPlan, BrandDataset, BrandLoader, BrandSampler
+from tests.support import LIMIT_S, free_port
 from tests.torch.support import MANY_WORKERS, TORCHDATA, indices_of, stateful_loader
 
 pytestmark = [
@@ -161,6 +165,38 @@ def test_workers_change_nothing(server: RunningServer, workers: int) -> None:
     loader = DataLoader(data_set, batch_sampler=plan, num_workers=workers, persistent_workers=True)
     for epoch in range(2):
         assert [indices_of([batch]) for batch in loader] == expected(plan, epoch)
+
+
+RANK = """
+import json, sys
+from brand import BatchPlan, BrandDataset, BrandLoader
+
+data = BrandDataset(sys.argv[1], fields=("index",), memory=0.6)
+loader = BrandLoader(
+    data, batch_sampler=BatchPlan(data, "count", batch_length=60), collate_fn=lambda samples: [i for (i,) in samples]
+)
+print(json.dumps([list(loader) for _ in range(3)]))
+"""
+
+
+@pytest.mark.slow
+def test_ranks_of_a_job_draw_from_one_server(path: Path) -> None:
+    """Processes that torchrun starts: epochs are shared, and nobody is judged for what the other draws."""
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", RANK, str(path)],
+            env={**os.environ, **place, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    found = [json.loads(rank.communicate(timeout=LIMIT_S)[0]) for rank in ranks]
+    plan = BatchPlan(BrandDataset(path, memory=0.6), "count", batch_length=60)
+    for epoch in range(3):
+        wanted = expected(plan, epoch)
+        assert dealt([batches[epoch] for batches in found]) == wanted + wanted[: len(wanted) % 2]
 
 
 @pytest.mark.slow

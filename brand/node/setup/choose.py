@@ -189,7 +189,7 @@ def choose_order(
         raise UsageError(f"protocol={protocol!r}: give {allowed}")
     sample = _sample_bytes(facts)
     every = int(facts.samples * sample)
-    samples = _samples_held(facts, share, memory)
+    samples = samples_held(facts, share, memory)
     if isinstance(chosen, Shared):
         _check_shared(chosen, nodes)
     policy: Policy
@@ -217,26 +217,12 @@ def choose_order(
     return Order(facts.id, facts.samples, facts.chunk_size, seed, policy)
 
 
-def choose_room(facts: Facts, order: Order, share: float | None, memory: Memory) -> int:
-    """About how many samples memory can hold beside those that an epoch of this order mixes; arguments as above.
-
-    All of them where memory holds all; else what is left, rounded down, so that a little more or less memory is mostly
-    the same number. What an epoch holds there is not kept for the next one.
-    """
-    samples = _samples_held(facts, share, memory)
-    if samples > facts.samples - 1:
-        return facts.samples
-    left = max(1, int(samples - order.policy.held(order.mapping)))
-    unit = 1 << max(0, left.bit_length() - 2)
-    return left // unit * unit
-
-
 def _sample_bytes(facts: Facts) -> float:
     """Memory that a sample takes, on average: it ends in the middle of a page."""
     return facts.mean_bytes + ROW_BYTES + page_bytes(facts.mean_bytes) / 2
 
 
-def _samples_held(facts: Facts, share: float | None, memory: Memory) -> float:
+def samples_held(facts: Facts, share: float | None, memory: Memory) -> float:
     """How many samples memory holds; arguments as for `choose_order`."""
     if share is not None:
         return min(share, 1.0) * facts.samples
