@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from brand.node.setup.choose import Uniform as Uniform
     from brand.node.setup.tls import Tls as Tls
     from brand.storage.dataset import open as open  # noqa: A004 - as gzip.open
+    from brand.torch import BatchPlan as BatchPlan
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from brand.torch.rebase import rebase as rebase
 
 __all__ = [
+    "BatchPlan",
     "BrandDataset",
     "BrandError",
     "BrandLoader",
@@ -55,6 +57,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "BatchPlan": "brand.torch",
     "BrandDataset": "brand.torch",
     "BrandLoader": "brand.torch",
     "BrandSampler": "brand.torch",

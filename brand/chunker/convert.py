@@ -69,9 +69,11 @@ def convert_audio(
 ) -> Report:
     """Convert an audio folder.
 
-    Samples have `audio` (the file's bytes), `label` where there are class folders, `text` where there are transcripts,
-    and `key`. `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` holds the text of
-    `clip.wav`. `columns` names other columns of the table, which become `str` fields. Raises as `convert_images` does.
+    Samples have `audio` (the file's bytes), `label` where there are class folders, `duration` (seconds, as the file's
+    head says; nan where libsndfile cannot open it; no such field without the package soundfile), `text` where there are
+    transcripts, and `key`. `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` holds
+    the text of `clip.wav`. `columns` names other columns of the table, which become `str` fields. Raises as
+    `convert_images` does.
     """
     return _convert_folder(_request(src, dst, "audio", options, transcripts, columns), dst, on_progress)
 

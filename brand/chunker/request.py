@@ -18,6 +18,7 @@ from brand.chunker.source import FolderSource
 from brand.chunker.transcripts import join_table, not_taken
 from brand.chunker.work import Work
 from brand.errors import SourceError, counted
+from brand.formats.media import has_soundfile
 
 Kind = Literal["images", "audio"]
 
@@ -81,7 +82,10 @@ def find(request: Request, scratch: Path, work: Work, on_progress: OnProgress) -
         without = len(folder.listing) - told
         notes += [f"{counted(without, 'clip')} without a transcript; the text is empty there"] if without else []
     with_text = table is not None or bool(folder.listing.entries["sidecar"].any())
-    source = FolderSource(folder, FIELDS[request.kind], with_text=with_text)
+    with_duration = request.kind == "audio" and has_soundfile()
+    if request.kind == "audio" and not with_duration:
+        notes.append("No field `duration`: pip install 'brand-data[audio]' before converting, to have clips measured")
+    source = FolderSource(folder, FIELDS[request.kind], with_text=with_text, with_duration=with_duration)
     problems = leave_out_unusable(work, folder, source, options, on_progress)
     return Found(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
 

@@ -21,7 +21,7 @@ from brand.chunker.folders import Folder
 from brand.chunker.kinds import other_kind
 from brand.chunker.listing import SIDECARS
 from brand.errors import SourceError
-from brand.formats.media import check_image, decode_audio
+from brand.formats.media import check_image, decode_audio, duration
 from brand.formats.record import encode_records, head_struct, record_parts
 from brand.formats.records import Records
 from brand.formats.schema import Schema
@@ -70,12 +70,13 @@ class Source(Protocol):
 class FolderSource:
     """The files of an image or audio folder."""
 
-    def __init__(self, folder: Folder, field: str, *, with_text: bool = False) -> None:
+    def __init__(self, folder: Folder, field: str, *, with_text: bool = False, with_duration: bool = False) -> None:
         self.root, self.listing, self.file_field = folder.root, folder.listing, field
         label = [("label", "int")] if folder.classes is not None else []
         text = [(name, "str") for name in ("text", *self.listing.columns)] if with_text else []
-        self.schema = Schema.parse([(field, field), *label, *text, ("key", "str")])
-        self._labelled, self.with_text = bool(label), with_text
+        seconds = [("duration", "float")] if with_duration else []
+        self.schema = Schema.parse([(field, field), *label, *seconds, *text, ("key", "str")])
+        self._labelled, self.with_text, self._with_duration = bool(label), with_text, with_duration
 
     def __len__(self) -> int:
         return len(self.listing)
@@ -200,7 +201,8 @@ class FolderSource:
         if self.with_text:
             payloads += [self._text(index), *self.listing.values(index)]
         payloads.append(self.listing.key(index).encode())
-        fixed = [int(self.listing.entries["label"][index])] if self._labelled else []
+        fixed: list[int | float] = [int(self.listing.entries["label"][index])] if self._labelled else []
+        fixed += [duration(data)] if self._with_duration else []
         return record_parts(self.schema, fixed, payloads)
 
     def _text(self, index: int) -> bytes:

@@ -27,7 +27,7 @@ PATH_NAMES: Final = ("path", "file", "filename", "file_name", "audio", "clip", "
 TEXT_NAMES: Final = ("text", "transcript", "transcription", "sentence")
 
 
-RESERVED: Final = ("index", "key", "audio", "label", "text")
+RESERVED: Final = ("index", "key", "audio", "label", "duration", "text")
 """Fields that every sample has: no column may have such a name."""
 
 

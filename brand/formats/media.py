@@ -7,6 +7,7 @@ The kind is found from the first bytes, never from the name. Decoding is left to
 from __future__ import annotations
 
 import io
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -113,6 +114,19 @@ def decode_audio(data: Buffer) -> Waveform:
     return Waveform(np.ascontiguousarray(samples.T), int(rate))
 
 
+def duration(data: Buffer) -> float:
+    """Seconds of a clip, as the head of its file says; nan where libsndfile cannot open it. Decodes nothing.
+
+    Raises `MissingExtraError` where soundfile is not installed.
+    """
+    library = soundfile()
+    try:
+        facts = library.info(io.BytesIO(data))
+        return facts.frames / facts.samplerate if facts.frames >= 0 else math.nan
+    except (library.SoundFileError, ValueError, TypeError, EOFError, MemoryError, ZeroDivisionError):
+        return math.nan
+
+
 def open_image(data: Buffer) -> Image.Image:
     """An image of which only the head is read. Raises what `pillow_errors` turns into a ValueError."""
     from PIL import Image
@@ -154,3 +168,12 @@ def soundfile() -> Any:
             "decoding audio needs the package soundfile: pip install 'brand-data[audio]'"
         ) from error
     return library
+
+
+def has_soundfile() -> bool:
+    """Whether clips can be decoded here."""
+    try:
+        soundfile()
+    except MissingExtraError:
+        return False
+    return True

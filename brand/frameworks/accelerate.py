@@ -13,7 +13,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from brand.errors import MissingExtraError, UsageError
-from brand.torch import BrandSampler
+from brand.torch import BatchPlan, BrandSampler
 from brand.torch.loader import OwnBatches
 
 try:
@@ -46,6 +46,11 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     """
 
     def __init__(self, loader: DataLoader[Any], accelerator: Accelerator) -> None:
+        if isinstance(loader.sampler, BatchPlan) or isinstance(loader.batch_sampler, BatchPlan):
+            raise UsageError(
+                "a BatchPlan gives each process its own batches: iterate over the loader itself, without preparing it, "
+                "and keep its state_dict() beside the checkpoint"
+            )
         if not isinstance(loader.sampler, BrandSampler) or loader.batch_size is None:
             raise UsageError(
                 f"a loader with a {type(loader.sampler).__name__}: give a BrandLoader, or a DataLoader with "

@@ -10,6 +10,9 @@ uniform     a uniform shuffle of single samples
 pool        chunk-wise shuffle, a baseline
 minio       `uniform` under the name of a baseline
 prefetch    the paper's protocol across nodes: what nodes ask for, and what is sent ahead (section 3.4)
+batching    batches of samples of similar length
+packing     batches of packed rows
+batch_limits    what fixes how an epoch is cut into batches
 owners      which node owns which chunk
 split       which rank draws which position, so that ranks first take what their own node owns
 order       what fixes the order of every epoch; makes plans

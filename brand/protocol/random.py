@@ -45,6 +45,10 @@ class Stream(IntEnum):
     """`follow`: where the samples of one of them lie in the rest's tape."""
     MIXED_RANKS = 11
     """A mixture: which rank draws which position of a round."""
+    BATCH_TIES = 12
+    """Which of equally long samples meet in a batch."""
+    BATCH_TURNS = 13
+    """The order of the batches of a window."""
 
 
 def bits(count: int, seed: int, stream: Stream, epoch: int = 0, step: int = 0, *, first: int = 0) -> NDArray[np.uint64]:

@@ -11,6 +11,11 @@ drawable    what a sampler and a loader need of a data set
 sequence    what a sampler draws at each position, and what its state says of that
 mixed_sequence  the same for a mixture
 mixed_fetched   samples of several members, in the order of one request
+batch_plan  BatchPlan: which samples make a batch together, where they differ in length
+planned     one iteration of a batch plan
+lengths     how long each sample is, before it is read
+packed      tensors of packed rows
+batches     where a loader takes its batches from
 loader      BrandLoader: the DataLoader's contract without worker processes
 iteration   one iteration of a loader: its threads, and the order of batches
 assemble    batches made of columns; page-locked memory
@@ -33,9 +38,10 @@ try:
 except ImportError as error:
     raise MissingExtraError("brand.torch needs PyTorch: pip install 'brand-data[train]'") from error
 
+from brand.torch.batch_plan import BatchPlan as BatchPlan
 from brand.torch.dataset import BrandDataset as BrandDataset
 from brand.torch.loader import BrandLoader as BrandLoader
 from brand.torch.mixture import Mixture as Mixture
 from brand.torch.sampler import BrandSampler as BrandSampler
 
-__all__ = ["BrandDataset", "BrandLoader", "BrandSampler", "Mixture"]
+__all__ = ["BatchPlan", "BrandDataset", "BrandLoader", "BrandSampler", "Mixture"]

@@ -24,14 +24,16 @@ from brand.node.client.client import Client
 from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
 from brand.node.setup.memory import Memory, check_memory, memory_bytes
+from brand.node.setup.room import choose_room
 from brand.node.setup.tls import Tls
 from brand.node.wire.looping import LoopReport
-from brand.node.wire.messages import MAX_NAME
+from brand.node.wire.messages import GOES_ON, MAX_NAME
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.part import Part
 from brand.protocol.policy import BY_ONE_NODE
 from brand.protocol.tickets import TICKET, TICKETS_END
+from brand.storage.catalogue import Catalogue
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Collected, Where
 from brand.storage.versions import pinned
@@ -265,6 +267,23 @@ class BrandDataset(Drawable):
             raise UsageError(BY_ONE_NODE)
         return replace(order, part=chosen)
 
+    def room(self, order: Order) -> int:
+        """About how many samples the node server can hold out of turn, beside those that an order mixes."""
+        share = None if self.server is None else self._node.server().share
+        return choose_room(facts_of(self._stored), order, share, self.memory)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that draw from the data set together. Raises `UsageError`, and `ServerError` as a draw does."""
+        if self.server is not None:
+            return self._node.server().nodes
+        return 1 if self._way.job is None else self._way.job.nodes
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Where each sample is, and the columns."""
+        return self._stored
+
     def indices_of(self, part: Part) -> NDArray[np.int64]:
         """Indices of the samples of a part, ascending."""
         return indices_of(self._stored, part)
@@ -294,8 +313,8 @@ class BrandDataset(Drawable):
     ) -> NDArray[np.int64] | None:
         """A sampler is about to draw, so the node server begins to read. `ranks` is (rank, number of ranks).
 
-        `processes` processes share the positions of the rank (`brand.torch.dealing`); 0: as many as before, and this
-        one goes on, where others may be in an earlier epoch. `origin` says where the program makes the sampler
+        `processes` processes share the positions of the rank (`brand.torch.dealing`); or `GOES_ON`, `UNTOLD` (see
+        `brand.node.wire.messages`). `origin` says where the program makes the sampler
         (`brand.torch.origin`).
 
         `batch` is the samples of a batch of each rank, with `locality`: the result is then the positions of this rank,
@@ -310,7 +329,7 @@ class BrandDataset(Drawable):
 
     def come_to(self, tag: int, epoch: int) -> None:
         """This process goes on with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
-        self._node.begin(self._fetcher.order_of(tag), tag, epoch, 0, (0, 1), processes=0)
+        self._node.begin(self._fetcher.order_of(tag), tag, epoch, 0, (0, 1), processes=GOES_ON)
 
     def knows(self, tag: int) -> bool:
         """Whether a sampler that draws from this data set has this tag. May ask the node server."""
@@ -319,13 +338,6 @@ class BrandDataset(Drawable):
         except UsageError:
             return False
         return True
-
-    @property
-    def nodes(self) -> int:
-        """On how many nodes this data set is drawn from together. Settles which server it draws from."""
-        if self.server is not None:
-            return self._node.server().nodes
-        return 1 if self._way.job is None else self._way.job.nodes
 
     def joins(self, order: Order, epoch: int) -> Joins:
         """Where a run with this order joined others in an epoch (`protocol="shared"`)."""

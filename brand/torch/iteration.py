@@ -1,6 +1,6 @@
 """One iteration of a `BrandLoader`: which thread does what, and in which order do batches come?
 
-    producer thread      tickets of some batches -> one request -> samples, copied once out of the shared pages
+    producer thread      ints of some batches (`batches`) -> one request -> samples, copied once out of the shared pages
     pool of threads      slices of a batch: decode, transform; the last slice of a batch puts the batch together
     training loop        takes batches in order; sets how many threads of the pool work at a time (`threads`, `gate`)
 
@@ -16,16 +16,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from functools import partial
-from itertools import islice
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data import default_collate
@@ -33,9 +31,9 @@ from torch.utils.data import default_collate
 from brand.errors import FormatError, counted
 from brand.node.wire.looping import LOOP
 from brand.torch.assemble import assemble, pinned
+from brand.torch.batches import Batches, Ints
 from brand.torch.drawable import FetchedSamples
 from brand.torch.gate import Gate
-from brand.torch.positions import Positions
 from brand.torch.ranks import find_rank
 from brand.torch.reporting import Reporter
 from brand.torch.seeding import SampleSeeds, seed_of, seed_of_job
@@ -72,14 +70,13 @@ class _Batch(Future[Any]):
 class Iteration:
     """One iteration: its producer thread, and the batches on their way."""
 
-    def __init__(self, loader: BrandLoader, indices: Iterator[int], gate: Gate) -> None:
-        self._loader, self._data, self._indices, self._gate = loader, loader.dataset, indices, gate
-        self._stages, self._pace, self._waits, self._size = loader.stages, loader.pace, loader.waits, loader.batch_size
+    def __init__(self, loader: BrandLoader, batches: Batches, gate: Gate) -> None:
+        self._loader, self._data, self._source, self._gate = loader, loader.dataset, batches, gate
+        self._stages, self._pace, self._waits = loader.stages, loader.pace, loader.waits
         self._whole = loader.collate_fn is default_collate and self._data.plain
         """Whether batches are made of columns, without single samples."""
         self._gathers = loader.collate_fn is default_collate and self._data.transform is None
         """Whether a batch is made of columns where all of it is prepared."""
-        self.positions = indices if isinstance(indices, Positions) else None
         self._run = (torch.initial_seed(), loader.iterations)
         """Seed and epoch."""
         self._ready: queue.Queue[_Batch | None] = queue.Queue(loader.ahead)
@@ -88,12 +85,13 @@ class Iteration:
         self._timeline = loader.timeline
         self._reporter: Reporter | None = None
         self.handed_out = 0
+        """Batches that the loop was given."""
         self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
 
     def __repr__(self) -> str:
         state = "stopped" if self._stop.is_set() else "running" if self._thread.is_alive() else "no thread"
-        return f"Iteration({state}, {counted(self.handed_out, 'sample')} handed out, {self.positions!r})"
+        return f"Iteration({state}, {counted(self.handed_out, 'batch', 'batches')} handed out, {self._source!r})"
 
     def batches(self) -> Generator[Any, None, None]:
         """The batches, in order. The threads start when the first batch is taken.
@@ -101,16 +99,15 @@ class Iteration:
         The epoch is settled then, too, because frameworks call `set_epoch` between `iter` and the first batch.
         """
         try:
-            if self.positions is not None:
-                self.positions.begin()
+            self._source.begin()
+            if self._source.epoch is not None:
                 seed = seed_of_job(self._loader.sampler.seed, self._data.job)  # type: ignore[attr-defined]
-                self._run = (seed, self.positions.epoch)
+                self._run = (seed, self._source.epoch)
             self._thread.start()
             self._begin()
             trained_s = 0.0
             while True:
-                if self.positions is not None:
-                    self._loader.sampler.go_on(self.positions)  # type: ignore[attr-defined]
+                self._source.go_on()
                 if self._stop.is_set():
                     raise RuntimeError("another iteration of this loader has begun; make a BrandLoader for each")
                 start_s = time.monotonic()
@@ -129,7 +126,7 @@ class Iteration:
                     end_s,
                     step=waiting.step,
                 )
-                self.handed_out += batch.samples
+                self.handed_out += 1
                 start_s = time.monotonic()  # a monitor's time is neither waiting nor training
                 yield value
                 trained_s = time.monotonic() - start_s
@@ -144,11 +141,12 @@ class Iteration:
     def _begin(self) -> None:
         """The first batch is about to be taken. A rank that draws reports its waits to its server from now on."""
         self._pace.begin()
-        self._waits.begins("storage" if self.positions is None else "server")
-        if self.positions is not None:
+        epoch = self._source.epoch
+        self._waits.begins("storage" if epoch is None else "server")
+        if epoch is not None:
             ranks = self._loader.sampler.ranks()  # type: ignore[attr-defined]
             ranks = ranks if ranks[1] > 1 else find_rank(None, None)  # Accelerate deals to its ranks by itself
-            self._reporter = Reporter(self._data, self._waits, ranks, self.positions.epoch)
+            self._reporter = Reporter(self._data, self._waits, ranks, epoch)
 
     def _note(self, track: str, name: str, start_s: float, end_s: float | None = None, **facts: Any) -> None:
         """Add an event to the trace, if there is one; without `end_s` it ends now."""
@@ -160,6 +158,14 @@ class Iteration:
         threads = self._pace.batch(time.perf_counter(), samples, self._stages.totals())
         if threads != self._gate.limit:
             self._gate.limit = self._stages.threads = threads
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the run after the last batch that was handed out."""
+        return self._source.state(self.handed_out)
+
+    def figures(self) -> dict[str, Any]:
+        """What is known of the length of the batches that were handed out, and of the whole epoch."""
+        return self._source.figures(self.handed_out)
 
     def close(self) -> None:
         """Stop the threads, and wait until they have stopped."""
@@ -198,11 +204,9 @@ class Iteration:
 
     def _produce(self) -> None:
         try:
-            request = self._size  # the first request is small, so that the first batch comes soon
-            while len(indices := self._take_indices(request)):
-                if self._loader.drop_last and len(indices) % self._size:
-                    indices = indices[: len(indices) // self._size * self._size]
-                if not len(indices) or not self._request(indices):
+            request = 1  # the first request is small, so that the first batch comes soon
+            while (taken := self._source.take(request))[1]:
+                if not self._request(*taken):
                     break
                 request = self._next_request(request)
             self._put(None)
@@ -212,20 +216,17 @@ class Iteration:
             self._put(failed)
             self._put(None)
 
-    def _take_indices(self, count: int) -> Sequence[int] | NDArray[np.int64]:
-        return list(islice(self._indices, count)) if self.positions is None else self.positions.take(count)
-
     def _next_request(self, last: int) -> int:
-        """Samples of the next request: twice the last, up to `REQUEST` and to half of the batches that are ahead.
+        """Batches of the next request: twice the last, up to `REQUEST` samples and to half of the batches ahead.
 
-        Up to `LARGE_REQUEST` where that is an eighth of the batches that are ahead: a request is copied some times.
+        Up to `LARGE_REQUEST` samples where that is an eighth of these batches: a request is copied some times.
         """
-        ahead, size = self._loader.ahead, self._size
+        ahead, size = self._loader.ahead, self._source.size
         most = max(1, min(REQUEST // size, ahead // 2), min(LARGE_REQUEST // size, ahead // 8))
-        return min(2 * last // size, most) * size
+        return min(2 * last, most)
 
-    def _request(self, indices: Sequence[int] | NDArray[np.int64]) -> bool:
-        """Fetch samples of some batches and set the pool to work; False where the iteration has been stopped."""
+    def _request(self, indices: Ints, sizes: Sequence[int]) -> bool:
+        """Fetch batches of these sizes and set the pool to work; False where the iteration was stopped."""
         start_s = time.monotonic()
         try:
             fetched = self._data.fetch(indices)
@@ -235,13 +236,13 @@ class Iteration:
             for waited in fetched.spans:
                 self._note("draws", waited.cause, waited.start_s, waited.end_s)
         except FormatError:
-            if len(indices) <= self._size:
+            if len(sizes) == 1:
                 raise
-            parts = range(0, len(indices), self._size)  # a damaged sample fails only its own batch
-            return all(self._request(indices[first : first + self._size]) for first in parts)
+            spans = list(pairwise(accumulate(sizes, initial=0)))  # a damaged sample fails only its own batch
+            return all(self._request(indices[first:end], [end - first]) for first, end in spans)
         before = self._requested
         self._requested += len(indices)
-        spans = [(first, min(first + self._size, len(indices))) for first in range(0, len(indices), self._size)]
+        spans = list(pairwise(accumulate(sizes, initial=0)))
         batches = [_Batch(end - first, Course(fetched.spans)) for first, end in spans]
         if self._whole:
             self._gate.submit(partial(self._make_whole, batches, fetched, spans))
@@ -307,7 +308,7 @@ class Iteration:
                 # A BrandSampler's draws know which use of a sample in the epoch each is, whatever the ranks. Other
                 # samplers may give a sample several times.
                 turns = range(turn, turn + span.stop - span.start)
-                uses = turns if self.positions is None else fetched.turns(span.start, span.stop)
+                uses = turns if self._source.epoch is None else fetched.turns(span.start, span.stop)
                 batch.slices[number] = self._transformed(fetched.samples(span.start, span.stop), uses)
             self._note(threading.current_thread().name, "decode", start_s, samples=span.stop - span.start)
             self._stages.count(span.stop - span.start)

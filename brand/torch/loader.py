@@ -13,12 +13,14 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from brand.errors import UsageError, counted
 from brand.timeline import Timeline
+from brand.torch.batch_plan import BatchPlan
+from brand.torch.batches import Cut
 from brand.torch.drawable import Drawable
 from brand.torch.gate import Gate, pool_of
 from brand.torch.iteration import Iteration
@@ -54,6 +56,8 @@ class BrandLoader(DataLoader[Any]):
         batch_size: Samples in a batch.
         sampler: Which samples to take; by default a `BrandSampler(data_set)`: every sample once an epoch, in random
             order.
+        batch_sampler: A `BatchPlan`, which says which samples make each batch; in place of `batch_size`, `sampler` and
+            `drop_last`.
         drop_last: Whether to leave out a last batch that is not full.
         collate_fn: Makes a batch of a list of samples; PyTorch's `default_collate` by default.
         pin_memory: Whether batches lie in page-locked memory, for fast copies to a GPU.
@@ -74,6 +78,7 @@ class BrandLoader(DataLoader[Any]):
         batch_size: int = 1,
         *,
         sampler: Sampler[int] | None = None,
+        batch_sampler: BatchPlan | None = None,
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
@@ -81,6 +86,14 @@ class BrandLoader(DataLoader[Any]):
         ahead: int | None = None,
     ) -> None:
         batch_size = _count("batch_size", batch_size)
+        self.plan = batch_sampler
+        """What plans the batches; None: they have one size."""
+        if isinstance(sampler, BatchPlan):
+            raise UsageError("sampler= is a BatchPlan, which makes whole batches: give it as batch_sampler=")
+        if batch_sampler is not None:
+            _check_plan(batch_sampler, data_set, alone=batch_size == 1 and sampler is None and not drop_last)
+            sampler = cast(Sampler[int], batch_sampler)  # to frameworks, it is the sampler
+            batch_size = batch_sampler.batches_of(batch_sampler.epoch).mean_samples
         if isinstance(sampler, BatchSampler):
             raise UsageError(
                 "sampler= is a BatchSampler: give batch_size= and the sampler inside it, sampler=BrandSampler(data_set)"
@@ -89,6 +102,8 @@ class BrandLoader(DataLoader[Any]):
         # The pages are locked here, by the threads that make the batches, not by DataLoader's own iterator.
         super().__init__(data_set, batch_size, sampler=sampler, drop_last=drop_last, collate_fn=collate_fn)
         vars(self)["batch_sampler"] = OwnBatches(sampler, batch_size, drop_last)  # DataLoader refuses to set it
+        if self.plan is not None:
+            vars(self)["batch_size"] = None  # as a DataLoader with a batch_sampler has it
         self.pin_memory = pin_memory
         if isinstance(sampler, BrandSampler):
             sampler.pin_ranks()
@@ -132,6 +147,8 @@ class BrandLoader(DataLoader[Any]):
 
     def __len__(self) -> int:
         """Batches of a whole epoch for this rank."""
+        if self.plan is not None:
+            return len(self.plan)
         samples = len(self.sampler)  # type: ignore[arg-type]
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
@@ -141,7 +158,8 @@ class BrandLoader(DataLoader[Any]):
         if self._gate is None:
             self._gate = Gate(pool_of(self.threads), self.pace.threads)
         self.iterations += 1
-        self._epoch = epoch = Iteration(self, iter(self.sampler), self._gate)
+        source = Cut(self.sampler, self.batch_size, drop_last=self.drop_last) if self.plan is None else iter(self.plan)
+        self._epoch = epoch = Iteration(self, source, self._gate)
         batches = epoch.batches()
         _iterations.add(batches)
         return batches
@@ -153,13 +171,7 @@ class BrandLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """The state of the run after the last batch that was handed out. At the end of an epoch: in the next one."""
         sampler, epoch = self._brand_sampler(), self._epoch
-        positions = None if epoch is None else epoch.positions
-        if epoch is None or positions is None or not positions.begun:
-            return sampler.state_dict()
-        ended = epoch.handed_out > positions.count - (self.batch_size if self.drop_last else 1)
-        if sampler.replaces(positions, ended=ended):
-            return sampler.state_dict()
-        return positions.state_after(positions.most if ended else epoch.handed_out)
+        return sampler.state_dict() if epoch is None else epoch.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says, with the next iteration."""
@@ -168,10 +180,12 @@ class BrandLoader(DataLoader[Any]):
 
     def stats(self) -> dict[str, Any]:
         """Seconds by stage and the slowest stage, the threads and their pace, how the training loop waits and why
-        (`docs/waiting.md`), and the node server's counters.
+        (`docs/waiting.md`), and the node server's counters; with a `BatchPlan`, also the padding (`docs/train-asr.md`).
         """
-        waits = self.waits.to_json(time.monotonic())
-        return {**self.stages.to_json(), **self.pace.to_json(), "waits": waits, "server": self.dataset.stats()}
+        waits = {"waits": self.waits.to_json(time.monotonic())}
+        figures = {} if self._epoch is None else self._epoch.figures()
+        batches = {"batches": figures} if figures else {}
+        return {**self.stages.to_json(), **self.pace.to_json(), **waits, **batches, "server": self.dataset.stats()}
 
     def monitor(self, callback: Callable[[int, dict[str, float]], object], *, every: int = 50) -> None:
         """Call `callback(steps, row)` in the training loop, after every so many steps.
@@ -193,8 +207,8 @@ class BrandLoader(DataLoader[Any]):
         rank, ranks = find_rank(None, None)
         self.timeline = None if path is None else Timeline(path, f"rank {rank} of {ranks}")
 
-    def _brand_sampler(self) -> BrandSampler:
-        if not isinstance(self.sampler, BrandSampler):
+    def _brand_sampler(self) -> BrandSampler | BatchPlan:
+        if not isinstance(self.sampler, BrandSampler | BatchPlan):
             raise UsageError(f"a {type(self.sampler).__name__} has no state; a BrandSampler does")
         return self.sampler
 
@@ -240,6 +254,18 @@ def _enough(data_set: Drawable, batch_size: int) -> int:
     if limit is not None:
         room = min(room, limit // AHEAD_PART)
     return min(MOST_AHEAD, max(2, int(room / (batch_size * data_set.mean_bytes))))
+
+
+def _check_plan(plan: Any, data_set: Drawable, *, alone: bool) -> None:
+    """Raise `UsageError` unless a plan of this data set alone says what batches are."""
+    if not isinstance(plan, BatchPlan):
+        raise UsageError(
+            f"batch_sampler= is a {type(plan).__name__}: a BrandLoader takes a BatchPlan, or batch_size= and sampler="
+        )
+    if not alone:
+        raise UsageError("batch_sampler= says what batches are: leave out batch_size=, sampler= and drop_last=")
+    if plan.data_set is not data_set:
+        raise UsageError("the BatchPlan is of another BrandDataset object; give both the same one")
 
 
 def _processors() -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.wire.messages import GOES_ON
 from brand.protocol.mixed_order import MixedOrder, ranks_of_rounds
 from brand.protocol.tickets import tickets
 from brand.torch.sequence import AccessSequence
@@ -99,7 +100,7 @@ class MixedSequence(AccessSequence):
                     order,
                     of,
                     at,
-                    0 if goes_on else ranks[1] * processes,
+                    GOES_ON if goes_on else ranks[1] * processes,
                     origin=f"{self._origin}|member {number}",
                 )
 

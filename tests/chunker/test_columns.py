@@ -56,6 +56,7 @@ def test_columns_become_fields_of_text(speech: Path) -> None:
     assert list(BrandDataset(target).schema.items()) == [
         ("audio", "audio"),
         ("label", "int"),
+        ("duration", "float"),
         ("text", "str"),
         ("speaker", "str"),
         ("lang", "str"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -142,7 +144,8 @@ def _pictures(target: Path, scratch: Path) -> None:
 
 def _clips(target: Path, scratch: Path) -> None:
     (lay(scratch / "clips", clip_files()) / "grace" / "empty").mkdir()
-    convert_audio(scratch / "clips", target, Options(seed=3, layout=Layout(3), compression="none", jobs=1))
+    with patch.dict(sys.modules, {"soundfile": None}):  # as released versions made it: clips were not measured
+        convert_audio(scratch / "clips", target, Options(seed=3, layout=Layout(3), compression="none", jobs=1))
 
 
 SETS: dict[str, Make] = {

@@ -113,6 +113,18 @@ def test_what_is_drawn_by_others_is_not_judged() -> None:
     assert notices == []
 
 
+def test_planned_batches_are_not_judged() -> None:
+    """Which processes share which positions is not known: batches that lie apart leave nothing out."""
+    for processes in (0, 1):
+        notices: list[str] = []
+        conduct, account = Conduct(notices), Account(Division(40))
+        conduct.begins(Drawer(1), processes, again=True)
+        for batch in (1, 3, 5, 7):
+            conduct.note(account, Drawer(1), positions(0, 1, batch))
+        conduct.judge(account, 0)
+        assert (notices == []) == (processes == 0)
+
+
 def test_threads_that_draw_in_turns_are_not_judged() -> None:
     """Each through a connection of its own; the one that has the first batch is late. One thread would be judged."""
     for threads in (1, 5):

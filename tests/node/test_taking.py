@@ -308,7 +308,8 @@ def test_what_is_not_shown_is_asked_for() -> None:
     said.entries[said.order[7]] = 0
     assert taken(taking, np.arange(8), 100) is None
     assert taken(taking, np.arange(7), 100) == said.order[:7].tolist()
-    assert taken(taking, np.array([9, 8]), 100) is None, "not in the order of the sampler"
+    assert taken(taking, np.array([9, 8]), 100) == said.order[[9, 8]].tolist(), "a planned batch has any order"
+    assert taken(taking, np.array([9, 8, 9]), 100) is None, "a sample is in memory once"
     taking.answered(1, 1)
     assert taken(taking, np.arange(7), 100) is None, "another epoch"
     taking.answered(1, 0)

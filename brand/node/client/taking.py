@@ -28,7 +28,7 @@ from brand.formats.stored import Stored
 from brand.node.client.wants import Pages
 from brand.node.memory.directory import Entries, are_checked, pages_of, unchanged
 from brand.node.wire.messages import Chains, Kind
-from brand.node.wire.taking import MOST_PLACES, MOST_TAKEN, pack_taken, pack_where, unpack_places
+from brand.node.wire.taking import MOST_PLACES, MOST_TAKEN, pack_taken, pack_where, repeat, unpack_places
 from brand.storage.cached import CachedSamples
 from brand.storage.crew import Crew
 
@@ -112,7 +112,7 @@ class Taking:
 
         Raises `ProtocolError`.
         """
-        if self._never or self._at != (run, epoch) or len(positions) > MOST_TAKEN or (np.diff(positions) <= 0).any():
+        if self._never or self._at != (run, epoch) or len(positions) > MOST_TAKEN or repeat(positions):
             return None
         places = self._places(run, epoch, positions)
         if places is None:
@@ -166,7 +166,8 @@ class Taking:
 
     def _places(self, run: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """The samples at positions; None where the server does not say which they are."""
-        first, last = int(positions[0]) // MOST_PLACES, int(positions[-1]) // MOST_PLACES
+        highest = int(positions.max())
+        first, last = int(positions.min()) // MOST_PLACES, highest // MOST_PLACES
         if last - first >= REMEMBERED:
             return None
         for number in range(first, last + 1):
@@ -184,7 +185,7 @@ class Taking:
             found = self._blocks[first]
         else:
             found = np.concatenate([self._blocks[number] for number in range(first, last + 1)])
-        if int(positions[-1]) - first * MOST_PLACES >= len(found):
+        if highest - first * MOST_PLACES >= len(found):
             raise ProtocolError("the server says too few places")
         places: NDArray[np.int64] = found[positions - first * MOST_PLACES].astype(np.int64)
         return places
@@ -208,8 +209,9 @@ class _Untold:
             self._since_s = now_s
         self._messages.append(message)
         self._samples += len(positions)
-        step = self._workers * (int(positions[1] - positions[0]) if len(positions) > 1 else 1)
-        left = (draws - 1 - int(positions[-1])) // step
+        lowest, highest = int(positions.min()), int(positions.max())
+        step = self._workers * max(1, (highest - lowest) // max(1, len(positions) - 1))
+        left = (draws - 1 - highest) // step
         if left < TOLD_TOGETHER or self._samples >= TOLD_TOGETHER or now_s - self._since_s > TOLD_AFTER_S:
             self.tell()
 

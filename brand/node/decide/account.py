@@ -5,7 +5,8 @@ that by itself. The server can: it knows which positions each rank has to draw, 
 Workers of one training process are at different positions, and a loop that ends early leaves batches undrawn. So the
 server judges only positions that all workers of all processes of a rank have passed: a position that is missing there
 was left out. It does not judge a batch sampler that draws in another order than the sampler's, or a worker that draws
-in several threads: there a missing position may come later.
+in several threads: there a missing position may come later. Nor does it judge planned batches: it is not told how
+processes share their positions.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.decide.division import Division
 from brand.node.wire.drawing import Drawer
+from brand.node.wire.messages import UNTOLD
 from brand.node.wire.numbers import ClientNumber
 
 
@@ -144,7 +146,7 @@ class Conduct:
         return f"Conduct(processes {sorted(self._trainings)}, fault {self._fault!r})"
 
     def begins(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
-        """A training process begins an epoch; `processes` draw for one rank.
+        """A training process begins an epoch; `processes` draw for one rank, or `UNTOLD`: the server does not judge them.
 
         `again`: the epoch is the client's first one, or no later than its last one.
         """
@@ -156,7 +158,7 @@ class Conduct:
 
     def note(self, account: Account, drawer: Drawer | None, positions: NDArray[np.int64]) -> bool:
         """A process has drawn positions. Returns whether to judge the epoch now."""
-        if drawer is None or drawer.training not in self._trainings:
+        if drawer is None or drawer.training not in self._trainings or self._processes == UNTOLD:
             account.give_up()
             return False
         account.note(drawer, positions)

@@ -31,6 +31,7 @@ from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber
+from brand.node.wire.taking import repeat
 
 LONGEST_WAIT_S: Final = 30.0
 """After so long a server answers a draw as it stands: storage may hang, clients should not."""
@@ -201,7 +202,7 @@ class Draws:
         draw.waits(None, now_s)
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
         present = self._residents.present(places)
-        if (np.diff(draw.positions) <= 0).any():  # a position that occurs twice has its sample in memory once
+        if repeat(draw.positions):  # a position that occurs twice has its sample in memory once
             first = np.unique(places, return_index=True)[1]
             present &= np.isin(np.arange(len(places)), first)
         here = places[present]

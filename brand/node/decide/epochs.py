@@ -28,6 +28,7 @@ from brand.node.decide.states import HELD
 from brand.node.decide.tasks import MakePlan
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Begin, Drawer
+from brand.node.wire.messages import GOES_ON
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.protocol.following import Join
 from brand.protocol.order import MAX_EPOCH
@@ -81,15 +82,15 @@ class Epochs:
     ) -> None:
         """A rank of this node, (rank, ranks), is about to draw from position `start` on.
 
-        `processes` processes share the positions of the rank; `drawer` is the process that says so. 0 processes: as
-        many as before, and the rank goes on in what it has drawn so far, so this is no further beginning of the epoch.
+        `processes` processes share the positions of the rank, or `UNTOLD`; `drawer` is the process that says so. With
+        `GOES_ON`, this is no further beginning of the epoch.
         """
         run = self.runs[key[0]]
         before = run.readers.get((client, None))
         here = before.begin.times if before is not None and before.epoch == key[1] else 0
-        if processes:
+        if processes != GOES_ON:
             run.conduct.begins(drawer, processes, again=before is None or key[1] <= before.epoch)
-        times = here + 1 if processes else max(here, 1)
+        times = max(here, 1) if processes == GOES_ON else here + 1
         self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times))
         if before is not None and key[1] < before.epoch:
             self._drop_later(key)

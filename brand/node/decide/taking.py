@@ -16,6 +16,7 @@ from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key, Live
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Drawer
+from brand.node.wire.taking import repeat
 
 
 class Taking:
@@ -52,7 +53,7 @@ class Taking:
         Raises `UsageError`, `ProtocolError`.
         """
         run, live, places = self._epochs.runs[key[0]], self._epochs.get(key), self.places_at(key, positions)
-        if (np.diff(positions) <= 0).any() or (live is not None and live.epoch.plan.shares):
+        if repeat(positions) or (live is not None and live.epoch.plan.shares):
             raise ProtocolError("samples that cannot have been taken")
         run.conduct.check()
         self._residents.mark_checked(right)
@@ -60,7 +61,7 @@ class Taking:
         if live is None:  # it made room meanwhile; the client's next draw begins it anew
             run.draws(len(positions))
             return
-        self._epochs.sharing.asked(key, int(positions[-1]))
+        self._epochs.sharing.asked(key, int(positions.max()))
         held = live.epoch.states.leaves(places)
         self._residents.let_go(places[held])
         self.note(key, live, positions, places, now_s, drawer)

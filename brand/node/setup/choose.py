@@ -187,10 +187,9 @@ def choose_order(
             "MinIO()"
         )
         raise UsageError(f"protocol={protocol!r}: give {allowed}")
-    stored = facts.mean_bytes
-    sample = stored + ROW_BYTES + page_bytes(stored) / 2  # a sample ends in the middle of a page, on average
+    sample = _sample_bytes(facts)
     every = int(facts.samples * sample)
-    samples = memory_bytes(memory, every) / sample if share is None else min(share, 1.0) * facts.samples
+    samples = samples_held(facts, share, memory)
     if isinstance(chosen, Shared):
         _check_shared(chosen, nodes)
     policy: Policy
@@ -216,6 +215,19 @@ def choose_order(
         if isinstance(chosen, Shared):
             policy = _choose_shared(stripes, chosen)
     return Order(facts.id, facts.samples, facts.chunk_size, seed, policy)
+
+
+def _sample_bytes(facts: Facts) -> float:
+    """Memory that a sample takes, on average: it ends in the middle of a page."""
+    return facts.mean_bytes + ROW_BYTES + page_bytes(facts.mean_bytes) / 2
+
+
+def samples_held(facts: Facts, share: float | None, memory: Memory) -> float:
+    """How many samples memory holds; arguments as for `choose_order`."""
+    if share is not None:
+        return min(share, 1.0) * facts.samples
+    sample = _sample_bytes(facts)
+    return memory_bytes(memory, int(facts.samples * sample)) / sample
 
 
 def _check_shared(chosen: Shared, nodes: Nodes) -> None:

@@ -45,6 +45,10 @@ MAX_DRAW: Final = 1 << 16
 """Most positions in one draw."""
 
 MAX_REPLICAS: Final = 1 << 16
+GOES_ON: Final = 0
+"""In place of how many processes share a rank: as many as before, and the rank goes on in what it has drawn so far."""
+UNTOLD: Final = (1 << 32) - 1
+"""In its place: the server is not told, so it does not judge whether positions are left out."""
 MAX_NAME: Final = 100
 """Longest name of a run, in characters."""
 
@@ -210,10 +214,10 @@ def pack_begin(
 def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int, int, int, int]:
     """Run, epoch, position, rank, replicas, samples of a batch with `locality`, and how many processes share the rank.
 
-    0 processes: as many as before, see `Epochs.begin_here`. Raises `ProtocolError`.
+    Processes may be `GOES_ON` or `UNTOLD`, see `Epochs.begin_here`. Raises `ProtocolError`.
     """
     run, epoch, position, rank, replicas, batch, processes = _unpack(_BEGIN, body)
-    if not rank < replicas <= MAX_REPLICAS or not 0 <= processes <= MAX_REPLICAS:
+    if not rank < replicas <= MAX_REPLICAS or (processes > MAX_REPLICAS and processes != UNTOLD):
         raise ProtocolError(f"rank {rank} of {replicas}, shared by {processes} processes")
     return run, epoch, position, rank, replicas, batch, processes
 

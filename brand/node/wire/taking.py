@@ -68,6 +68,11 @@ def unpack_places(body: bytes | memoryview, samples: int) -> NDArray[np.int32]:
     return places
 
 
+def repeat(positions: NDArray[np.int64]) -> bool:
+    """Whether a position occurs twice. Positions mostly ascend, and planned batches have them in any order."""
+    return bool((np.diff(positions) <= 0).any()) and len(np.unique(positions)) < len(positions)
+
+
 def pack_taken(run: int, epoch: int, positions: NDArray[np.int64], entries: NDArray[np.uint64] = _NO_ENTRIES) -> bytes:
     """`TAKEN`."""
     return frame(Kind.TAKEN, _TAKEN.pack(run, epoch, len(positions)), positions.tobytes(), entries.tobytes())

@@ -1,0 +1,153 @@
+"""What do planned batches leave of padding, of the shuffle, and of the speed of draws?
+
+    python -m bench.planned_batches --data DATA --work SCRATCH [--out bench/results/planned_batches.json]
+
+DATA holds `audio/` and `text/*.jsonl`. SCRATCH keeps the data sets: all clips with their `duration`, and each text as
+its bytes (`tokens`) with their `count`.
+
+padding     The share of an epoch's batches that is padding, by plan and by memory: clips in batches of 16, and in
+            batches of 240 s with their padding; texts packed into 8 rows of 2,048 bytes. Beside them, random batches of
+            16. `over` is how many batches are over their limit, of all in an epoch.
+shuffling   `brand.testing.shuffling.measure` of the same epoch, drawn plainly and as planned.
+speed       Texts a second of one process and one server with all samples in memory, plain draws (lists of arrays, of as
+            many texts a batch) and packed rows (tensors) in turn; an epoch each, the first pair is not timed. The ratio
+            is of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import brand
+from brand.chunker import convert_audio
+from brand.testing.shuffling import measure
+
+BATCH: Final = 16
+SECONDS: Final = 240.0
+ROW: Final = 2048
+ROWS: Final = 8
+MEMORIES: Final = (1.0, 0.25, 0.1)
+
+
+def texts(folder: Path) -> Iterator[dict[str, Any]]:
+    """Each text as its bytes, with a zero byte behind it."""
+    for file in sorted(folder.glob("*.jsonl")):
+        with file.open(encoding="utf-8") as lines:
+            for line in lines:
+                tokens = np.frombuffer(json.loads(line)["text"].encode() + b"\0", np.uint8)
+                yield {"tokens": tokens, "count": len(tokens)}
+
+
+def build(data: Path, work: Path) -> tuple[Path, Path]:
+    """The data sets, made once."""
+    clips, documents = work / "clips.brand", work / "texts.brand"
+    if not (clips / "brand.json").exists():
+        convert_audio(data / "audio", clips, transcripts=data / "audio" / "transcripts.tsv")
+    if not (documents / "brand.json").exists():
+        brand.pack(texts(data / "text"), documents, schema={"tokens": "ndarray", "count": "int"})
+    return clips, documents
+
+
+def random_padding(lengths: np.ndarray) -> float:
+    """The padding of the epoch's order in batches of `BATCH`."""
+    rows = lengths[: len(lengths) // BATCH * BATCH].reshape(-1, BATCH)
+    return float(1 - rows.sum() / (rows.max(axis=1).sum() * BATCH))
+
+
+def look(path: Path, length: str, memory: float, **limits: Any) -> dict[str, Any]:
+    """Padding, limits and shuffling of the first epoch of a plan."""
+    data = brand.BrandDataset(path, memory=memory)
+    started = time.perf_counter()
+    plan = brand.BatchPlan(data, length, **limits)
+    made = plan.batches_of(0)
+    planned_s = time.perf_counter() - started
+    sample_of, batches = plan.order.plan(0).sample_of, made.batches
+    lengths = data.column(length)[data.catalogue.indices(sample_of)]
+    assert (np.bincount(batches.positions, minlength=len(data)) == 1).all()
+    used, chunk = batches.padded(lengths), plan.order.chunk_size
+    over = 0
+    if "batch_length" in limits:
+        over = int((used > limits["batch_length"]).sum())
+    if "pack" in limits:
+        over = int((batches.sums(lengths) > limits["pack"] * limits["rows"]).sum())
+    size = made.mean_samples
+    shuffles = {
+        name: measure(places, chunk_size=chunk, batch=size)
+        for name, places in (("plain", sample_of), ("planned", sample_of[batches.positions]))
+    }
+    return {
+        "limits": limits,
+        "memory": memory,
+        "window": plan.limits.window,
+        "batches": len(made),
+        "padding": made.padding(),
+        "random": random_padding(lengths),
+        "over": over,
+        "planned_s": planned_s,
+        "shuffling": {name: [found.pairs, found.mates, found.neighbours] for name, found in shuffles.items()},
+    }
+
+
+def arrays(samples: list[tuple[np.ndarray]]) -> list[np.ndarray]:
+    """A batch as it comes."""
+    return [tokens for (tokens,) in samples]
+
+
+def speeds(path: Path, repeat: int) -> dict[str, Any]:
+    """Texts a second, plain and packed in turn."""
+    data = brand.BrandDataset(path, fields=("tokens",), memory=1.0)
+    plan = brand.BatchPlan(data, "count", pack=ROW, rows=ROWS)
+    size = plan.batches_of(0).mean_samples
+    loaders = {
+        "plain": brand.BrandLoader(data, size, collate_fn=arrays),
+        "packed": brand.BrandLoader(data, batch_sampler=plan, collate_fn=plan.collate("tokens")),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in loaders}
+    for turn in range(repeat + 1):
+        for name, loader in loaders.items():
+            started = time.perf_counter()
+            for _ in loader:
+                pass
+            if turn:
+                rates[name].append(len(data) / (time.perf_counter() - started))
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    return {"texts_per_s": medians, "all": rates, "ratio": medians["packed"] / medians["plain"]}
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="a folder with audio/ and text/*.jsonl")
+    parser.add_argument("--work", type=Path, required=True, help="where the data sets are kept")
+    parser.add_argument("--repeat", type=int, default=5, help="timed epochs of each kind of draws")
+    parser.add_argument("--out", type=Path, help="a JSON file for all figures")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    clips, documents = build(args.data, args.work)
+    found = [look(clips, "duration", memory, batch_size=BATCH) for memory in MEMORIES]
+    found += [look(clips, "duration", memory, batch_length=SECONDS) for memory in MEMORIES]
+    found += [look(documents, "count", memory, pack=ROW, rows=ROWS) for memory in MEMORIES]
+    for row in found:
+        plain, planned = ("  ".join(f"{value:.3f}" for value in row["shuffling"][n]) for n in ("plain", "planned"))
+        print(
+            f"{row['limits']!s:34} memory {row['memory']:<4}  window {row['window']:>6,}  batches {row['batches']:,}  "
+            f"padding {row['padding']:.1%} (random {row['random']:.1%})  over {row['over']}  {row['planned_s']:.2f} s\n"
+            f"    pairs, mates, neighbours: plain {plain}, planned {planned}"
+        )
+    speed = speeds(documents, args.repeat)
+    rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in speed["texts_per_s"].items())
+    print(f"texts a second: {rates}; ratio {speed['ratio']:.2f}")
+    if args.out is not None:
+        args.out.write_text(json.dumps({"plans": found, "speed": speed}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

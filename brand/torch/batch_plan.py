@@ -1,0 +1,317 @@
+"""`BatchPlan`: which samples make a batch together, where they differ in length?
+
+Lengths are known before any sample is read, so the batches of an epoch are planned with its order: batches of similar
+length, batches up to a length, or rows packed full (`brand.protocol.batching`, `packing`). Each batch is a list of
+tickets, and drawing is as with a `BrandSampler`. A state holds epoch, number of batches, limits and order; any number
+of ranks and workers goes on from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch.utils.data import DistributedSampler
+
+from brand.errors import UsageError, counted
+from brand.node.wire.messages import UNTOLD
+from brand.protocol.batch_limits import BatchLimits, choose_window, samples_of
+from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
+from brand.protocol.part import named
+from brand.protocol.tickets import MAX_POSITIONS
+from brand.torch.dataset import BrandDataset
+from brand.torch.dealing import torchdata_skips, wrapping_of
+from brand.torch.lengths import check_lengths, lengths_of
+from brand.torch.origin import origin_here
+from brand.torch.packed import PackedRows
+from brand.torch.planned import EpochBatches, PlannedBatches
+from brand.torch.positions import rounds
+from brand.torch.ranks import find_rank
+from brand.torch.sequence import other_data_set, whole
+
+log = logging.getLogger("brand")
+
+VERSION: Final = 1
+"""Of states."""
+_NO_STATE: Final = "this is no state of a BatchPlan"
+
+
+class BatchPlan(DistributedSampler[list[int]]):
+    """Batches of samples of similar length, or of packed rows, planned before any sample is read.
+
+    Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`. Every sample comes once an epoch, in random order.
+    Samples meet in a batch if they lie in one *window* of the order; a larger window leaves less padding and needs more
+    memory. Say in one of three ways what a batch is:
+
+    - `batch_size`: so many samples.
+    - `batch_length`: samples whose padded length, longest times number, is at most so much. With `batch_size`, also at
+      most so many samples.
+    - `pack` and `rows`: rows of `pack` tokens, filled with whole documents; `collate` makes their tensors. A document
+      longer than a row goes on in the next rows of the same batch.
+
+    All ranks get equally many batches: from one batch after another, ranks take theirs in turn.
+
+    Args:
+        data_set: The data set to draw from.
+        length: An `int` or `float` field that holds each sample's length, or an array of all lengths by index. None:
+            the bytes of each sample, uncompressed. `pack` needs the number of tokens.
+        batch_size, batch_length, pack, rows: The limits of a batch, as above.
+        seed: Fixes the order of every epoch, and its batches.
+        num_replicas, rank: As for `BrandSampler`.
+        drop_last: Where the ranks do not divide the batches: drop the last round of them (True), or fill it up with
+            batches from the beginning of the epoch.
+        part: The samples to draw, as for `BrandSampler`; None: all.
+        window: Samples of a window; None: as many as memory has room for, and no more than help.
+
+    Raises:
+        UsageError: The limits contradict each other, or a sample is longer than a batch; the message names it.
+        SchemaError: `length` is no field that has a column.
+    """
+
+    def __init__(  # noqa: PLR0913 - a keyword each
+        self,
+        data_set: BrandDataset,
+        length: ArrayLike | str | None = None,
+        *,
+        batch_size: int | None = None,
+        batch_length: float | None = None,
+        pack: int | None = None,
+        rows: int | None = None,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+        part: ArrayLike | None = None,
+        window: int | None = None,
+    ) -> None:
+        # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
+        if not isinstance(data_set, BrandDataset):
+            raise UsageError(f"BatchPlan draws from a BrandDataset, not from a {type(data_set).__name__}")
+        asked = {"batch_size": batch_size, "pack": pack, "rows": rows, "window": window}
+        for name, value in asked.items():
+            if value is not None and not whole(name, value, MAX_POSITIONS):
+                raise UsageError(f"{name}={value}: at least 1 is needed")
+        if (pack is None) != (rows is None) or (pack is None) == (batch_size is None and batch_length is None):
+            raise UsageError(
+                "say what a batch is: batch_size=, batch_length= or both; or pack=, the tokens of a row, with rows=, "
+                "the rows of a batch"
+            )
+        self.data_set, self.drop_last, self.shuffle = data_set, drop_last, True
+        self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
+        self.order = data_set.order(whole("seed", seed, MAX_SEED), part)
+        """The order of all epochs."""
+        if self.order.shares:
+            raise UsageError("with protocol='shared' jobs decide the order while they draw; batches are planned before")
+        self._lengths = lengths_of(data_set.catalogue, length)
+        """Of each sample, by place."""
+        if pack is not None and (length is None or self._lengths.dtype != np.int64):
+            raise UsageError("pack= needs length=, the number of tokens of each sample, as whole numbers")
+        digest = hashlib.blake2s(self._lengths.tobytes(), digest_size=16).hexdigest()
+        sizes = {"size": batch_size, "most": batch_length, "row": pack, "rows": rows}
+        try:
+            limits = BatchLimits(window or 1, digest, **sizes)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise UsageError(f"batch_length={batch_length!r}: {error}") from None
+        drawn = None if self.order.part is None else self.order.part.mask
+        check_lengths(data_set.catalogue, self._lengths, drawn, limits.longest)
+        mean = float((self._lengths if drawn is None else self._lengths[drawn]).mean())
+        room = data_set.room(self.order) if window is None else window
+        samples = samples_of(mean, **sizes) if window is None else float(window)  # type: ignore[arg-type]
+        self.limits = replace(
+            limits, window=choose_window(room, self.order.draws, samples, size=batch_size, pack=pack is not None)
+        )
+        """What fixes the batches of an epoch, beside its order."""
+        self.tag, self.origin = data_set.tag_of(self.order), origin_here()
+        self._next: _Next | None = _Next(0)
+        """Where the next iteration begins; None: at the epoch after the present one."""
+        self._present: PlannedBatches | None = None
+        """The iteration that began last."""
+        self._made: EpochBatches | None = None
+        """The batches that were planned last."""
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.limits.to_json().items() if name != "lengths")
+        return f"BatchPlan({self.data_set.name!r}, {values}, seed={self.seed}, {self._present!r})"
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        """Fixes the order of every epoch, and its batches."""
+        return self.order.seed
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        """The epoch that the next iteration will be, or that the present one is in."""
+        return self.coming()[0] if self._next is not None or self._present is None else self._present.epoch or 0
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch for this rank: of the one that is under way, else of the next one.
+
+        Other epochs may have a few more or less, except where `batch_size` alone limits batches.
+        """
+        present = self._present
+        under_way = self._next is None and present is not None and present.yielded < present.count
+        epoch = self.epoch if under_way else self.coming()[0]
+        return rounds(len(self.batches_of(epoch)), self.ranks()[1], drop_last=self.drop_last)
+
+    def __iter__(self) -> PlannedBatches:
+        return PlannedBatches(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration this epoch, from its beginning, or from a loaded state of this epoch.
+
+        Raises `UsageError` where a state of a later epoch was loaded, because going back would train samples again.
+        Where a state of an earlier epoch was loaded, the log says how many batches of that epoch are left out.
+        """
+        epoch, coming = whole("epoch", epoch, MAX_EPOCH), self._next
+        if coming is not None and coming.loaded:
+            if epoch == coming.epoch:
+                return
+            if epoch < coming.epoch:
+                raise UsageError(
+                    f"a state of epoch {coming.epoch} was loaded, and set_epoch({epoch}) would go back: begin the loop "
+                    f"over epochs with {coming.epoch} (`state['epoch']`)"
+                )
+            if coming.batch:
+                rest = counted(len(self.batches_of(coming.epoch)) - coming.batch, "batch", "batches")
+                said = "set_epoch(%d) leaves out the last %s of epoch %d, inside which the loaded state is"
+                log.warning(said, epoch, rest, coming.epoch)
+        self._next = _Next(epoch)
+
+    def padding(self, epoch: int) -> float:
+        """The share of an epoch's batches that is padding: 0 where all samples of each batch have one length."""
+        return self.batches_of(whole("epoch", epoch, MAX_EPOCH)).padding()
+
+    def collate(self, field: str, *, pad: int = 0) -> PackedRows:
+        """A `collate_fn` that makes tensors of packed rows out of a field of tokens. Raises `UsageError`."""
+        if self.limits.row is None or self.limits.rows is None:
+            raise UsageError("collate packs rows, and this plan has none: give BatchPlan(..., pack=, rows=)")
+        return PackedRows(self.data_set, field, self.limits.row, self.limits.rows, pad)
+
+    def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
+        """The state of the run, as plain values.
+
+        With workers a plan runs ahead of training, so say how many `batches` of this rank were trained since the
+        iteration began. None: all that were yielded.
+        """
+        present = self._present
+        if present is None or self.replaces(present, ended=not batches and present.yielded >= present.count):
+            if batches:
+                raise UsageError(f"{batches} batches cannot have been trained: no iteration has begun")
+            return self.state_at(*self.coming())
+        return present.state_dict() if batches is None else present.state(batches)
+
+    def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
+        """The state of a run that goes on with a batch of an epoch."""
+        facts = {"limits": self.limits.to_json(), "order": self.order.to_json()}
+        return {"version": VERSION, "epoch": epoch, "batch": batch, **facts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says. Raises `UsageError` where it is no state, or one of other samples or batches."""
+        try:
+            version, data_set = state["version"], dict(state["order"])["data_set"]
+            epoch, batch = whole("epoch", state["epoch"], MAX_EPOCH), whole("batch", state["batch"], MAX_POSITIONS)
+            if version != VERSION:
+                raise UsageError(f"a state of version {version}; this is version {VERSION}")
+            if data_set != self.data_set.id:
+                raise UsageError(other_data_set(str(data_set), self.data_set))
+            mine = None if self.order.part is None else self.order.part.digest
+            if (theirs := state["order"].get("part")) != mine:
+                raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same part=")
+            limits, order = BatchLimits.from_json(state["limits"]), Order.from_json(state["order"], self.order.part)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"{_NO_STATE}: {error!r}") from None
+        if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size) or order.shares:
+            raise UsageError(f"{_NO_STATE}: its sizes are not those of the data set")
+        if replace(self.limits, window=limits.window) == limits:
+            self.limits = limits
+        elif batch:
+            raise UsageError(
+                f"the state is inside an epoch of {_named(limits)}, and this plan has {_named(self.limits)}: go on "
+                "with the same lengths and limits; from the beginning of an epoch any will do"
+            )
+        self.order, self.tag, self._made = order, self.data_set.tag_of(order), None
+        if batch and batch >= len(self.batches_of(epoch)):
+            raise UsageError(f"{_NO_STATE}: batch {batch:,} of {len(self.batches_of(epoch)):,}")
+        self._next, self._present = _Next(epoch, batch, loaded=True), None
+
+    # -- for one iteration -------------------------------------------------------------------------------------------
+
+    def ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks. Raises `UsageError`."""
+        return find_rank(self.rank, self.num_replicas)
+
+    def batches_of(self, epoch: int) -> EpochBatches:
+        """The batches of an epoch, for all ranks."""
+        if self._made is None or self._made.epoch != epoch:
+            lengths = self._lengths[self.order.plan(epoch).sample_of]
+            self._made = EpochBatches(self.limits, lengths, self.seed, epoch)
+        return self._made
+
+    def coming(self) -> tuple[int, int]:
+        """Epoch and number of the batch at which the next iteration begins."""
+        if self._next is not None:
+            return self._next.epoch, self._next.batch
+        assert self._present is not None
+        return whole("epoch", (self._present.epoch or 0) + 1, MAX_EPOCH), 0
+
+    def check_undivided(self) -> None:
+        """Raise `UsageError` where something else divides these batches, or nodes would have to draw them together."""
+        if torchdata_skips() and wrapping_of(self) is None:
+            raise UsageError(
+                "batches are skipped, to resume a run: a BatchPlan goes on from its state (load_state_dict)"
+            )
+        if wrapping_of(self) is not None:
+            raise UsageError(
+                "Accelerate deals out the batches of a loader that it has prepared, and a BatchPlan gives each rank "
+                "its own: leave out accelerator.prepare(loader)"
+            )
+        if self.data_set.nodes > 1:
+            raise UsageError(
+                "node servers send each other what they foresee that ranks draw, and they do not foresee planned "
+                "batches: train on one node, or draw with a BrandSampler"
+            )
+
+    def announce(self, epoch: int, position: int) -> None:
+        """Positions from this one on are about to be drawn. All ranks share them, in a way that no server foresees."""
+        self.data_set.announce(self.order, epoch, position, (0, 1), processes=UNTOLD, origin=self.origin)
+
+    def begin(self, batches: PlannedBatches) -> None:
+        """An iteration has begun: its first batch is about to be taken."""
+        self._next, self._present = None, batches
+
+    def replaces(self, batches: PlannedBatches, *, ended: bool) -> bool:
+        """Whether the next iteration is set and differs from this one. Where this one has `ended`, any differs."""
+        coming = self._next
+        return coming is not None and (coming.loaded or coming.epoch != batches.epoch or ended)
+
+    def go_on(self, batches: PlannedBatches) -> None:
+        """An iteration goes on. Raises `UsageError` where `set_epoch` or a loaded state asks for another one by now."""
+        if self._next is not None and self.replaces(batches, ended=False):
+            said = "a state was loaded" if self._next.loaded else f"set_epoch({self._next.epoch}) was called"
+            raise UsageError(
+                f"{said} while an iteration of epoch {batches.epoch} was under way, and that iteration went on: begin "
+                "a new one (`iter(loader)`) after it"
+            )
+        self._next = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """Where an iteration begins."""
+
+    epoch: int
+    batch: int = 0
+    loaded: bool = False
+    """Whether a loaded state says so."""
+
+
+def _named(limits: BatchLimits) -> str:
+    """Limits as a text for the user."""
+    names = {"size": "batch_size", "most": "batch_length", "row": "pack", "rows": "rows", "lengths": "lengths"}
+    return ", ".join(f"{names[name]}={value}" for name, value in limits.to_json().items() if name in names)

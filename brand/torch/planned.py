@@ -1,0 +1,183 @@
+"""One iteration of a `BatchPlan`: which batches does this rank get, what is its state, and how much of them is padding?
+
+Batches are numbered through the epoch. From the first one of the iteration on, ranks take them in turn, so all ranks
+get equally many, and any other ranks go on from the number of batches that all of them have trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.protocol.batch_limits import BatchLimits
+from brand.protocol.batching import Batches
+from brand.protocol.tickets import tickets
+from brand.torch.batches import Ints
+from brand.torch.positions import rounds
+
+if TYPE_CHECKING:
+    from brand.torch.batch_plan import BatchPlan
+
+_AHEAD: Final = 64
+"""Batches whose ints are made together."""
+
+
+class EpochBatches:
+    """The batches of one epoch, and how long they are."""
+
+    def __init__(self, limits: BatchLimits, lengths: NDArray[Any], seed: int, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: Batches = limits.batches(lengths, seed, epoch)
+        self._lengths = self.batches.sums(lengths)
+        self._taken_up = limits.taken_up(self.batches, lengths)
+        self._longest = lengths.max()
+
+    def __repr__(self) -> str:
+        return f"EpochBatches(epoch {self.epoch}, {len(self.batches):,} batches, padding {self.padding():.3f})"
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def mean_samples(self) -> int:
+        """Samples of a batch on average, at least 1."""
+        return max(1, round(len(self.batches.positions) / len(self)))
+
+    def padding(self, numbers: NDArray[np.int64] | slice = slice(None)) -> float:
+        """The share of what these batches take that is padding; 0 for none."""
+        taken_up = self._taken_up[numbers].sum()
+        return float(1 - self._lengths[numbers].sum() / taken_up) if taken_up else 0.0
+
+    def figures(self, numbers: NDArray[np.int64]) -> dict[str, Any]:
+        """Of these batches and of the whole epoch, as plain values."""
+        return {
+            "batches": len(numbers),
+            "length": self._lengths[numbers].sum().item(),
+            "padding": round(self.padding(numbers), 6),
+            "epoch_batches": len(self),
+            "epoch_length": self._lengths.sum().item(),
+            "epoch_padding": round(self.padding(), 6),
+            "longest": self._longest.item(),
+        }
+
+
+class PlannedBatches(Iterator[list[int]]):
+    """The batches of one iteration, each a list of tickets. It has no epoch until it begins, as `Positions`."""
+
+    def __init__(self, plan: BatchPlan) -> None:
+        self._plan = plan
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._of: EpochBatches | None = None
+        self._coming: list[list[int]] = []
+        """The next batches, last first."""
+        self._made = 0
+        self.yielded = self.start = self.count = 0
+        """Batches of this rank that were yielded, the number of the first batch, and how many this rank gets."""
+        self._rank, self._replicas = 0, 1
+
+    def __repr__(self) -> str:
+        if self._of is None:
+            return "PlannedBatches(not begun)"
+        return f"PlannedBatches({self._of!r}, {self.yielded:,} of {self.count:,} yielded)"
+
+    @property
+    def begun(self) -> bool:
+        """Whether the iteration has begun."""
+        return self._of is not None
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch, once it has begun."""
+        return None if self._of is None else self._of.epoch
+
+    @property
+    def size(self) -> int:
+        """Samples of a batch, about."""
+        return 1 if self._of is None else self._of.mean_samples
+
+    def begin(self) -> None:
+        """Settle epoch, first batch and ranks, as late as possible, and announce them to the server.
+
+        A second call does nothing. Where the call fails, nothing has begun: the next iteration is the same epoch.
+        """
+        if self._of is not None:
+            return
+        plan = self._plan
+        plan.check_undivided()
+        self._rank, self._replicas = plan.ranks()
+        plan.data_set.check_ranks(self._replicas)
+        epoch, self.start = plan.coming()
+        of = plan.batches_of(epoch)
+        self.count = rounds(len(of) - self.start, self._replicas, drop_last=plan.drop_last)
+        if self.count:
+            plan.announce(epoch, of.batches.first_from(self.start))
+        self._of = of
+        plan.begin(self)
+
+    def go_on(self) -> None:
+        """Raise `UsageError` where the plan was told of another iteration meanwhile."""
+        self._plan.go_on(self)
+
+    def __next__(self) -> list[int]:
+        if not self._coming:
+            ints, sizes = self._make(_AHEAD)
+            self._coming = [part.tolist() for part in np.split(ints, np.cumsum(sizes)[:-1])][::-1] if len(sizes) else []
+            if not self._coming:
+                raise StopIteration
+        self.go_on()
+        self.yielded += 1
+        return self._coming.pop()
+
+    def take(self, count: int) -> tuple[Ints, list[int]]:
+        """The ints of the next `count` batches, and how many each has. `BrandLoader` calls this, and `next` not."""
+        ints, sizes = self._make(count)
+        self.yielded += len(sizes)
+        return ints, sizes.tolist()
+
+    def _make(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        self.begin()
+        assert self._of is not None
+        some = self._numbers(self._made, min(self._made + count, self.count))
+        self._made += len(some)
+        positions, sizes = self._of.batches.taken(some)
+        return tickets(self._plan.tag, self._of.epoch, positions), sizes
+
+    def _numbers(self, first: int, end: int) -> NDArray[np.int64]:
+        """Numbers of some batches of this rank. Past the end, batches from the beginning stand in, to fill a round."""
+        assert self._of is not None
+        numbers = self.start + self._rank + np.arange(first, end, dtype=np.int64) * self._replicas
+        return numbers % len(self._of)
+
+    def figures(self, trained: int) -> dict[str, Any]:
+        """Padding of the first `trained` batches of this iteration and of the epoch; nothing before it has begun."""
+        return {} if self._of is None else self._of.figures(self._numbers(0, trained))
+
+    def state(self, trained: int) -> dict[str, Any]:
+        """The state of the run after so many batches of this iteration. Raises `UsageError` where there are fewer."""
+        if not 0 <= trained <= self.count:
+            raise UsageError(f"{trained:,} batches: this rank has {self.count:,} in this iteration")
+        if self._plan.replaces(self, ended=trained == self.count):
+            return self._plan.state_dict()
+        return self._state_at(trained)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after all batches that were yielded, for torchdata's `StatefulDataLoader`."""
+        return self._plan.state_dict() if self._of is None else self._state_at(self.yielded)
+
+    def _state_at(self, trained: int) -> dict[str, Any]:
+        assert self._of is not None
+        number = self.start + trained * self._replicas
+        if trained == self.count or number >= len(self._of):
+            return self._plan.state_at(self._of.epoch + 1, 0)
+        return self._plan.state_at(self._of.epoch, number)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says."""
+        self._plan.load_state_dict(state)
+        self._begin_anew()
