@@ -3,6 +3,7 @@
 dataset     BrandDataset: a map-style data set of exact reads and draws
 sampler     BrandSampler: which positions this rank draws, and the state of a run
 positions   one iteration of a sampler
+ordering    in which order a data set is drawn
 origin      which samplers of several nodes are the same one
 dealing     what frameworks do with the batches of a sampler
 fetch       from ints to samples: exact reads and draws

@@ -102,7 +102,7 @@ class BatchPlan(DistributedSampler[list[int]]):
             )
         self.data_set, self.drop_last, self.shuffle = data_set, drop_last, True
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
-        self.order = data_set.order(whole("seed", seed, MAX_SEED), part)
+        self.order = data_set.ordering.order(whole("seed", seed, MAX_SEED), part)
         """The order of all epochs."""
         if self.order.shares:
             raise UsageError("with protocol='shared' jobs decide the order while they draw; batches are planned before")
@@ -119,7 +119,7 @@ class BatchPlan(DistributedSampler[list[int]]):
         drawn = None if self.order.part is None else self.order.part.mask
         check_lengths(data_set.catalogue, self._lengths, drawn, limits.longest)
         mean = float((self._lengths if drawn is None else self._lengths[drawn]).mean())
-        room = data_set.room(self.order) if window is None else window
+        room = data_set.ordering.room(self.order) if window is None else window
         samples = samples_of(mean, **sizes) if window is None else float(window)  # type: ignore[arg-type]
         self.limits = replace(
             limits, window=choose_window(room, self.order.draws, samples, size=batch_size, pack=pack is not None)
@@ -271,7 +271,7 @@ class BatchPlan(DistributedSampler[list[int]]):
                 "Accelerate deals out the batches of a loader that it has prepared, and a BatchPlan gives each rank "
                 "its own: leave out accelerator.prepare(loader)"
             )
-        if self.data_set.nodes > 1:
+        if self.data_set.ordering.nodes > 1:
             raise UsageError(
                 "node servers send each other what they foresee that ranks draw, and they do not foresee planned "
                 "batches: train on one node, or draw with a BrandSampler"

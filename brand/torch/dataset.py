@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,16 +22,14 @@ from brand.formats.preparation import Preparation, checked
 from brand.formats.version import Version
 from brand.node.client.client import Client
 from brand.node.setup.caching import CacheOf, as_cache
-from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
+from brand.node.setup.choose import ProtocolChoice
 from brand.node.setup.memory import Memory, check_memory, memory_bytes
-from brand.node.setup.room import choose_room
 from brand.node.setup.tls import Tls
 from brand.node.wire.looping import LoopReport
-from brand.node.wire.messages import GOES_ON, MAX_NAME
+from brand.node.wire.messages import GOES_ON, MAX_NAME, UNTOLD
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.part import Part
-from brand.protocol.policy import BY_ONE_NODE
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.catalogue import Catalogue
 from brand.storage.dataset import StoredDataSet
@@ -43,17 +41,11 @@ from brand.torch.fetch import MEDIA, Fetcher
 from brand.torch.fetched import Fetched
 from brand.torch.habit import ReadingHabit
 from brand.torch.labels import class_to_idx, targets, transform_hint
+from brand.torch.ordering import Ordering
 from brand.torch.origin import turn_of
-from brand.torch.parts import as_part, indices_of
-from brand.torch.ranks import find_rank, node_by_launcher
+from brand.torch.parts import indices_of
 from brand.torch.sequence import OfOneSet
 from brand.torch.way import COMMON, Way
-
-_APART: Final = (
-    "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
-    "server=, or give protocol='stripes'"
-)
-"""Why a job is refused whose nodes have servers of their own."""
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
@@ -168,6 +160,8 @@ class BrandDataset(Drawable):
         self._fetcher = Fetcher(
             self._stored, self._way, self.fields, decode=decode, skip=on_error == "skip", prepare=self.prepare
         )
+        self.ordering = Ordering(self._stored, self._way, protocol, memory, remote_memory, attached=server is not None)
+        """In which orders samplers draw from it."""
         self._habit = ReadingHabit()
 
     def __len__(self) -> int:
@@ -253,31 +247,7 @@ class BrandDataset(Drawable):
 
     def sequence(self, seed: int, origin: str, *, part: ArrayLike | None, shuffle: bool) -> OfOneSet:
         """What a sampler draws. Raises `UsageError`."""
-        return OfOneSet(self, self.order(seed, part), seed, origin, shuffle=shuffle)
-
-    def order(self, seed: int, part: ArrayLike | None = None) -> Order:
-        """The order of all epochs of a run with this seed, chosen for the data, the memory and the storage.
-
-        `part`: the samples that are drawn, as `BrandSampler` takes them; None: all. Raises `UsageError`.
-        """
-        order, chosen = self._order(seed), as_part(self._stored, part)
-        if chosen is not None and order.policy.no_part is not None:
-            raise UsageError(order.policy.no_part)
-        if order.policy.one_node and (node_by_launcher() or (0, 1))[1] > 1:
-            raise UsageError(BY_ONE_NODE)
-        return replace(order, part=chosen)
-
-    def room(self, order: Order) -> int:
-        """About how many samples the node server can hold out of turn, beside those that an order mixes."""
-        share = None if self.server is None else self._node.server().share
-        return choose_room(facts_of(self._stored), order, share, self.memory)
-
-    @property
-    def nodes(self) -> int:
-        """Nodes that draw from the data set together. Raises `UsageError`, and `ServerError` as a draw does."""
-        if self.server is not None:
-            return self._node.server().nodes
-        return 1 if self._way.job is None else self._way.job.nodes
+        return OfOneSet(self, self.ordering.order(seed, part), seed, origin, shuffle=shuffle)
 
     @property
     def catalogue(self) -> Catalogue:
@@ -287,18 +257,6 @@ class BrandDataset(Drawable):
     def indices_of(self, part: Part) -> NDArray[np.int64]:
         """Indices of the samples of a part, ascending."""
         return indices_of(self._stored, part)
-
-    def _order(self, seed: int) -> Order:
-        if self.server is not None:
-            facts = self._node.server()
-            nodes = Nodes(facts.nodes, find_rank(None, None)[1], facts.remote_share)
-            order = choose_order(facts_of(self._stored), seed, self.protocol, facts.share, self.memory, nodes)
-            if order.joins and facts.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
-                raise UsageError(_APART)
-            return order
-        job = self._way.job
-        nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], self.remote_memory)
-        return choose_order(facts_of(self._stored), seed, self.protocol, None, self.memory, nodes)
 
     def announce(
         self,
@@ -320,7 +278,8 @@ class BrandDataset(Drawable):
         `batch` is the samples of a batch of each rank, with `locality`: the result is then the positions of this rank,
         once all ranks have announced theirs; else None. Raises `ServerError`, `UsageError`.
         """
-        turn = turn_of(order, origin) if ranks[1] * processes > 1 else None
+        shared = ranks[1] > 1 or processes not in (1, GOES_ON, UNTOLD)
+        turn = turn_of(order, origin) if shared else None
         return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn, processes)
 
     def draw(self, tickets: NDArray[np.int64]) -> Fetched:

