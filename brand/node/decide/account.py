@@ -146,7 +146,7 @@ class Conduct:
         return f"Conduct(processes {sorted(self._trainings)}, fault {self._fault!r})"
 
     def begins(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
-        """A training process begins an epoch; `processes` draw for one rank, or `UNTOLD`: the server does not judge them.
+        """A training process begins an epoch; `processes` draw for one rank; it does not judge `UNTOLD` ones.
 
         `again`: the epoch is the client's first one, or no later than its last one.
         """
