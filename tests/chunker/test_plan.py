@@ -26,7 +26,7 @@ def plan(probe: list[bytes], **more: Any) -> Plan:
     given: dict[str, Any] = {
         "samples": 100 * len(probe),
         "raw_bytes": 100 * sum(map(len, probe)),
-        "mode": "auto",
+        "compression": "auto",
         "layout": Layout(),
         "schema": SCHEMA,
         "classes": None,
@@ -145,8 +145,8 @@ def test_text_is_compressed_with_a_dictionary() -> None:
 
 def test_none_means_none_and_zstd_means_zstd() -> None:
     """What a user says about compression is done."""
-    assert plan(prose(2000), mode="none").compression.codec == "none"
-    assert plan(noise(100, 2000), mode="zstd").compression.codec == "zstd"
+    assert plan(prose(2000), compression="none").compression.codec == "none"
+    assert plan(noise(100, 2000), compression="zstd").compression.codec == "zstd"
 
 
 def test_large_samples_get_no_dictionary() -> None:
@@ -165,7 +165,7 @@ def test_the_identity_depends_on_all_that_decides_the_bytes() -> None:
         plan(prose(50), fingerprint="g"),
         plan(prose(50), layout=Layout(3)),
         plan(prose(50), classes=("a",)),
-        plan(prose(50), mode="none"),
+        plan(prose(50), compression="none"),
         plan(prose(50), source={"kind": "images"}),
         plan(prose(50), schema=Schema.parse({"txt": "str", "label": "int"})),
         plan([*prose(49), b"something else"]),
