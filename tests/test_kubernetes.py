@@ -7,8 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ import pytest
 
 import brand
 from brand.cli.main import cli
+from brand.node.serve.http import HttpPort
+from brand.node.serve.server import FACTS_LIMIT_S
 from brand.node.setup.memory import parse_size
-from tests.support import LIMIT_S
+from brand.testing.node import running_server
+from tests.support import LIMIT_S, wait_until
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="it has the schemas of Kubernetes")
 yaml = pytest.importorskip("yaml")
@@ -90,15 +95,36 @@ def test_a_wrong_field_is_found() -> None:
         kubernetes_validate.validate(job, VERSIONS[-1], strict=True)
 
 
-@pytest.mark.parametrize("verb", ["serve", "top"])
-def test_brand_takes_the_commands_of_a_training(verb: str) -> None:
-    """The server and its probes."""
+def test_brand_takes_the_command_of_a_server() -> None:
+    """One of the nodes of a training."""
     _, server = container("server")
-    commands = [server["args"], *(server[probe]["exec"]["command"][1:] for probe in ("startupProbe", "readinessProbe"))]
-    chosen = [arguments for arguments in commands if arguments[0] == verb]
-    assert chosen
-    for arguments in chosen:
-        assert_taken([word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in arguments])
+    assert_taken([word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in server["args"]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe"])
+def test_a_server_answers_its_probes(probe: str, photos_set: Path) -> None:
+    """On the port of `--http`, without a token, while its loop runs, and no more when it has ended."""
+    _, server = container("server")
+    asked = server[probe]["httpGet"]
+    ports = {port["name"]: port["containerPort"] for port in server["ports"]}
+    assert option(server["args"], "--http") == f"0.0.0.0:{ports[asked['port']]}"
+    assert server[probe]["timeoutSeconds"] > FACTS_LIMIT_S
+    with running_server(photos_set) as running, closing(HttpPort("0", "token", running.node.facts)) as port:
+        url = f"http://{port.address}{asked['path']}"
+        assert status_of(url) == 200
+        running.node.stop()
+        wait_until(lambda: status_of(url) == 503, "the pod is not ready any more")
+
+
+def status_of(url: str) -> int:
+    """How a server answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
 
 
 @pytest.mark.xfail(not PARTS_ARE_THERE, reason="this version has no `brand convert --part` and no `brand seal`")

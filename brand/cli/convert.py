@@ -24,7 +24,7 @@ from brand.chunker import (
 )
 from brand.chunker.report import OnProgress
 from brand.cli.output import duration, echo, meter, print_json, size
-from brand.cli.several import convert_together, print_part, several_machines
+from brand.cli.several import convert_together, one_machine, print_part, several_machines
 from brand.errors import counted
 from brand.formats.schema import CODECS
 
@@ -183,6 +183,7 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         help="What stands for a missing value (default: it is an error).",
     )
     @_on_error("sample")
+    @one_machine
     @_JSON
     def verb(
         src: str,

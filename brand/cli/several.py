@@ -49,6 +49,21 @@ def several_machines(command: Command) -> Command:
     return command
 
 
+def one_machine(command: Command) -> Command:
+    """Refuse these options with the reason, and do not list them."""
+    for name in ("--engine", "--part"):
+        command = click.option(name, hidden=True, expose_value=False, callback=_refuse)(command)
+    return command
+
+
+def _refuse(_: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise UsageError(
+            f"{option.opts[0]} is for images and audio, whose files are read in any order. Shards are read once, in"
+            " order, and sorted on the disk of one machine: leave the option out; -j sets that machine's processes"
+        )
+
+
 def convert_together(
     plan: Callable[..., Job],
     dst: str,

@@ -225,3 +225,12 @@ def test_a_chunk_that_is_a_folder_is_a_clear_error(tmp_path: Path, photos_set: P
     told = brand_process("reindex", tmp_path / "set")
     assert "Traceback" not in told.err
     assert told.code == 1
+
+
+@pytest.mark.parametrize("option", [("--part", "0/2"), ("--engine", "ray")])
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_an_import_is_the_work_of_one_machine(kind: str, option: tuple[str, str], tmp_path: Path) -> None:
+    """The message says why, and what to do; the help does not list the option."""
+    told = brand("convert", kind, tmp_path, tmp_path / "set", *option)
+    assert_message(told, 2, f"{option[0]} is for images and audio", "leave the option out")
+    assert option[0] not in brand("convert", kind, "--help").out

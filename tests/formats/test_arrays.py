@@ -97,7 +97,6 @@ def test_threads_do_not_disturb_each_other(same: ArrayFile) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_has_memory_of_its_own(same: ArrayFile) -> None:
     """What it takes does not appear in its parent's memory while the parent uses it, nor the other way round."""
     asked = np.arange(1000)

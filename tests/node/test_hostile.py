@@ -386,7 +386,6 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be someb
 
 
 @root_only
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_another_user_is_turned_away(server: RunningServer, texts: Path) -> None:
     """Hung up before a byte of an answer, and no memory is handed over."""
     hello = messages.pack_json(Kind.HELLO, {"data_set": StoredDataSet(texts).id, "owner": None})
@@ -403,7 +402,6 @@ def test_another_user_is_turned_away(server: RunningServer, texts: Path) -> None
 
 
 @root_only
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_a_listener_of_another_user_is_refused(texts: Path) -> None:
     """Somebody else sits at the address: the client says so, tells nothing, and starts no server there."""
     address = random_address()

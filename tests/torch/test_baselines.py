@@ -20,8 +20,6 @@ from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.storage.support import chunk as chunk_path
 from tests.torch.support import indices_of, make_samples, make_set, planned, records, records_of, served
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-
 COUNT, CHUNK = 75, 8
 CHOICES: list[ProtocolChoice] = [Pool(chunks=1), Pool(chunks=3), "uniform", MinIO()]
 FACTS = Facts("any", 10_000, 16, 1000.0, 512 << 10)

@@ -34,10 +34,7 @@ from tests.torch.support import (
 )
 from tests.torch.training import run_ranks
 
-pytestmark = [
-    places.EVERYWHERE,
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
-]
+pytestmark = places.EVERYWHERE
 
 EPOCHS = 5
 PROTOCOLS: list[ProtocolChoice] = ["stripes", "slots", Stripes(length=3, mixing=0.2), Slots(refill="random")]

@@ -15,8 +15,6 @@ from brand.testing.storage import SlowStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.torch.support import MANY_WORKERS, indices_of, planned, served
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-
 COUNT = 640
 SEED = 11
 

@@ -19,11 +19,7 @@ from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
 from tests.torch.support import TORCHDATA, indices_of, make_samples, make_set, planned, stateful_loader
 
-pytestmark = [
-    places.EVERYWHERE,
-    TORCHDATA,
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
-]
+pytestmark = [places.EVERYWHERE, TORCHDATA]
 
 COUNT, BATCH, SEED = 22, 4, 3
 STEPS = range(-(-COUNT // BATCH) + 1)

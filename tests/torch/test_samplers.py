@@ -40,10 +40,7 @@ from tests.torch.support import (
     served,
 )
 
-pytestmark = [
-    places.EVERYWHERE,
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
-]
+pytestmark = places.EVERYWHERE
 
 SAMPLES = records(make_samples(75, 1500))
 SIZES = (1, 2, 7, 30)

@@ -30,10 +30,7 @@ from tests.orders import order_of
 from tests.storage.support import chunk as chunk_path
 from tests.torch.support import failure_of, make_samples, make_set, planned, records, records_of, served
 
-pytestmark = [
-    places.EVERYWHERE,
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
-]
+pytestmark = places.EVERYWHERE
 
 COUNT, CHUNK, BATCH = 75, 8, 7
 SAMPLES = records(make_samples(COUNT, 1500))
