@@ -96,4 +96,5 @@ def choose_window(room: int, draws: int, samples: float, *, size: int | None, pa
     wanted = min(room, draws, int(samples * (PACK_WINDOW if pack else LENGTH_WINDOW)))
     least = int(samples * LEAST_PACK_WINDOW) if pack else 1
     whole = size or 1
-    return min(MAX_POSITIONS, max(wanted // whole, least, 1) * whole)
+    batches = -(-draws // whole) if wanted == draws else wanted // whole
+    return min(MAX_POSITIONS, max(batches, least, 1) * whole)

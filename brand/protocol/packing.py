@@ -159,19 +159,28 @@ def laid_out(lengths: Whole, row: int) -> Pieces:
 
     A document longer than a row begins a row. No other way to cut the same sequence of documents into rows needs fewer.
     """
-    document, rows, offsets, pieces = list[int](), list[int](), list[int](), list[int]()
-    at, filled = 0, 0
-    for number, length in enumerate(lengths.tolist()):
-        if filled and filled + length > row:
-            at, filled = at + 1, 0
-        while length:
-            piece = min(length, row - filled)
-            document.append(number)
-            rows.append(at)
-            offsets.append(filled)
-            pieces.append(piece)
-            length -= piece
-            filled += piece
-            if length:
-                at, filled = at + 1, 0
-    return Pieces(*(np.array(values, np.int64) for values in (document, rows, offsets, pieces)))
+    ends = np.cumsum(lengths)
+    first, row_at = list[int](), list[int]()  # of each row: its first document, and where in that document it begins
+    at, into = 0, 0
+    while at < len(lengths):
+        first.append(at)
+        row_at.append(into)
+        left = int(lengths[at]) - into
+        if left > row:
+            into += row
+            continue
+        begun = int(ends[at]) - left
+        at, into = int(np.searchsorted(ends, begun + row, "right")), 0
+    starts = np.append(first, len(lengths)).astype(np.int64)
+    # A document that goes on in the next row has a piece in both.
+    goes_on = np.append(np.array(row_at[1:], np.int64) > 0, False) if first else np.zeros(0, np.bool_)
+    count = np.diff(starts) + goes_on
+    rows = np.repeat(np.arange(len(first)), count)
+    in_row = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+    document = np.repeat(starts[:-1], count) + in_row
+    begun = (ends - lengths)[document]
+    tokens = (ends - lengths)[starts[:-1]] + np.array(row_at, np.int64)  # before each row, of all documents
+    begin, end = np.maximum(begun, tokens[rows]), np.minimum(ends[document], tokens[rows] + row)
+    some = end > begin
+    pieces = (document, rows, begin - tokens[rows], end - begin)
+    return Pieces(*(values[some] for values in pieces))

@@ -33,7 +33,9 @@ from brand.node.wire.looping import LOOP
 from brand.torch.assemble import assemble, pinned
 from brand.torch.batches import Batches, Ints
 from brand.torch.drawable import FetchedSamples
+from brand.torch.fetched import Columns
 from brand.torch.gate import Gate
+from brand.torch.packed import PackedRows
 from brand.torch.ranks import find_rank
 from brand.torch.reporting import Reporter
 from brand.torch.seeding import SampleSeeds, seed_of, seed_of_job
@@ -73,7 +75,9 @@ class Iteration:
     def __init__(self, loader: BrandLoader, batches: Batches, gate: Gate) -> None:
         self._loader, self._data, self._source, self._gate = loader, loader.dataset, batches, gate
         self._stages, self._pace, self._waits = loader.stages, loader.pace, loader.waits
-        self._whole = loader.collate_fn is default_collate and self._data.plain
+        self._whole = self._data.plain and (
+            loader.collate_fn is default_collate or isinstance(loader.collate_fn, PackedRows)
+        )
         """Whether batches are made of columns, without single samples."""
         self._gathers = loader.collate_fn is default_collate and self._data.transform is None
         """Whether a batch is made of columns where all of it is prepared."""
@@ -272,8 +276,7 @@ class Iteration:
             self._note(threading.current_thread().name, "decode", start_s, samples=last - first)
             self._stages.count(last - first)
             for batch, (low, high) in zip(batches, spans, strict=True):
-                make = partial(assemble, columns, self._data.fields, self._data.files, low - first, high - first)
-                self._finish(batch, make)
+                self._finish(batch, partial(self._of_columns, columns, low - first, high - first))
         except FormatError as error:
             if len(batches) == 1:
                 _fail(batches[0], error)
@@ -283,6 +286,12 @@ class Iteration:
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             for batch in batches:
                 _fail(batch, error)
+
+    def _of_columns(self, columns: Columns, first: int, end: int) -> Any:
+        """The batch of some samples of columns."""
+        if isinstance(self._loader.collate_fn, PackedRows):
+            return self._loader.collate_fn.of_columns(columns, first, end)
+        return assemble(columns, self._data.fields, self._data.files, first, end)
 
     def _make_gathered(self, batch: _Batch, fetched: FetchedSamples, first: int, end: int) -> None:
         """Make a batch of prepared samples out of columns."""

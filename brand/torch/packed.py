@@ -10,6 +10,7 @@ import torch
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.protocol.packing import laid_out
+from brand.torch.fetched import Column, Columns
 
 if TYPE_CHECKING:
     from brand.torch.dataset import BrandDataset
@@ -21,10 +22,10 @@ IGNORED: Final = -100
 class PackedRows:
     """Makes a dict of int64 tensors, each of shape (rows, row) but for `index`, of a list of samples. Picklable.
 
-    `input_ids`: tokens, and `pad` in what is left. `position_ids`: count from 0 in each document, and anew in each row.
-    `document_ids`: number of the document within the batch, -1 for padding; tokens attend to those of their row with
-    the same number. `labels`: the tokens, and `IGNORED` for padding and for the first token of each document in a row,
-    which nothing before it predicts. `index`: index of each document, shape (documents,).
+    `input_ids`: tokens, and `pad` in what is left. `position_ids`: count from 0 in each document, and anew in each row
+    and in padding. `document_ids`: number of the document within the batch, -1 for padding; tokens attend to those of
+    their row with the same number. `labels`: the tokens, and `IGNORED` for padding and for the first token of each
+    document in a row, which nothing before it predicts. `index`: index of each document, shape (documents,).
 
     Raises `UsageError` where the documents do not fit, because they are longer than the lengths that were planned.
     """
@@ -45,34 +46,53 @@ class PackedRows:
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, torch.Tensor]:
         """The tensors of one batch, of its samples in the order of the plan."""
-        documents = [np.asarray(sample[self._at]).ravel() for sample in samples]
-        tokens = np.concatenate(documents) if documents else np.zeros(0, np.int64)
-        if tokens.dtype.kind not in "iu":
-            raise UsageError(f"field {self._field!r} holds {tokens.dtype}, and tokens are whole numbers")
-        pieces = laid_out(np.array([len(document) for document in documents], np.int64), self._row)
+        index = None if self._index is None else [int(sample[self._index]) for sample in samples]
+        return self._made([np.asarray(sample[self._at]).ravel() for sample in samples], index)
+
+    def of_columns(self, columns: Columns, first: int, end: int) -> dict[str, torch.Tensor]:
+        """The same of the samples `first` to `end` - 1 of these columns, without a step for each sample."""
+        index = None if self._index is None else columns["index"][first:end]
+        return self._made([array.ravel() for array in columns[self._field][first:end]], index)
+
+    def _made(self, documents: list[np.ndarray[Any, Any]], index: Column | None) -> dict[str, torch.Tensor]:
+        lengths = np.fromiter(map(len, documents), np.int64, len(documents))
+        pieces, row = laid_out(lengths, self._row), self._row
+        if documents and documents[0].dtype.kind not in "iu":
+            raise UsageError(f"field {self._field!r} holds {documents[0].dtype}, and tokens are whole numbers")
         if pieces.rows > self._rows:
             raise UsageError(
-                f"{counted(len(documents), 'document')} of {len(tokens):,} tokens fill {pieces.rows} rows of "
-                f"{self._row}, and the plan has {self._rows}: the lengths that BatchPlan was given are not those of "
+                f"{counted(len(documents), 'document')} of {lengths.sum():,} tokens fill {pieces.rows} rows of {row}, "
+                f"and the plan has {self._rows}: the lengths that BatchPlan was given are not those of "
                 f"{self._field!r}. Where a transform adds tokens, give it the lengths with them"
             )
-        first = pieces.row * self._row + pieces.offset
-        step = np.arange(len(tokens)) - np.repeat(np.cumsum(pieces.length) - pieces.length, pieces.length)
-        at = np.repeat(first, pieces.length) + step
-        made = {
-            "input_ids": self._filled(self._pad, at, tokens),
-            "position_ids": self._filled(0, at, step),
-            "document_ids": self._filled(-1, at, np.repeat(pieces.document, pieces.length)),
+        # In rows that lie one after another, documents and padding are runs of the same kinds in the same order.
+        used = np.bincount(pieces.row, weights=pieces.length, minlength=self._rows).astype(np.int64)
+        padded = np.flatnonzero(used < row)
+        starts, rest = pieces.row * row + pieces.offset, padded * row + used[padded]
+        begins = np.concatenate((starts, rest))
+        runs = np.argsort(begins)
+        begins = begins[runs]
+        sizes = np.diff(begins, append=self._rows * row)
+        document_ids = np.repeat(np.concatenate((pieces.document, np.full(len(rest), -1)))[runs], sizes)
+        position_ids = np.arange(self._rows * row) - np.repeat(begins, sizes)
+        before = np.searchsorted(starts, rest)  # pieces before each padding
+        parts, done = list[np.ndarray[Any, Any]](), 0
+        for last, size in zip(
+            np.append(pieces.document, -1)[before - 1].tolist(), (row - used[padded]).tolist(), strict=True
+        ):
+            parts += documents[done : last + 1]
+            parts.append(np.full(size, self._pad))
+            done = max(done, last + 1)
+        input_ids = np.concatenate([*parts, *documents[done:]], dtype=np.int64, casting="unsafe")
+        labels = input_ids.copy()
+        labels[starts] = IGNORED
+        for begin, size in zip(rest.tolist(), (row - used[padded]).tolist(), strict=True):
+            labels[begin : begin + size] = IGNORED
+        values = {
+            "input_ids": input_ids,
+            "position_ids": position_ids,
+            "document_ids": document_ids,
+            "labels": labels,
         }
-        labels = self._filled(IGNORED, at, tokens)
-        labels.view(-1)[torch.from_numpy(first)] = IGNORED
-        made["labels"] = labels
-        if self._index is not None:
-            made["index"] = torch.tensor([int(sample[self._index]) for sample in samples])
-        return made
-
-    def _filled(self, rest: int, at: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> torch.Tensor:
-        """Rows with these values at these places, and `rest` everywhere else."""
-        flat = np.full(self._rows * self._row, rest, np.int64)
-        flat[at] = values
-        return torch.from_numpy(flat).view(self._rows, self._row)
+        made = {name: torch.from_numpy(flat).view(self._rows, row) for name, flat in values.items()}
+        return made if index is None else made | {"index": torch.as_tensor(np.asarray(index, np.int64).copy())}

@@ -192,6 +192,7 @@ def test_a_window_fits_memory_and_holds_whole_batches(
 ) -> None:
     """At least one batch, at most as many as help."""
     assert choose_window(room, 10**6, samples, size=size, pack=pack) == window
+    assert choose_window(10**6, 1003, 16, size=16, pack=False) == 1008, "one window for all, also for the last batch"
 
 
 def test_the_samples_of_a_batch_follow_from_the_mean_length() -> None:

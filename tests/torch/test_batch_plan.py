@@ -526,3 +526,34 @@ def test_reprs_tell_the_state(data_set: BrandDataset) -> None:
     next(batches)
     assert repr(batches).endswith("1 of 23 yielded)")
     assert "EpochBatches(epoch 0, 23 batches, padding 0." in repr(plan)
+
+
+PREPARES = """
+import sys
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from brand import BatchPlan, BrandDataset, BrandLoader, BrandError
+from brand.frameworks.accelerate import prepare
+
+accelerator, data = Accelerator(cpu=True), BrandDataset(sys.argv[1], fields=("index",))
+for make in (
+    lambda: prepare(accelerator, BrandLoader(data, batch_sampler=BatchPlan(data, "count", batch_size=4))),
+    lambda: next(iter(accelerator.prepare(DataLoader(data, batch_sampler=BatchPlan(data, "count", batch_size=4))))),
+):
+    try:
+        make()
+    except BrandError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_accelerate_does_not_deal_out_the_batches_again(path: Path) -> None:
+    """Both ways to prepare a loader are refused, with what to do instead."""
+    pytest.importorskip("accelerate")
+    done = subprocess.run(
+        [sys.executable, "-c", PREPARES, str(path)], capture_output=True, text=True, check=True, timeout=LIMIT_S
+    )
+    ours, theirs = done.stdout.splitlines()
+    assert ours.startswith("a BatchPlan gives each process its own batches: iterate over the loader itself")
+    assert theirs.endswith("a BatchPlan gives each rank its own: leave out accelerator.prepare(loader)")
