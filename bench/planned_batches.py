@@ -6,8 +6,8 @@ DATA holds `audio/` and `text/*.jsonl`. SCRATCH keeps the data sets: all clips w
 its bytes (`tokens`) with their `count`.
 
 padding     The share of an epoch's batches that is padding, by plan and by memory: clips in batches of 16, and in
-            batches of 240 s with their padding; texts packed into 16 rows of 2,048 bytes. Beside them, random batches of
-            16. `over` is how many batches are over their limit, of all in an epoch.
+            batches of 240 s with their padding; texts packed into 16 rows of 2,048 bytes. Beside them, random batches
+            of 16. `over` is how many batches are over their limit, of all in an epoch.
 shuffling   `brand.testing.shuffling.measure` of the same epoch, drawn plainly and as planned.
 speed       Texts a second of one process and one server with all samples in memory, plain draws (lists of arrays, of as
             many texts a batch) and packed rows (tensors) in turn; an epoch each, the first pair is not timed. The ratio
