@@ -38,7 +38,7 @@ _OF_THIS_PROCESS: Final = ("stages", "pace", "waits", "timeline", "_epoch", "_ga
 
 
 class BrandLoader(DataLoader[Any]):
-    """Iterates over batches of a `BrandDataset` or a `Mixture`, as a `DataLoader` does, with threads instead of worker processes.
+    """Iterates over batches of a `BrandDataset` or a `Mixture` as a `DataLoader` does, with threads and no workers.
 
     It is a `DataLoader` to frameworks (`isinstance`, its attributes), and has the state that they save. Its batches
     come only from its own iteration: a framework that takes them from its `batch_sampler` gets an error.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.protocol.mixed_order import MixedOrder, ranks_of_rounds
 from brand.protocol.tickets import tickets
+from brand.torch.agreement import check_agreed
 from brand.torch.sequence import AccessSequence
 
 if TYPE_CHECKING:
@@ -89,6 +90,10 @@ class MixedSequence(AccessSequence):
         """
         if batch:
             raise UsageError("locality= splits the batches of one BrandDataset: leave it out for a Mixture")
+        if ranks[1] * processes > 1:
+            stretches = [[stretch.first, *stretch.weights] for stretch in self.order.stretches]
+            facts = f"{stretches} of {self.samples:,} samples from position {position:,} of epoch {epoch} on"
+            check_agreed(f"{self._origin}|begin", facts, "the weights of a Mixture are")
         come, weights = self.order.counts(epoch, position), self.order.weights_at(epoch, position)
         for number, (member, order) in enumerate(zip(self._mixture.members, self.order.orders, strict=True)):
             if weights[number]:
@@ -135,6 +140,8 @@ class MixedSequence(AccessSequence):
     def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:
         """See `BrandSampler.set_weights`."""
         numbers = self._mixture.weights_of(weights)
+        facts = f"{list(numbers)} from position {position:,} of epoch {epoch} on"
+        check_agreed(f"{self._origin}|set_weights", facts, "the weights of a Mixture are")
         with self._lock:
             try:
                 order = self.order.with_weights(numbers, epoch, position)
