@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.protocol.mixed_order import MixedOrder, ranks_of_rounds
-from brand.protocol.tickets import tickets
+from brand.protocol.tickets import tickets_of
 from brand.torch.agreement import check_agreed
 from brand.torch.sequence import AccessSequence
 
@@ -67,13 +67,7 @@ class MixedSequence(AccessSequence):
             drawn = order.draws(epoch, positions)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        found = np.empty(len(positions), np.int64)
-        for number, tag in enumerate(self._tags):
-            here = drawn.member == number
-            for of in np.unique(drawn.epoch[here]).tolist():
-                some = here & (drawn.epoch == of)
-                found[some] = tickets(tag, of, drawn.position[some])
-        return found
+        return tickets_of(np.array(self._tags)[drawn.member], drawn.epoch, drawn.position)
 
     def dealt(self, epoch: int, start: int, rounds: range, ranks: tuple[int, int]) -> NDArray[np.int64]:
         """The positions of a rank: one of each round, at random."""
