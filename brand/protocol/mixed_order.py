@@ -94,15 +94,14 @@ class MixedOrder:
             )
         absolute = first + positions
         member, number = np.empty(len(positions), np.int16), np.empty(len(positions), np.int64)
-        firsts = np.array([stretch.first for stretch in self.stretches])
-        which = np.searchsorted(firsts, absolute, side="right") - 1
-        for each in np.unique(which).tolist():
-            here = which == each
-            stretch = self.stretches[each]
-            member[here], come = shares_of(stretch.weights).members(absolute[here] - stretch.first)
-            number[here] = come + np.array(self.before[each])[member[here]]
+        ends = [stretch.first for stretch in self.stretches[1:]] + [MAX_POSITION + 1]
+        for stretch, end, before in zip(self.stretches, ends, self.before, strict=True):
+            here = np.flatnonzero((stretch.first <= absolute) & (absolute < end))
+            if len(here):
+                some, come = shares_of(stretch.weights).members(absolute[here] - stretch.first)
+                member[here], number[here] = some, come + np.array(before)[some]
         sizes = np.array([order.draws for order in self.orders])[member]
-        found = MixedDraws(member, number // sizes, number % sizes)
+        found = MixedDraws(member, *np.divmod(number, sizes))
         if len(positions) and int(found.epoch.max()) > MAX_EPOCH:
             which_one = int(member[found.epoch.argmax()])
             raise ValueError(

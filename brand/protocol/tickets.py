@@ -31,6 +31,11 @@ def tickets(tag: int, epoch: int, positions: NDArray[np.integer[Any]]) -> NDArra
     return positions.astype(np.int64) | np.int64(TICKET | tag << _TAG_AT | epoch << _EPOCH_AT)
 
 
+def tickets_of(tags: NDArray[np.int64], epochs: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Tickets of several orders and epochs, int64; all shapes are the same."""
+    return np.int64(TICKET) | tags << _TAG_AT | epochs << _EPOCH_AT | positions
+
+
 def tag_and_epoch(ticket: int) -> tuple[int, int]:
     """Tag and epoch of a ticket."""
     return ticket - TICKET >> _TAG_AT, ticket >> _EPOCH_AT & _EPOCH_MASK

@@ -20,6 +20,7 @@ batches     where a loader takes its batches from
 loader      BrandLoader: the DataLoader's contract without worker processes
 iteration   one iteration of a loader: its threads, and the order of batches
 assemble    batches made of columns; page-locked memory
+agreement   whether the ranks of a job say the same
 seeding     random transforms that are the same in every run
 stages      where a loader's time goes
 ranks       which rank of how many, on which node, of which job

@@ -169,10 +169,7 @@ class BrandDataset(Drawable):
         return len(self._stored)
 
     def __getitem__(self, index: int) -> Any:
-        """Sample `index`; a negative one counts from the end.
-
-        Raises IndexError out of range, `FormatError` for a damaged sample.
-        """
+        """Sample `index`; a negative one counts from the end. Raises IndexError, `FormatError` for a damaged sample."""
         return super().__getitem__(index)
 
     def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> Fetched:

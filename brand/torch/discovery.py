@@ -26,7 +26,7 @@ from brand.errors import ServerError, UsageError, counted
 from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
 from brand.node.setup.tls import Tls
-from brand.torch.ranks import master, this_machine
+from brand.torch.ranks import job_name, master, this_machine
 
 log = logging.getLogger("brand")
 
@@ -120,6 +120,14 @@ def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:
     _wait(lambda: store.check(keys), missing)
     machines = list(dict.fromkeys(_text(store.get(key)) for key in keys))
     return machines.index(this_machine()), len(machines)
+
+
+def first_said(key: str, text: str) -> str | None:
+    """What the first rank of this job has said under a key, where this one says `text`. None: there is no store."""
+    name = job_name()
+    if name is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    return _text(_store().compare_set(f"brand/{name}/{key}", "", text))
 
 
 def _wait(done: Callable[[], bool], missing: Callable[[], str]) -> None:

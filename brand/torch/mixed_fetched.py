@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -105,8 +106,7 @@ def _merged(count: int, parts: list[tuple[NDArray[np.intp], Column]]) -> Column:
         for (at, _), array in zip(parts, arrays, strict=True):
             together[at] = array
         return together
-    merged: list[Any] = [None] * count
-    for at, column in parts:
-        for position, value in zip(at.tolist(), column, strict=True):
-            merged[position] = value
-    return merged
+    together_at = np.empty(count, np.intp)
+    together_at[np.concatenate([at for at, _ in parts])] = np.arange(count)
+    values = list(chain.from_iterable(column for _, column in parts))
+    return [values[number] for number in together_at.tolist()]

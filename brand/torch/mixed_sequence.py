@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.wire.messages import GOES_ON
 from brand.protocol.mixed_order import MixedOrder, ranks_of_rounds
-from brand.protocol.tickets import tickets
+from brand.protocol.tickets import tickets_of
+from brand.torch.agreement import check_agreed
 from brand.torch.sequence import AccessSequence
 
 if TYPE_CHECKING:
@@ -67,13 +68,7 @@ class MixedSequence(AccessSequence):
             drawn = order.draws(epoch, positions)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        found = np.empty(len(positions), np.int64)
-        for number, tag in enumerate(self._tags):
-            here = drawn.member == number
-            for of in np.unique(drawn.epoch[here]).tolist():
-                some = here & (drawn.epoch == of)
-                found[some] = tickets(tag, of, drawn.position[some])
-        return found
+        return tickets_of(np.array(self._tags)[drawn.member], drawn.epoch, drawn.position)
 
     def dealt(self, epoch: int, start: int, rounds: range, ranks: tuple[int, int]) -> NDArray[np.int64]:
         """The positions of a rank: one of each round, at random."""
@@ -90,6 +85,10 @@ class MixedSequence(AccessSequence):
         """
         if batch:
             raise UsageError("locality= splits the batches of one BrandDataset: leave it out for a Mixture")
+        if ranks[1] * processes > 1:
+            stretches = [[stretch.first, *stretch.weights] for stretch in self.order.stretches]
+            facts = f"{stretches} of {self.samples:,} samples from position {position:,} of epoch {epoch} on"
+            check_agreed(f"{self._origin}|begin", facts, "the weights of a Mixture are")
         come, weights = self.order.counts(epoch, position), self.order.weights_at(epoch, position)
         for number, (member, order) in enumerate(zip(self._mixture.members, self.order.orders, strict=True)):
             if weights[number]:
@@ -136,6 +135,8 @@ class MixedSequence(AccessSequence):
     def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:
         """See `BrandSampler.set_weights`."""
         numbers = self._mixture.weights_of(weights)
+        facts = f"{list(numbers)} from position {position:,} of epoch {epoch} on"
+        check_agreed(f"{self._origin}|set_weights", facts, "the weights of a Mixture are")
         with self._lock:
             try:
                 order = self.order.with_weights(numbers, epoch, position)

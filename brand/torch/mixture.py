@@ -144,17 +144,19 @@ class Mixture(Drawable):
 
     def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> MixedFetched:
         """The samples for these tickets: one request to each member, and one more where a member's epoch ends."""
-        asked = np.fromiter(map(operator.index, indices), np.int64, len(indices))
+        asked = indices
+        if not isinstance(asked, np.ndarray):
+            asked = np.fromiter(map(operator.index, asked), np.int64, len(asked))
         if len(asked) and not TICKET <= int(asked.min()) <= int(asked.max()) < TICKETS_END:
             raise UsageError(
                 "a Mixture has no indices of its own: draw with sampler=BrandSampler(mixture), or read a sample of a "
                 "member, mixture.members[0][index]"
             )
         self._habit.note_draw(len(asked), self)
-        names, which = np.unique(asked >> 32, return_inverse=True)
+        orders = asked >> 32
         portions = []
-        for number, name in enumerate(names.tolist()):  # epochs of one member ascend
-            at = np.flatnonzero(which == number)
+        for name in sorted(set(orders.tolist())):  # epochs of one member ascend
+            at = np.flatnonzero(orders == name)
             tag, epoch = tag_and_epoch(name << 32)
             member = self._member(tag)
             if epoch > self._begun.get(tag, -1):

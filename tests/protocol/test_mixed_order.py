@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from brand.protocol.mixed_order import MixedOrder, Stretch, ranks_of_rounds, seed_of_member
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.stripe_policy import StripePolicy
+from brand.testing.shuffling import measure
 from tests.rounds import examples
 
 Drawn = tuple[int, int, int]
@@ -134,6 +135,24 @@ def test_a_change_replaces_what_was_to_come_later() -> None:
     assert [stretch.first for stretch in order.with_weights([2, 1], 1, 0).stretches] == [0, 50]
     members = [member for member, _, _ in all_of(order, 3)]
     assert (members[:50], members[50:110].count(0), members[110:]) == ([0] * 50, 30, [1] * 40)
+
+
+@pytest.mark.slow
+def test_a_mixture_mixes_as_well_as_one_data_set() -> None:
+    """Members whose shares are their sizes, beside one data set of their sizes together."""
+    sizes, policy = (6400, 3200), StripePolicy(16, 8)
+    orders = tuple(Order("any", size, 64, seed_of_member(1, n), policy) for n, size in enumerate(sizes))
+    order = MixedOrder(orders, sum(sizes), 1, (Stretch(0, (6400.0, 3200.0)),))
+    drawn_ = order.draws(0, np.arange(sum(sizes)))
+    places = np.empty(sum(sizes), np.int64)
+    for member, first in enumerate((0, sizes[0])):
+        here = drawn_.member == member
+        places[here] = orders[member].plan(0).sample_of[drawn_.position[here]] + first
+    one = measure(Order("any", sum(sizes), 64, 1, policy).plan(0).sample_of, chunk_size=64, batch=256)
+    both = measure(places, chunk_size=64, batch=256)
+    assert both.pairs < one.pairs + 0.1
+    assert both.mates > one.mates - 0.03
+    assert both.neighbours > one.neighbours - 0.03
 
 
 def test_golden_draws() -> None:

@@ -30,7 +30,8 @@ mixtures = st.lists(weights, min_size=2, max_size=6)
 def counted(shares: Shares, first: int, end: int) -> list[int]:
     """How often each member comes at positions `first` to `end` - 1, looked up one by one."""
     members, _ = shares.members(np.arange(first, end, dtype=np.int64))
-    return np.bincount(members, minlength=len(shares.weights)).tolist()
+    found: list[int] = np.bincount(members, minlength=len(shares.weights)).tolist()
+    return found
 
 
 def share_of(weights: Sequence[float], member: int) -> Fraction:

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.protocol.order import MAX_EPOCH
-from brand.protocol.tickets import MAX_POSITIONS, TAGS, TICKET, TICKETS_END, positions_of, tag_and_epoch, tickets
+from brand.protocol.tickets import (
+    MAX_POSITIONS,
+    TAGS,
+    TICKET,
+    TICKETS_END,
+    positions_of,
+    tag_and_epoch,
+    tickets,
+    tickets_of,
+)
 
 tags = st.integers(0, TAGS - 1)
 all_epochs = st.integers(0, MAX_EPOCH)
@@ -63,6 +72,16 @@ def test_positions_may_be_of_any_int_type(dtype: type[np.integer[np.typing.NBitB
     made = tickets(3, 5, np.array([0, 7, 2**31 - 1], dtype))
     assert made.dtype == np.int64
     assert made.tolist() == tickets(3, 5, np.array([0, 7, 2**31 - 1])).tolist()
+
+
+def test_tickets_of_several_orders_are_those_of_each() -> None:
+    """Of a mixture: the tags, epochs and positions of its members."""
+    tags, epochs, positions = (
+        np.array(each) for each in ([5, TAGS - 1, 5], [0, MAX_EPOCH, 9], [1, MAX_POSITIONS - 1, 3])
+    )
+    facts = zip(tags.tolist(), epochs.tolist(), positions, strict=True)
+    expected = [int(tickets(tag, epoch, position[None])[0]) for tag, epoch, position in facts]
+    assert tickets_of(tags, epochs, positions).tolist() == expected
 
 
 def test_the_shape_stays() -> None:

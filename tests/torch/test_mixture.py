@@ -7,6 +7,8 @@ import logging
 import os
 import pickle
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, islice
@@ -25,6 +27,7 @@ from brand.protocol.mixed_order import MixedOrder
 from brand.storage.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, Mixture
 from tests import places
+from tests.support import LIMIT_S, free_port
 from tests.torch.support import MANY_WORKERS, Openings, make_samples, make_set
 
 pytestmark = places.EVERYWHERE
@@ -162,7 +165,7 @@ def test_samples_after_a_stop(sets: list[Path], opened: Openings, steps: int, ba
         sampler.load_state_dict(state)
         ranks.append(came(BrandLoader(sampler.data_set, batch, sampler=sampler)))
     rest = list(chain.from_iterable(zip(*ranks, strict=True)))
-    whole = planned(sets, loader.sampler.order, [0])
+    whole = planned(sets, loader.sampler.order, [0])  # type: ignore[attr-defined]
     assert first == whole[: steps * 10]
     assert Counter(rest) == Counter(whole[steps * 10 :][: len(rest)])
     assert SAMPLES - steps * 10 - len(rest) < replicas
@@ -244,7 +247,7 @@ def test_short_epochs_go_on_where_the_one_before_ended(sets: list[Path], opened:
     mixture = mixed(sets, opened, [3, 2], samples=10)
     loader = BrandLoader(mixture, 10)
     found = [came(loader) for _ in range(20)]
-    assert list(chain(*found)) == planned(sets, loader.sampler.order, range(20))
+    assert list(chain(*found)) == planned(sets, loader.sampler.order, range(20))  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
@@ -269,7 +272,7 @@ def test_a_server_that_is_killed_is_replaced(sets: list[Path], mixture: Mixture)
     found = [next(batches)]
     os.kill(next(iter(mixture.stats().values()))["server"]["process"], signal.SIGKILL)
     found += batches
-    assert came(found) == planned(sets, loader.sampler.order, [0])
+    assert came(found) == planned(sets, loader.sampler.order, [0])  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
@@ -326,6 +329,43 @@ def test_a_mixture_is_pickled(sets: list[Path], mixture: Mixture) -> None:
     assert lazily_found is Mixture
 
 
+@pytest.mark.slow
+@places.IN_A_FOLDER
+@pytest.mark.parametrize("same", [True, False])
+def test_ranks_whose_weights_differ_are_refused(tmp_path: Path, small: Path, smaller: Path, same: bool) -> None:
+    """Real processes: each would draw its part of another sequence."""
+    script = tmp_path / "train.py"
+    script.write_text(RANKS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    command += ["--master-addr=127.0.0.1", str(script), str(small), str(smaller), str(same)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (ended.returncode == 0) == same, ended.stderr
+    if same:
+        assert "shares [(6, 4)]" in ended.stdout
+    else:
+        assert "two ranks of one job disagree: the weights of a Mixture are" in ended.stderr
+
+
+RANKS = """
+import sys
+import torch
+import torch.distributed as dist
+from brand import BrandDataset, BrandLoader, BrandSampler, Mixture
+
+dist.init_process_group("gloo")
+one, other = (BrandDataset(path, memory=0.5) for path in sys.argv[1:3])
+sampler = BrandSampler(Mixture({one: 3, other: 2}, samples=100))
+different = sys.argv[3] == "False" and dist.get_rank() == 1
+sampler.set_weights({one: 1 if different else 2, other: 1}, epoch=1)
+shares = set()
+for batch in BrandLoader(sampler.data_set, 5, sampler=sampler):
+    counts = torch.bincount(batch["member"], minlength=2)
+    dist.all_reduce(counts)
+    shares.add(tuple(counts.tolist()))
+if dist.get_rank() == 0:
+    print("shares", sorted(shares))
+"""
+
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -370,7 +410,7 @@ def test_what_a_mixture_cannot_do_is_refused(
         ({"part": [1, 2]}, "part= is for a sampler of one BrandDataset"),
     ):
         with pytest.raises(UsageError, match=why):
-            BrandSampler(mixture, **options)  # type: ignore[arg-type]
+            BrandSampler(mixture, **options)
     local = BrandSampler(mixture, locality=True, batch_size=4, num_replicas=2, rank=0)
     with pytest.raises(UsageError, match="locality= splits the batches of one BrandDataset"):
         list(local)
