@@ -9,9 +9,10 @@ padding     The share of an epoch's batches that is padding, by plan and by memo
             batches of 240 s with their padding; texts packed into 16 rows of 2,048 bytes. Beside them, random batches
             of 16. `over` is how many batches are over their limit, of all in an epoch.
 shuffling   `brand.testing.shuffling.measure` of the same epoch, drawn plainly and as planned.
-speed       Texts a second of one process and one server with all samples in memory, plain draws (lists of arrays, of as
-            many texts a batch) and packed rows (tensors) in turn; an epoch each, the first pair is not timed. The ratio
-            is of the medians.
+speed       Texts a second of one process and one server with all samples in memory, plain draws (lists of arrays, of
+            as many texts a batch) and packed rows (tensors) in turn; an epoch each, the first pair is not timed. Ratios
+            are of the medians: of the rates, and of the processor time of the training process, which other programs on
+            the machine disturb less.
 """
 
 from __future__ import annotations
@@ -111,15 +112,24 @@ def speeds(path: Path, repeat: int) -> dict[str, Any]:
         "packed": brand.BrandLoader(data, batch_sampler=plan, collate_fn=plan.collate("tokens")),
     }
     rates: dict[str, list[float]] = {name: [] for name in loaders}
+    costs: dict[str, list[float]] = {name: [] for name in loaders}
     for turn in range(repeat + 1):
         for name, loader in loaders.items():
-            started = time.perf_counter()
+            started, cpu = time.perf_counter(), time.process_time()
             for _ in loader:
                 pass
             if turn:
                 rates[name].append(len(data) / (time.perf_counter() - started))
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    return {"texts_per_s": medians, "all": rates, "ratio": medians["packed"] / medians["plain"]}
+                costs[name].append(1e6 * (time.process_time() - cpu) / len(data))
+    median = {name: statistics.median(values) for name, values in rates.items()}
+    cost = {name: statistics.median(values) for name, values in costs.items()}
+    return {
+        "texts_per_s": median,
+        "cpu_us_per_text": cost,
+        "all": [rates, costs],
+        "ratio": median["packed"] / median["plain"],
+        "cpu_ratio": cost["plain"] / cost["packed"],
+    }
 
 
 def main() -> None:
@@ -144,7 +154,9 @@ def main() -> None:
         )
     speed = speeds(documents, args.repeat)
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in speed["texts_per_s"].items())
+    costs = ", ".join(f"{name} {cost:.2f}" for name, cost in speed["cpu_us_per_text"].items())
     print(f"texts a second: {rates}; ratio {speed['ratio']:.2f}")
+    print(f"CPU us a text: {costs}; ratio {speed['cpu_ratio']:.2f}")
     if args.out is not None:
         args.out.write_text(json.dumps({"plans": found, "speed": speed}, indent=1) + "\n")
 
