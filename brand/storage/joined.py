@@ -36,7 +36,7 @@ from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.version import Listed, PartOf, Version
 from brand.storage.files import Range, Reader
 from brand.storage.indexes import Elements, OwnIndex
-from brand.storage.location import Collected, Folder, Location
+from brand.storage.location import Folder, Location
 
 NOTHING: Final = {"int": np.iinfo(np.int64).min, "float": np.nan}
 """What a column has for a deleted sample, and an overlay for a sample that it does not know: by codec."""
@@ -242,6 +242,8 @@ class _Joined:
         if len(wanted) and (int(wanted.min()) < 0 or int(wanted.max()) >= self._length):
             raise IndexError(f"a number is out of range: there are {self._length:,}")
         holders = np.searchsorted(self._firsts, wanted, side="right") - 1
+        if len(wanted) and holders[0] == holders.min() == holders.max():
+            return look(self._parts[holders[0]], wanted)
         found = np.empty(len(wanted), dtype)
         for number in np.unique(holders).tolist():
             mine = holders == number
@@ -254,6 +256,16 @@ class _Rows(_Joined):
 
     def __init__(self, parts: Sequence[PartIndex], places: int) -> None:
         super().__init__(parts, [part.first_place for part in parts], places)
+
+    def run(self, first: int, end: int) -> NDArray[np.void]:
+        """See `Elements`. A run within one part, as a read has it, is read at once."""
+        part = self._parts[int(np.searchsorted(self._firsts, first, side="right")) - 1]
+        begin = first - part.first_place
+        if not 0 <= begin <= (stop := end - part.first_place) <= part.header.samples:
+            return super().run(first, end)
+        rows = part.own.rows.run(begin, stop)
+        rows["index"] = part.public(rows["index"])
+        return rows
 
     def take(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.void]:
         """See `Elements`."""
@@ -386,8 +398,3 @@ def column_codec(version: Version | None, schema: dict[str, str], name: str) -> 
     if codec is None:
         raise SchemaError(f"no field {name!r}; columns: {fixed}")
     raise SchemaError(f"field {name!r} ({codec}) is not kept as a column; columns: {fixed}")
-
-
-def parts_of(location: Collected) -> list[PartIndex]:
-    """The parts that hold samples, in order. Raises `FormatError`."""
-    return _open_parts(location.local, location.version)
