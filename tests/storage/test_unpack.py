@@ -50,8 +50,8 @@ def clips(tmp_path: Path) -> Path:
 
 
 def record(data: bytes, label: int, text: bytes, key: bytes) -> bytes:
-    """A record of a clip, its fields in the order audio, label, text, key."""
-    return struct.pack("<qIII", label, len(data), len(text), len(key)) + data + text + key
+    """A record of a clip, its fields in the order audio, label, duration, text, key."""
+    return struct.pack("<qdIII", label, 0.0, len(data), len(text), len(key)) + data + text + key
 
 
 def with_keys(folder: Path, *keys: str) -> None:
