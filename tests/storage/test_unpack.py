@@ -149,7 +149,7 @@ def test_no_key_leads_elsewhere(two_clips: Path, tmp_path_factory: pytest.TempPa
     """Any mixture of what paths are made of stays below the target, or is a `BrandError`."""
     parts = take_apart(chunk(two_clips, 0))
     for sample, name in zip(parts.samples, (key, "fine"), strict=True):
-        sample.data = struct.pack("<II", 5, len(name)) + b"bytes" + name.encode()
+        sample.data = struct.pack("<dII", 0.0, 5, len(name)) + b"bytes" + name.encode()
         sample.raw_size = len(sample.data)
     put_together(chunk(two_clips, 0), parts)
     sign_index(two_clips)
