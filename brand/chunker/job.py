@@ -23,7 +23,7 @@ from brand.chunker.folders import Folder
 from brand.chunker.listing import Listing
 from brand.chunker.plan import Plan
 from brand.chunker.report import Problem
-from brand.chunker.source import FolderSource
+from brand.chunker.source import DURATION, FolderSource
 from brand.errors import LayoutError, NotADataSetError, UsageError
 from brand.formats.compression import Compression
 from brand.formats.constants import EXTRAS_NAME, MAX_DICTIONARY, SKIPPED_NAME
@@ -78,7 +78,10 @@ class Decided:
         """
         header = self.plan.header
         listed = Folder(root, Listing(folder, self.entries, self.columns), header.classes)
-        source = FolderSource(listed, header.source["file_field"], with_text=self.with_text)
+        with_duration = DURATION in header.schema.fields
+        source = FolderSource(
+            listed, header.source["file_field"], with_text=self.with_text, with_duration=with_duration
+        )
         if source.schema != header.schema or len(source) != header.samples:
             raise LayoutError("the list of files does not fit the plan", path=folder / self.entries, hint=_HINT)
         return source

@@ -28,6 +28,9 @@ from brand.formats.schema import Schema
 
 Indices = NDArray[np.integer[Any]]
 
+DURATION: Final = ("duration", "float")
+"""The field, and its codec, of the seconds of a clip."""
+
 _FILES_AT_ONCE: Final = 64
 _ENTRIES_AT_ONCE: Final = 1 << 18
 _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
@@ -74,7 +77,7 @@ class FolderSource:
         self.root, self.listing, self.file_field = folder.root, folder.listing, field
         label = [("label", "int")] if folder.classes is not None else []
         text = [(name, "str") for name in ("text", *self.listing.columns)] if with_text else []
-        seconds = [("duration", "float")] if with_duration else []
+        seconds = [DURATION] if with_duration else []
         self.schema = Schema.parse([(field, field), *label, *seconds, *text, ("key", "str")])
         self._labelled, self.with_text, self._with_duration = bool(label), with_text, with_duration
 

@@ -50,8 +50,8 @@ def clips(tmp_path: Path) -> Path:
 
 
 def record(data: bytes, label: int, text: bytes, key: bytes) -> bytes:
-    """A record of a clip, its fields in the order audio, label, text, key."""
-    return struct.pack("<qIII", label, len(data), len(text), len(key)) + data + text + key
+    """A record of a clip, its fields in the order audio, label, duration, text, key."""
+    return struct.pack("<qdIII", label, 0.0, len(data), len(text), len(key)) + data + text + key
 
 
 def with_keys(folder: Path, *keys: str) -> None:
@@ -149,7 +149,7 @@ def test_no_key_leads_elsewhere(two_clips: Path, tmp_path_factory: pytest.TempPa
     """Any mixture of what paths are made of stays below the target, or is a `BrandError`."""
     parts = take_apart(chunk(two_clips, 0))
     for sample, name in zip(parts.samples, (key, "fine"), strict=True):
-        sample.data = struct.pack("<II", 5, len(name)) + b"bytes" + name.encode()
+        sample.data = struct.pack("<dII", 0.0, 5, len(name)) + b"bytes" + name.encode()
         sample.raw_size = len(sample.data)
     put_together(chunk(two_clips, 0), parts)
     sign_index(two_clips)
