@@ -99,6 +99,11 @@ class Catalogue:
         """Indices of the samples that were deleted, ascending; None where there are none, and no hole."""
         return self._index.deleted
 
+    @property
+    def samples_present(self) -> int:
+        """How many samples were not deleted."""
+        return len(self) - (0 if self.deleted is None else len(self.deleted))
+
     def present(self) -> NDArray[np.int64]:
         """Indices of the samples that were not deleted, ascending."""
         every = np.arange(len(self))

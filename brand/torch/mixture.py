@@ -76,7 +76,7 @@ class Mixture(Drawable):
         self.members = tuple(weights)
         self.weights = self.weights_of(weights)
         self.seed = whole("seed", seed, MAX_SEED)
-        together = sum(map(len, self.members))
+        together = sum(member.catalogue.samples_present for member in self.members)
         self._samples = together if samples is None else max(1, whole("samples", samples, MAX_POSITIONS))
         _check_alike(self.members)
         first = self.members[0]

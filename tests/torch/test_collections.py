@@ -16,7 +16,7 @@ from brand.collect import Wanted, compact, delete, overlay
 from brand.errors import DeletedError, SchemaError, UsageError
 from brand.node.setup.choose import Pool, Slots
 from brand.testing.node import running_server
-from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from brand.torch import BatchPlan, BrandDataset, BrandLoader, BrandSampler, Mixture
 from tests.collect.support import grow, samples
 from tests.torch.support import Openings, planned
 
@@ -91,6 +91,30 @@ def test_a_part_of_a_collection_has_no_deleted_sample(grown: Path, opened: Openi
         data[5]
     with pytest.raises(DeletedError):
         data[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", ["number", None, "given"])
+def test_planned_batches_leave_deleted_samples_out(grown: Path, opened: Openings, length: str | None) -> None:
+    """By a column, by the bytes of each sample, by numbers from the user: deleted samples and holes have no length."""
+    data = opened(grown, fields=FIELDS, memory="1MB")
+    lengths = np.where(np.isin(np.arange(120), DELETED), 10**6, 1 + np.arange(120) % 7) if length == "given" else length
+    plan = BatchPlan(data, lengths, batch_size=4, seed=3)
+    found = [index for indices, _, _ in BrandLoader(data, batch_sampler=plan) for index in indices.tolist()]
+    assert sorted(found) == data.present().tolist()
+
+
+@pytest.mark.slow
+def test_a_mixture_draws_present_samples(grown: Path, small: Path, opened: Openings) -> None:
+    """Its epoch has as many samples as the members have present ones, and by its size each comes once."""
+    collection, other = opened(grown, fields=("index",), memory="1MB"), opened(small, fields=("index",), memory="1MB")
+    mixture = Mixture({collection: 116, other: len(other)})
+    assert len(mixture) == 116 + len(other)
+    tickets = BrandSampler(mixture).sequence.ints(0, np.arange(len(mixture)))
+    fetched = mixture.fetch(tickets).columns(0, len(mixture))
+    indices = [np.asarray(fetched["index"])[tickets >> 48 == tag] for tag in np.unique(tickets >> 48)]
+    assert sorted(map(len, indices)) == sorted((116, len(other)))
+    assert [sorted(each.tolist()) for each in indices if len(each) == 116] == [collection.present().tolist()]
 
 
 @pytest.mark.slow
