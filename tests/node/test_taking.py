@@ -400,14 +400,14 @@ def test_a_resume_and_a_break_between_epochs_that_are_taken(texts: Path) -> None
 
 @pytest.mark.slow
 def test_a_client_that_lies_is_cut_off_and_nobody_else(texts: Path) -> None:
-    """Positions that do not exist, that fall, of an epoch that never began; and far too many of them."""
+    """Positions that do not exist, that occur twice, of an epoch that never began; and far too many of them."""
     with running_server(texts, memory=1.0) as server, greeted(server.address, texts) as good:
         order = order_of(texts, StripePolicy(4, stripe=8))
         number = good.order(order)
         good.begin(number, 0)
         good.send(messages.pack_draw(number, 0, np.arange(5)))
         good.lease()
-        for positions in ([SAMPLES], [-1], [5, 4], [5, 5], [1 << 62]):
+        for positions in ([SAMPLES], [-1], [5, 5], [5, 4, 5], [1 << 62]):
             with greeted(server.address, texts) as bad:
                 mine = bad.order(order)
                 bad.send(pack_taken(mine, 0, np.array(positions)))

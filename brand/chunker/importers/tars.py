@@ -34,10 +34,6 @@ _BEFORE: Final = (_LONG_NAME, _LONG_LINK, _FOR_ALL, b"x", b"X")
 _DAMAGED: Final = "a header in it is damaged"
 
 
-class _Wrong(Exception):
-    """The archive is not as it should be."""
-
-
 def members(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
     """Names and contents of the files, in order; also of archives that lie one behind the other.
 
@@ -45,7 +41,7 @@ def members(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
     """
     try:
         yield from _files(stream)
-    except _Wrong as error:
+    except ValueError as error:
         raise SourceError(name, str(error)) from None
 
 
@@ -87,14 +83,14 @@ class _Walk:
         return f"_Walk(at {self.at}, {self.missing} bytes missing, told {self._told})"
 
     def over(self, data: bytes) -> list[tuple[str, int, int]]:
-        """The files that lie in a stretch as a whole: names, begins and ends of the contents. Raises `_Wrong`."""
+        """The files that lie in a stretch as a whole: names, begins and ends of the contents. Raises ValueError."""
         spans, heads = list[tuple[str, int, int]](), list[int]()
         self.at = self.missing = 0
         while self.at + _BLOCK <= len(data):
             head = self.at
             if not data[head] and data[head : head + _BLOCK] == _ZEROS:
                 if self._told is not None:
-                    raise _Wrong(f"{_DAMAGED}: the one that belongs to the last one is missing")
+                    raise ValueError(f"{_DAMAGED}: the one that belongs to the last one is missing")
                 self.at, self._ended = self.at + _BLOCK, True
                 continue
             heads.append(head)
@@ -114,18 +110,18 @@ class _Walk:
                 spans.append((name, begin, end))
             elif kind not in (*_FILES, _FOLDER):
                 _check(data, heads)
-                raise _Wrong(f"{name!r} is a link, a sparse or a special file, and only files can be samples")
+                raise ValueError(f"{name!r} is a link, a sparse or a special file, and only files can be samples")
         _check(data, heads)
         return spans
 
     def end(self, data: bytes) -> None:
-        """Nothing follows the last stretch. Raises `_Wrong` where the archive is not at its end."""
+        """Nothing follows the last stretch. Raises ValueError where the archive is not at its end."""
         if self.missing:
-            raise _Wrong(f"it is cut short within {self._within!r}")
+            raise ValueError(f"it is cut short within {self._within!r}")
         if self.at < len(data):
-            raise _Wrong(f"{_DAMAGED}: it is cut short")
+            raise ValueError(f"{_DAMAGED}: it is cut short")
         if self._told is not None or not self._ended:
-            raise _Wrong("it ends without the mark of its end: it is cut short")
+            raise ValueError("it ends without the mark of its end: it is cut short")
 
     def _hear(self, kind: bytes, data: bytes) -> None:
         """A header before a header. Where several tell the same thing, the first one is right."""
@@ -135,9 +131,9 @@ class _Walk:
         elif kind != _LONG_LINK:
             told = {key: value for key, value in _pax(data) if key in ("path", "size") or key.startswith("GNU.sparse")}
             if any(key.startswith("GNU.sparse") for key in told):
-                raise _Wrong("it holds a sparse file, and only whole files can be samples")
+                raise ValueError("it holds a sparse file, and only whole files can be samples")
             if told and kind == _FOR_ALL:
-                raise _Wrong(f"{_DAMAGED}: it tells the {next(iter(told))} of all files")
+                raise ValueError(f"{_DAMAGED}: it tells the {next(iter(told))} of all files")
         self._told = told | (self._told or {})
 
 
@@ -150,7 +146,7 @@ def _check(data: bytes, heads: list[int]) -> None:
     blocks[:, _CHECKSUM] = ord(" ")
     sums, signed = (blocks.view(kind).sum(axis=1, dtype=np.int64) for kind in (np.uint8, np.int8))
     if not np.all((sums == told) | (signed == told)):
-        raise _Wrong(f"{_DAMAGED}: its checksum is another")
+        raise ValueError(f"{_DAMAGED}: its checksum is another")
 
 
 def _name(data: bytes, head: int) -> str:
@@ -173,7 +169,7 @@ def _size(data: bytes, head: int, kind: bytes, told: dict[str, str]) -> int:
         size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else _octal(field)
     most = _MOST_TOLD if kind in _BEFORE else MAX_SAMPLE
     if size > most:
-        raise _Wrong(f"{_DAMAGED}: {size:,} bytes follow it, and the limit is {most:,}")
+        raise ValueError(f"{_DAMAGED}: {size:,} bytes follow it, and the limit is {most:,}")
     return size
 
 
@@ -185,7 +181,7 @@ def _whole(digits: bytes, base: int) -> int:
     try:
         return int(digits if digits.isdigit() else b"", base)
     except ValueError:
-        raise _Wrong(f"{_DAMAGED}: it has {digits[:20]!r} for a number") from None
+        raise ValueError(f"{_DAMAGED}: it has {digits[:20]!r} for a number") from None
 
 
 def _pax(data: bytes) -> Iterator[tuple[str, str]]:
@@ -196,6 +192,6 @@ def _pax(data: bytes) -> Iterator[tuple[str, str]]:
         end = at + _whole(digits, 10)
         key, equals, value = data[at + len(digits) + 1 : end - 1].partition(b"=")
         if not equals or not key or end > len(data) or data[end - 1 : end] != b"\n":
-            raise _Wrong(f"{_DAMAGED}: a record of it is none")
+            raise ValueError(f"{_DAMAGED}: a record of it is none")
         yield _text(key), value.decode("utf-8", "surrogateescape")
         at = end
