@@ -12,6 +12,7 @@ files, so opening a collection reads no index, and a change of it writes none.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -212,11 +213,8 @@ Look = Callable[[PartIndex, NDArray[np.int64]], NDArray[Any]]
 """What a part knows of some numbers."""
 
 
-class _Joined:
-    """What is looked at through several parts: element `n` is in the part that has `n` or is the last one before it.
-
-    `firsts` has the number of each part's first element.
-    """
+class _Joined(ABC):
+    """Elements of several parts: number `n` is in the last part whose first number, in `firsts`, is not above it."""
 
     def __init__(self, parts: Sequence[PartIndex], firsts: Sequence[int], length: int) -> None:
         self._parts, self._firsts, self._length = parts, np.array(firsts), length
@@ -232,9 +230,9 @@ class _Joined:
         """See `Elements`."""
         return self.run(0, self._length)
 
+    @abstractmethod
     def take(self, numbers: NDArray[np.integer[Any]]) -> NDArray[Any]:
         """See `Elements`."""
-        raise NotImplementedError
 
     def _split(self, numbers: NDArray[np.integer[Any]], look: Look, dtype: Any) -> NDArray[Any]:
         """What `look` finds in the part of each number. Raises IndexError for a number that is out of range."""
