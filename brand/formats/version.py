@@ -30,10 +30,10 @@ from brand.formats.constants import (
     VERSIONS_NAME,
 )
 from brand.formats.header import canonical_json
+from brand.formats.schema import is_field_name
 from brand.formats.signed import identity, natural, pack_signed, parse_signed
 
 MARKER: Final = "brand-version"
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 _FILE: Final = re.compile(r"(\d{8,10})\.json")
 _HINT: Final = "`brand versions` lists the others"
@@ -261,7 +261,7 @@ def _parsed(value: Mapping[str, Any]) -> Version:
     overlays = {}
     for name, (codec, *values) in value["overlays"].items():
         listed = _listed(values)
-        if not _NAME.fullmatch(name) or codec not in ("int", "float") or listed is None:
+        if not is_field_name(name) or codec not in ("int", "float") or listed is None:
             raise ValueError(f"{name!r} is no column of {codec!r}")
         overlays[name] = Overlay(codec, listed)
     parent = None if value["parent"] is None else identity(value["parent"]).hex()
