@@ -13,6 +13,8 @@ SETUP := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 DOCS := $(VENV)/.ready-docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Tests start thousands of Python processes. Where none may keep what it compiled, each compiles all of Brand again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo quick test everywhere explore marks coverage lint bench docs release-check clean
 help:
