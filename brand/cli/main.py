@@ -1,77 +1,72 @@
 """The group `brand`. It turns an error into a message, which names the thing and the next step, and an exit code.
 
 0 done    1 something was found wrong    2 wrong use    130 stopped with Ctrl-C
+
+A verb is imported when it is asked for: all of them together take longer to load than most of them take.
 """
 
 from __future__ import annotations
 
 import io
 import sys
+from importlib import import_module
+from typing import Final
 
 import click
 
 import brand
-from brand.cli.append import append
-from brand.cli.cache import cache
-from brand.cli.cat import cat
-from brand.cli.compact import compact
-from brand.cli.convert import convert
-from brand.cli.copy import copy
-from brand.cli.delete import delete
-from brand.cli.doctor import doctor
-from brand.cli.info import info
-from brand.cli.launch import launch
 from brand.cli.output import fail
-from brand.cli.overlay import overlay
-from brand.cli.partition import partition
-from brand.cli.profile import profile
-from brand.cli.redact import redact
-from brand.cli.reindex import reindex
-from brand.cli.seal import seal
-from brand.cli.serve import serve
-from brand.cli.simulate import simulate
-from brand.cli.top import top
-from brand.cli.unpack import unpack
-from brand.cli.verify import verify
-from brand.cli.versions import versions
 from brand.errors import BrandError, UsageError
 from brand.printable import printable
 
+VERBS: Final = (
+    "append",
+    "cache",
+    "cat",
+    "compact",
+    "convert",
+    "copy",
+    "delete",
+    "doctor",
+    "info",
+    "launch",
+    "overlay",
+    "partition",
+    "profile",
+    "redact",
+    "reindex",
+    "seal",
+    "serve",
+    "simulate",
+    "top",
+    "unpack",
+    "verify",
+    "versions",
+)
+"""Each is a function in the module of its name."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class _Verbs(click.Group):
+    """Finds a verb in its module. Its own commands are only names: for the list, and for what click says was meant."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as click calls it
+        if cmd_name not in self.commands:
+            return None
+        verb: click.Command = getattr(import_module(f"brand.cli.{cmd_name}"), cmd_name)
+        return verb
+
+
+@click.group(
+    cls=_Verbs,
+    commands={verb: click.Command(verb) for verb in VERBS},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(brand.__version__, "-V", "--version", prog_name="brand")
 def cli() -> None:
     """Pack samples into chunks, and look after data sets that are packed.
 
     Exit codes: 0 done, 1 something was found wrong, 2 wrong use, 130 stopped with Ctrl-C.
     """
-
-
-for _verb in (
-    convert,
-    seal,
-    copy,
-    info,
-    verify,
-    unpack,
-    cat,
-    reindex,
-    append,
-    versions,
-    overlay,
-    delete,
-    compact,
-    redact,
-    partition,
-    profile,
-    simulate,
-    serve,
-    launch,
-    top,
-    cache,
-    doctor,
-):
-    cli.add_command(_verb)
 
 
 def main() -> None:

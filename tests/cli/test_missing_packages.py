@@ -69,9 +69,9 @@ def test_what_cannot_be_imported_is_named_with_the_reason(tmp_path: Path) -> Non
 
 def test_other_errors_of_imports_keep_their_traceback() -> None:
     """They are nothing that pip can mend."""
-    code = "import sys; sys.modules['brand.cli.cat'] = None; from brand.__main__ import main; main()"
+    code = "import sys; sys.modules['brand.cli.output'] = None; from brand.__main__ import main; main()"
     command = [sys.executable, "-c", code, "doctor"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S, cwd=ROOT)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
-    assert "brand.cli.cat" in done.stderr
+    assert "brand.cli.output" in done.stderr

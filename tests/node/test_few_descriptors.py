@@ -34,7 +34,7 @@ else:
 """
 _SERVE = """
 import resource, sys
-import brand.cli.main
+import brand.cli.main, brand.cli.serve
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv.pop(1)),) * 2)
 brand.cli.main.main()
 """
