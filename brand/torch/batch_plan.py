@@ -9,8 +9,7 @@ of ranks and workers goes on from it.
 from __future__ import annotations
 
 import hashlib
-import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -32,8 +31,7 @@ from brand.torch.planned import EpochBatches, PlannedBatches
 from brand.torch.positions import rounds
 from brand.torch.ranks import find_rank
 from brand.torch.sequence import other_data_set, whole
-
-log = logging.getLogger("brand")
+from brand.torch.upcoming import Upcoming
 
 VERSION: Final = 1
 """Of states."""
@@ -126,16 +124,14 @@ class BatchPlan(DistributedSampler[list[int]]):
         )
         """What fixes the batches of an epoch, beside its order."""
         self.tag, self.origin = data_set.tag_of(self.order), origin_here()
-        self._next: _Next | None = _Next(0)
-        """Where the next iteration begins; None: at the epoch after the present one."""
-        self._present: PlannedBatches | None = None
-        """The iteration that began last."""
+        self.upcoming: Upcoming[PlannedBatches] = Upcoming()
+        """Where the next iteration begins."""
         self._made: EpochBatches | None = None
         """The batches that were planned last."""
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.limits.to_json().items() if name != "lengths")
-        return f"BatchPlan({self.data_set.name!r}, {values}, seed={self.seed}, {self._present!r})"
+        return f"BatchPlan({self.data_set.name!r}, {values}, seed={self.seed}, {self.upcoming.present!r})"
 
     @property
     def seed(self) -> int:  # type: ignore[override]
@@ -145,16 +141,16 @@ class BatchPlan(DistributedSampler[list[int]]):
     @property
     def epoch(self) -> int:  # type: ignore[override]
         """The epoch that the next iteration will be, or that the present one is in."""
-        return self.coming()[0] if self._next is not None or self._present is None else self._present.epoch or 0
+        return self.upcoming.epoch
 
     def __len__(self) -> int:
         """Batches of a whole epoch for this rank: of the one that is under way, else of the next one.
 
         Other epochs may have a few more or less, except where `batch_size` alone limits batches.
         """
-        present = self._present
-        under_way = self._next is None and present is not None and present.yielded < present.count
-        epoch = self.epoch if under_way else self.coming()[0]
+        present = self.upcoming.present
+        under_way = self.upcoming.set is None and present is not None and present.yielded < present.count
+        epoch = self.epoch if under_way else self.upcoming.place()[0]
         return rounds(len(self.batches_of(epoch)), self.ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> PlannedBatches:
@@ -166,20 +162,10 @@ class BatchPlan(DistributedSampler[list[int]]):
         Raises `UsageError` where a state of a later epoch was loaded, because going back would train samples again.
         Where a state of an earlier epoch was loaded, the log says how many batches of that epoch are left out.
         """
-        epoch, coming = whole("epoch", epoch, MAX_EPOCH), self._next
-        if coming is not None and coming.loaded:
-            if epoch == coming.epoch:
-                return
-            if epoch < coming.epoch:
-                raise UsageError(
-                    f"a state of epoch {coming.epoch} was loaded, and set_epoch({epoch}) would go back: begin the loop "
-                    f"over epochs with {coming.epoch} (`state['epoch']`)"
-                )
-            if coming.batch:
-                rest = counted(len(self.batches_of(coming.epoch)) - coming.batch, "batch", "batches")
-                said = "set_epoch(%d) leaves out the last %s of epoch %d, inside which the loaded state is"
-                log.warning(said, epoch, rest, coming.epoch)
-        self._next = _Next(epoch)
+        epoch = whole("epoch", epoch, MAX_EPOCH)
+        self.upcoming.set_epoch(
+            epoch, lambda loaded: counted(len(self.batches_of(loaded.epoch)) - loaded.at, "batch", "batches")
+        )
 
     def padding(self, epoch: int) -> float:
         """The share of an epoch's batches that is padding: 0 where all samples of each batch have one length."""
@@ -197,11 +183,11 @@ class BatchPlan(DistributedSampler[list[int]]):
         With workers a plan runs ahead of training, so say how many `batches` of this rank were trained since the
         iteration began. None: all that were yielded.
         """
-        present = self._present
-        if present is None or self.replaces(present, ended=not batches and present.yielded >= present.count):
+        present = self.upcoming.present
+        if present is None or self.upcoming.replaces(present, ended=not batches and present.yielded >= present.count):
             if batches:
                 raise UsageError(f"{batches} batches cannot have been trained: no iteration has begun")
-            return self.state_at(*self.coming())
+            return self.state_at(*self.upcoming.place())
         return present.state_dict() if batches is None else present.state(batches)
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
@@ -238,7 +224,7 @@ class BatchPlan(DistributedSampler[list[int]]):
         self.order, self.tag, self._made = order, self.data_set.tag_of(order), None
         if batch and batch >= len(self.batches_of(epoch)):
             raise UsageError(f"{_NO_STATE}: batch {batch:,} of {len(self.batches_of(epoch)):,}")
-        self._next, self._present = _Next(epoch, batch, loaded=True), None
+        self.upcoming.load(epoch, batch)
 
     # -- for one iteration -------------------------------------------------------------------------------------------
 
@@ -252,13 +238,6 @@ class BatchPlan(DistributedSampler[list[int]]):
             lengths = self._lengths[self.order.plan(epoch).sample_of]
             self._made = EpochBatches(self.limits, lengths, self.seed, epoch)
         return self._made
-
-    def coming(self) -> tuple[int, int]:
-        """Epoch and number of the batch at which the next iteration begins."""
-        if self._next is not None:
-            return self._next.epoch, self._next.batch
-        assert self._present is not None
-        return whole("epoch", (self._present.epoch or 0) + 1, MAX_EPOCH), 0
 
     def check_undivided(self) -> None:
         """Raise `UsageError` where something else divides these batches, or nodes would have to draw them together."""
@@ -280,35 +259,6 @@ class BatchPlan(DistributedSampler[list[int]]):
     def announce(self, epoch: int, position: int) -> None:
         """Positions from this one on are about to be drawn. All ranks share them, in a way that no server foresees."""
         self.data_set.announce(self.order, epoch, position, (0, 1), processes=UNTOLD, origin=self.origin)
-
-    def begin(self, batches: PlannedBatches) -> None:
-        """An iteration has begun: its first batch is about to be taken."""
-        self._next, self._present = None, batches
-
-    def replaces(self, batches: PlannedBatches, *, ended: bool) -> bool:
-        """Whether the next iteration is set and differs from this one. Where this one has `ended`, any differs."""
-        coming = self._next
-        return coming is not None and (coming.loaded or coming.epoch != batches.epoch or ended)
-
-    def go_on(self, batches: PlannedBatches) -> None:
-        """An iteration goes on. Raises `UsageError` where `set_epoch` or a loaded state asks for another one by now."""
-        if self._next is not None and self.replaces(batches, ended=False):
-            said = "a state was loaded" if self._next.loaded else f"set_epoch({self._next.epoch}) was called"
-            raise UsageError(
-                f"{said} while an iteration of epoch {batches.epoch} was under way, and that iteration went on: begin "
-                "a new one (`iter(loader)`) after it"
-            )
-        self._next = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Next:
-    """Where an iteration begins."""
-
-    epoch: int
-    batch: int = 0
-    loaded: bool = False
-    """Whether a loaded state says so."""
 
 
 def _named(limits: BatchLimits) -> str:

@@ -72,7 +72,7 @@ class Cut:
     def go_on(self) -> None:
         """See `Batches`."""
         if self.positions is not None:
-            self._sampler.go_on(self.positions)
+            self._sampler.upcoming.go_on(self.positions)
 
     def take(self, count: int) -> tuple[Ints, list[int]]:
         """See `Batches`."""
@@ -91,7 +91,7 @@ class Cut:
             return sampler.state_dict()
         samples = min(trained * self.size, positions.count)
         ended = samples > positions.count - (self.size if self._drop_last else 1)
-        if sampler.replaces(positions, ended=ended):
+        if sampler.upcoming.replaces(positions, ended=ended):
             return sampler.state_dict()
         return positions.state_after(positions.most if ended else samples)
 

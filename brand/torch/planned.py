@@ -112,17 +112,17 @@ class PlannedBatches(Iterator[list[int]]):
         plan.check_undivided()
         self._rank, self._replicas = plan.ranks()
         plan.data_set.check_ranks(self._replicas)
-        epoch, self.start = plan.coming()
+        epoch, self.start = plan.upcoming.place()
         of = plan.batches_of(epoch)
         self.count = rounds(len(of) - self.start, self._replicas, drop_last=plan.drop_last)
         if self.count:
             plan.announce(epoch, of.batches.first_from(self.start))
         self._of = of
-        plan.begin(self)
+        plan.upcoming.begin(self)
 
     def go_on(self) -> None:
         """Raise `UsageError` where the plan was told of another iteration meanwhile."""
-        self._plan.go_on(self)
+        self._plan.upcoming.go_on(self)
 
     def __next__(self) -> list[int]:
         if not self._coming:
@@ -162,7 +162,7 @@ class PlannedBatches(Iterator[list[int]]):
         """The state of the run after so many batches of this iteration. Raises `UsageError` where there are fewer."""
         if not 0 <= trained <= self.count:
             raise UsageError(f"{trained:,} batches: this rank has {self.count:,} in this iteration")
-        if self._plan.replaces(self, ended=trained == self.count):
+        if self._plan.upcoming.replaces(self, ended=trained == self.count):
             return self._plan.state_dict()
         return self._state_at(trained)
 

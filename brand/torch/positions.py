@@ -55,7 +55,7 @@ class Positions(Iterator[int]):
         self._rank, self._replicas = sampler.ranks()
         sampler.data_set.check_ranks(self._replicas * self._dealt)
         self._batch = sampler.batch_of(self._replicas)
-        self.epoch, self.start = sampler.coming()
+        self.epoch, self.start = sampler.upcoming.place()
         self.count = rounds(self._samples - self.start, self._replicas, drop_last=sampler.drop_last)
         self.most = -(-self.count // self._dealt)
         if self.count:
@@ -64,7 +64,7 @@ class Positions(Iterator[int]):
             mine = sampler.sequence.begin(self.epoch, self.start, ranks, self._batch, self._dealt, goes_on=goes_on)
             self._mine = None if mine is None else self._with_tail(mine)
         self._begun = True
-        sampler.begin(self)
+        sampler.upcoming.begin(self)
 
     @property
     def begun(self) -> bool:
@@ -77,7 +77,7 @@ class Positions(Iterator[int]):
             if not self._ints:
                 raise StopIteration
         if self._sampler.announced:
-            self._sampler.go_on(self)
+            self._sampler.upcoming.go_on(self)
         self.yielded += 1
         return self._ints.pop()
 
@@ -124,7 +124,7 @@ class Positions(Iterator[int]):
         self._sampler.load_state_dict(state)
         self._begin_anew()
         if state["position"] == self._samples:
-            self._sampler.end(self, state["epoch"])
+            self._sampler.upcoming.load(state["epoch"], self._samples, present=self)
 
     def _make(self, count: int) -> NDArray[np.int64]:
         """The next `count` ints, fewer at the end."""

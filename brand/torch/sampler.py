@@ -7,9 +7,7 @@ or samples a batch can go on from it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from numpy.typing import ArrayLike
@@ -25,8 +23,7 @@ from brand.torch.origin import origin_here
 from brand.torch.positions import Positions, rounds
 from brand.torch.ranks import find_rank
 from brand.torch.sequence import AccessSequence, whole
-
-log = logging.getLogger("brand")
+from brand.torch.upcoming import Upcoming
 
 LAST_VERSION: Final = MIXED_VERSION
 """The highest version of a state. States of a sequence that says nothing else are of version 1."""
@@ -34,6 +31,13 @@ _FROM_A_STATE: Final = (
     "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
     "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
     "and brand.frameworks.transformers.BrandTrainerMixin with the Trainer (docs/frameworks.md)"
+)
+_EPOCHS_HINT: Final = (
+    ". A framework that counts its own iterations from 0 cannot go on from this state: docs/frameworks.md says what to "
+    "use instead"
+)
+_TURNS_HINT: Final = (
+    ". A framework that makes its iterator first needs the epoch before: call set_epoch where you make the loader"
 )
 
 
@@ -92,14 +96,11 @@ class BrandSampler(DistributedSampler[int]):
         self.sequence: AccessSequence = data_set.sequence(seed, origin_here(), part=part, shuffle=shuffle)
         """What it draws in all epochs."""
         self._pinned = False
-        self._next: _Next | None = _Next(0)
-        """Where the next iteration begins; None: at the epoch after the present one."""
-        self._present: Positions | None = None
-        """The iteration that began last."""
+        self.upcoming: Upcoming[Positions] = Upcoming(epochs_hint=_EPOCHS_HINT, turns_hint=_TURNS_HINT)
+        """Where the next iteration begins."""
 
     def __repr__(self) -> str:
-        coming = "" if self._next is None else f", next epoch {self._next.epoch} from {self._next.position:,}"
-        return f"BrandSampler({self.data_set.name!r}, seed={self.seed}, {self._present!r}{coming})"
+        return f"BrandSampler({self.data_set.name!r}, seed={self.seed}, {self.upcoming!r})"
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch, from its beginning, or from the position of a loaded state of this epoch.
@@ -115,20 +116,7 @@ class BrandSampler(DistributedSampler[int]):
         restart = lightning_restart()
         if restart is not None:
             self._check_restart(restart, epoch)
-        if self._next is not None and self._next.loaded:
-            if epoch == self._next.epoch:
-                return
-            if epoch < self._next.epoch:
-                raise UsageError(
-                    f"a state of epoch {self._next.epoch} was loaded, and set_epoch({epoch}) would go back: begin the "
-                    f"loop over epochs with {self._next.epoch} (`state['epoch']`). A framework that counts its own "
-                    "iterations from 0 cannot go on from this state: docs/frameworks.md says what to use instead"
-                )
-            if self._next.position:
-                rest = self.samples - self._next.position
-                said = "set_epoch(%d) leaves out the last %d samples of epoch %d, inside which the loaded state is"
-                log.warning(said, epoch, rest, self._next.epoch)
-        self._next = _Next(epoch)
+        self.upcoming.set_epoch(epoch, lambda loaded: f"{self.samples - loaded.at} samples")
 
     def set_weights(self, weights: Mapping[Any, float], *, epoch: int, position: int = 0) -> None:
         """Of a `Mixture`: from a position of an epoch on, these weights count, in place of all from there on.
@@ -175,10 +163,7 @@ class BrandSampler(DistributedSampler[int]):
     @property
     def epoch(self) -> int:  # type: ignore[override]
         """The epoch that the next iteration will be, or that the present one is in."""
-        if self._next is not None:
-            return self._next.epoch
-        assert self._present is not None
-        return self._present.epoch
+        return self.upcoming.epoch
 
     def ranks(self) -> tuple[int, int]:
         """Rank and number of ranks among which this sampler deals out positions. Raises `UsageError`.
@@ -201,7 +186,7 @@ class BrandSampler(DistributedSampler[int]):
     @property
     def announced(self) -> bool:
         """Whether the epoch of the next iteration was set, and that iteration has not begun."""
-        return self._next is not None
+        return self.upcoming.set is not None
 
     def batch_of(self, replicas: int) -> int:
         """Samples of a batch of each rank where `locality` splits batches, else 0. Raises `UsageError`."""
@@ -223,12 +208,11 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError("say what was trained in samples or in batches, not both")
         if batches is not None and batch_size is None:
             raise UsageError("batches= needs batch_size=, the samples in each")
-        present, trained = self._present, samples or batches
-        if present is None or self.replaces(present, ended=not trained and present.yielded >= present.count):
+        present, trained = self.upcoming.present, samples or batches
+        if present is None or self.upcoming.replaces(present, ended=not trained and present.yielded >= present.count):
             if trained:
                 raise UsageError(f"{trained} samples or batches cannot have been trained: no iteration has begun")
-            epoch, position = (self.epoch, 0) if self._next is None else (self._next.epoch, self._next.position)
-            return self.state_at(epoch, position)
+            return self.state_at(*self.upcoming.place())
         if batches is not None and batch_size is not None:
             samples = batches * batch_size
             if samples - batch_size < present.most:  # the last batch may be short, or filled up
@@ -259,48 +243,13 @@ class BrandSampler(DistributedSampler[int]):
         self.sequence = self.sequence.loaded(state)
         if position == self.samples:  # states of older versions say so at the end of an epoch
             epoch, position = epoch + 1, 0
-        self._next, self._present = _Next(epoch, position, loaded=True), None
-
-    def replaces(self, positions: Positions, *, ended: bool) -> bool:
-        """Whether the next iteration is set and differs from this one. Where this one has `ended`, any differs."""
-        coming = self._next
-        return coming is not None and (coming.loaded or coming.epoch != positions.epoch or ended)
-
-    def coming(self) -> tuple[int, int]:
-        """Epoch and position at which the next iteration begins."""
-        if self._next is not None:
-            return self._next.epoch, self._next.position
-        assert self._present is not None
-        return whole("epoch", self._present.epoch + 1, MAX_EPOCH), 0  # no epoch was set
+        self.upcoming.load(epoch, position)
 
     def comes_to(self, epoch: int, position: int) -> bool:
         """Whether the present iteration has yielded all of its epoch, and the next one begins where it ended."""
-        present = self._present
+        present = self.upcoming.present
         ended = present is not None and present.begun and present.yielded >= present.count
         return ended and present is not None and (epoch, position) == (present.epoch + 1, 0)
-
-    def begin(self, positions: Positions) -> None:
-        """An iteration has begun: its first position is about to be taken."""
-        self._next, self._present = None, positions
-
-    def end(self, positions: Positions, epoch: int) -> None:
-        """An iteration was restored that has nothing left: it begins, and ends, in this epoch."""
-        self._next, self._present = _Next(epoch, self.samples, loaded=True), positions
-
-    def go_on(self, positions: Positions) -> None:
-        """An iteration goes on. Raises `UsageError` where `set_epoch` or a loaded state asks for another one by now.
-
-        The caller would otherwise believe that it gets another epoch.
-        """
-        coming = self._next
-        if coming is not None and self.replaces(positions, ended=False):
-            said = "a state was loaded" if coming.loaded else f"set_epoch({coming.epoch}) was called"
-            raise UsageError(
-                f"{said} while an iteration of epoch {positions.epoch} was under way, and that iteration went on: "
-                "begin a new one (`iter(loader)`) after it. A framework that makes its iterator first needs the "
-                "epoch before: call set_epoch where you make the loader"
-            )
-        self._next = None
 
     def dealt(self) -> int:
         """Number of processes among which a framework deals out the positions of this sampler. Raises `UsageError`.
@@ -339,8 +288,9 @@ class BrandSampler(DistributedSampler[int]):
                 "the epoch anew and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
                 "saves in its checkpoints (docs/frameworks.md)"
             )
-        begun = self._next is None and self._present is not None  # by worker processes, before this call
-        position = self._present.start if begun and self._present else self._next.position if self._next else 0
+        coming, present = self.upcoming.set, self.upcoming.present
+        begun = present if coming is None else None  # by worker processes, before this call
+        position = begun.start if begun is not None else coming.at if coming is not None else 0
         samples = rounds(self.samples - position, self.ranks()[1], drop_last=self.drop_last)
         left, trains = -(-samples // restart.loader.batch_size), len(restart.loader) - restart.done
         if left > trains:
@@ -353,14 +303,3 @@ class BrandSampler(DistributedSampler[int]):
     def _accelerate_deals(self) -> bool:
         """Whether Accelerate deals out the positions of this sampler: it runs, and no other ranks were given."""
         return not self._pinned and self.rank is self.num_replicas is None and accelerate_processes() > 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Next:
-    """Where an iteration begins."""
-
-    epoch: int
-    position: int = 0
-    """Global position."""
-    loaded: bool = False
-    """Whether a loaded state says so."""
