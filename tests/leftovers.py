@@ -17,7 +17,8 @@ files, with which a loader that has lost a worker counts how many descriptors ar
 _SEMAPHORES = "sem.mp-"
 """Of queues between a training and workers that it spawns: its resource tracker unlinks them when it ends. A training
 that a fork server has forked shares that of the test."""
-_TRIAL_NAME = re.compile(r"[a-z0-9_]{8}")
+_TRIAL_NAME, _TRIAL_CONTENT = re.compile(r"[a-z0-9_]{8}"), (b"", b"blat")
+"""Of the file with which `tempfile.gettempdir` tries a folder. A process that is killed meanwhile leaves it."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -65,8 +66,8 @@ class Leftovers:
         wait_until(
             lambda: not _without_a_process(set(os.listdir(_SHARED_MEMORY)) - self._shared_before), "no shared memory"
         )
-        files = [path.name for path in self.folder.iterdir() if not path.name.startswith(_OF_PYTORCH)]
-        files = [name for name in files if not _of_python(self.folder / name)]
+        files = [path for path in self.folder.iterdir() if not path.name.startswith(_OF_PYTORCH)]
+        files = [path for path in files if not _of_python(path)]
         assert not files, files
 
     def _started(self, **environment: str) -> list[int]:
@@ -98,8 +99,8 @@ def _without_a_process(names: set[str]) -> set[str]:
 
 
 def _of_python(path: Path) -> bool:
-    """Is it the file with which `tempfile.gettempdir` tries a folder? A process that is killed meanwhile leaves it."""
-    return _TRIAL_NAME.fullmatch(path.name) is not None and path.is_file() and path.read_bytes() in (b"", b"blat")
+    """Whether Python has left this file."""
+    return _TRIAL_NAME.fullmatch(path.name) is not None and path.is_file() and path.read_bytes() in _TRIAL_CONTENT
 
 
 def _open_sockets() -> set[int]:

@@ -2,7 +2,7 @@
 
 0 done    1 something was found wrong    2 wrong use    130 stopped with Ctrl-C
 
-A verb is imported when it is asked for: all of them together take longer to load than most of them take.
+The command imports a verb when it runs it. To import all verbs takes longer than most of them run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ VERBS: Final = (
 
 
 class _Verbs(click.Group):
-    """Finds a verb in its module. Its own commands are only names: for the list, and for what click says was meant."""
+    """Finds a verb in its module. `commands` has only the names: click lists them, and says which one was meant."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as click calls it
         if cmd_name not in self.commands:

@@ -149,7 +149,7 @@ class BatchPlan(DistributedSampler[list[int]]):
         Other epochs may have a few more or less, except where `batch_size` alone limits batches.
         """
         present = self.upcoming.present
-        under_way = self.upcoming.set is None and present is not None and present.yielded < present.count
+        under_way = self.upcoming.beginning is None and present is not None and present.yielded < present.count
         epoch = self.epoch if under_way else self.upcoming.place()[0]
         return rounds(len(self.batches_of(epoch)), self.ranks()[1], drop_last=self.drop_last)
 

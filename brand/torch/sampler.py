@@ -186,7 +186,7 @@ class BrandSampler(DistributedSampler[int]):
     @property
     def announced(self) -> bool:
         """Whether the epoch of the next iteration was set, and that iteration has not begun."""
-        return self.upcoming.set is not None
+        return self.upcoming.beginning is not None
 
     def batch_of(self, replicas: int) -> int:
         """Samples of a batch of each rank where `locality` splits batches, else 0. Raises `UsageError`."""
@@ -288,9 +288,11 @@ class BrandSampler(DistributedSampler[int]):
                 "the epoch anew and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
                 "saves in its checkpoints (docs/frameworks.md)"
             )
-        coming, present = self.upcoming.set, self.upcoming.present
-        begun = present if coming is None else None  # by worker processes, before this call
-        position = begun.start if begun is not None else coming.at if coming is not None else 0
+        present = self.upcoming.present
+        if present is None or self.announced:
+            _, position = self.upcoming.place()
+        else:  # worker processes have begun it, before this call
+            position = present.start
         samples = rounds(self.samples - position, self.ranks()[1], drop_last=self.drop_last)
         left, trains = -(-samples // restart.loader.batch_size), len(restart.loader) - restart.done
         if left > trains:

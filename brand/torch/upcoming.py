@@ -50,25 +50,25 @@ class Upcoming(Generic[_Kind]):
     """
 
     def __init__(self, *, epochs_hint: str = "", turns_hint: str = "") -> None:
-        self.set: Beginning | None = Beginning(0)
+        self.beginning: Beginning | None = Beginning(0)
         """Where the next iteration begins; None: at the epoch after the present one."""
         self.present: _Kind | None = None
         """The iteration that began last."""
         self._epochs_hint, self._turns_hint = epochs_hint, turns_hint
 
     def __repr__(self) -> str:
-        coming = "" if self.set is None else f", next epoch {self.set.epoch} from {self.set.at:,}"
+        coming = "" if self.beginning is None else f", next epoch {self.beginning.epoch} from {self.beginning.at:,}"
         return f"{self.present!r}{coming}"
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration will be, or that the present one is in."""
-        return self._epoch_of_present() if self.set is None else self.set.epoch
+        return self._epoch_of_present() if self.beginning is None else self.beginning.epoch
 
     def place(self) -> tuple[int, int]:
         """Epoch and place at which the next iteration begins. Raises `UsageError` where no epoch is left."""
-        if self.set is not None:
-            return self.set.epoch, self.set.at
+        if self.beginning is not None:
+            return self.beginning.epoch, self.beginning.at
         return whole("epoch", self._epoch_of_present() + 1, MAX_EPOCH), 0
 
     def set_epoch(self, epoch: int, rest: Callable[[Beginning], str]) -> None:
@@ -77,7 +77,7 @@ class Upcoming(Generic[_Kind]):
         `rest` names what an epoch has from a place on, for the log. Raises `UsageError` where a state of a later epoch
         was loaded.
         """
-        coming = self.set
+        coming = self.beginning
         if coming is not None and coming.loaded:
             if epoch == coming.epoch:
                 return
@@ -89,19 +89,19 @@ class Upcoming(Generic[_Kind]):
             if coming.at:
                 said = "set_epoch(%d) leaves out the last %s of epoch %d, inside which the loaded state is"
                 log.warning(said, epoch, rest(coming), coming.epoch)
-        self.set = Beginning(epoch)
+        self.beginning = Beginning(epoch)
 
     def load(self, epoch: int, at: int, *, present: _Kind | None = None) -> None:
         """Begin the next iteration where a state says. `present`: an iteration that this state has ended."""
-        self.set, self.present = Beginning(epoch, at, loaded=True), present
+        self.beginning, self.present = Beginning(epoch, at, loaded=True), present
 
     def begin(self, iteration: _Kind) -> None:
         """An iteration has begun: its first element is about to be taken."""
-        self.set, self.present = None, iteration
+        self.beginning, self.present = None, iteration
 
     def replaces(self, iteration: _Kind, *, ended: bool) -> bool:
         """Whether the next iteration is set and differs from this one. Where this one has `ended`, any differs."""
-        coming = self.set
+        coming = self.beginning
         return coming is not None and (coming.loaded or coming.epoch != iteration.epoch or ended)
 
     def go_on(self, iteration: _Kind) -> None:
@@ -109,14 +109,14 @@ class Upcoming(Generic[_Kind]):
 
         The caller would otherwise believe that it gets another epoch.
         """
-        coming = self.set
+        coming = self.beginning
         if coming is not None and self.replaces(iteration, ended=False):
             said = "a state was loaded" if coming.loaded else f"set_epoch({coming.epoch}) was called"
             raise UsageError(
                 f"{said} while an iteration of epoch {iteration.epoch} was under way, and that iteration went on: "
                 f"begin a new one (`iter(loader)`) after it{self._turns_hint}"
             )
-        self.set = None
+        self.beginning = None
 
     def _epoch_of_present(self) -> int:
         assert self.present is not None, "without an iteration, the next one is set"

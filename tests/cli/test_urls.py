@@ -121,6 +121,12 @@ def test_a_cache_folder_is_filled_from_it(any_shop: Shop, tmp_path: Path) -> Non
     assert len(any_shop.asked("/chunks/")) == len(sizes)
 
 
+def check_requests(place: Shop, requests: int) -> None:
+    """Servers say that they have asked the store so often. The last requests may be on their way."""
+    assert requests > 0
+    wait_until(lambda: requests <= len(place.asked("/chunks/")), "all requests have reached the store")
+
+
 def test_a_server_of_it_serves_and_tells_what_it_asked_for(any_shop: Shop) -> None:
     """The URL stands where a path would; the training may name either."""
     with serving(any_shop.url(), "--memory", "1.0") as (address, process):
@@ -137,12 +143,6 @@ def test_a_server_of_it_serves_and_tells_what_it_asked_for(any_shop: Shop) -> No
         told = process.stderr.read().decode()
     assert f"serving {any_shop.url()} with" in told
     assert f'attach with: BrandDataset("{any_shop.url()}", server="{address}")' in told
-
-
-def check_requests(place: Shop, requests: int) -> None:
-    """Servers say that they have asked the store so often. The last requests may be on their way."""
-    assert requests > 0
-    wait_until(lambda: requests <= len(place.asked("/chunks/")), "all requests have reached the store")
 
 
 def test_nodes_of_it_are_launched(s3: Shop) -> None:
