@@ -126,7 +126,9 @@ def test_a_copy_goes_on_where_it_stopped(way: Way, there: Bucket) -> None:
     assert not way.finished()
     victim.write_bytes(data)
     there.asked()
-    assert copy(way.source, way.target).chunks_found == 3
+    copied = sum((way.target_files / chunk_name(number)).exists() for number in range(4))
+    assert copied >= 2  # the fourth chunk may have waited for a thread when the third one failed
+    assert copy(way.source, way.target).chunks_found == copied
     assert there.asked()["LIST"] == way.to_store
     assert tree_digest(way.target_files) == tree_digest(way.source_files)
     assert there.works() == []
