@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from brand.chunker import convert_audio, convert_images
+from brand.cluster import supervisor
 from brand.node.client import launch, session
 from brand.stores import cloud
 from brand.testing import node as running_node
@@ -80,6 +81,8 @@ def patience() -> Iterator[None]:
         patch.setattr(session, "START_LIMIT_S", LIMIT_S)
         patch.setattr(session, "ANSWER_LIMIT_S", LIMIT_S)
         patch.setattr(running_node, "END_LIMIT_S", LIMIT_S)
+        patch.setattr(supervisor, "END_LIMIT_S", LIMIT_S)
+        patch.setattr(supervisor, "KILL_LIMIT_S", LIMIT_S)
         patch.setattr(cloud, "STALL_S", LIMIT_S)
         patch.setattr(cloud, "EAGER_STALL_S", LIMIT_S)
         yield

@@ -133,6 +133,18 @@ def session_processes(session: int) -> list[int]:
     return found
 
 
+def descriptors() -> set[tuple[int, str]]:
+    """Descriptors that this process has open, and what each of them is.
+
+    Counts would not do: threads of libraries close those of earlier tests at any time.
+    """
+    found = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that reads this folder
+            found.add((int(path.name), str(path.readlink())))
+    return found
+
+
 def files_below(folder: Path) -> dict[str, bytes]:
     """Every file and empty folder below `folder` (a folder's content is b"/")."""
     found: dict[str, bytes] = {}

@@ -326,7 +326,7 @@ def test_a_reason_is_given_once() -> None:
     handler = Impostor(b"", {})
     with impostor(handler) as address, running(0) as asker:
         asker.peers.connect({1: address})
-        wait_until(lambda: handler.greeted == 3, "it tries again")
+        wait_until(lambda: handler.greeted >= 3, "it tries again")
         assert len(asker.take()) == 1
 
 

@@ -123,11 +123,6 @@ def listeners(name: str) -> list[str]:
     return sorted(address for address in addresses if address[1:].startswith(name.removeprefix(PREFIX)))
 
 
-def open_files() -> int:
-    """Descriptors that this process has open."""
-    return len(os.listdir("/proc/self/fd"))
-
-
 def memory_kib(process: int, *names: str) -> int:
     """Sum of lines of /proc/PID/status such as RssAnon, in KiB."""
     status = Path(f"/proc/{process}/status").read_text().splitlines()
