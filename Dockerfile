@@ -12,7 +12,7 @@ ARG TORCH=torch
 ARG EXTRAS=train,audio,cloud
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends python3 python3-venv \
+    && apt-get install --yes --no-install-recommends python3 python3-venv python3-dev gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/brand
 # PyTorch first: this layer is large, and a change of Brand does not make it again.

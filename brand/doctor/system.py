@@ -4,6 +4,7 @@ processes       the node server learns when a training ends (pidfd_open, Linux 5
 shared memory   samples lie in an anonymous file that no other process can change (memfd, seals)
 sockets         the server hands this file to clients (abstract Unix sockets, SCM_RIGHTS)
 page cache      clients copy what it holds already (mincore, RWF_NOWAIT); without it they are slower, never wrong
+compiled        loops over samples (brand.native); without them small samples come slower
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import secrets
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from brand.doctor.finding import Finding
+from brand.native import CORE, XXH3, borrowed
 from brand.node.memory.arena import Arena
 from brand.storage.pagecache import CachedFile
 
@@ -31,6 +33,7 @@ _BYTES: Final = 1 << 16
 def look() -> Iterator[Finding]:
     """Python, the kernel, and what draws need of it."""
     yield Finding(PART, "Python", "ok", f"{platform.python_version()}, {sys.executable}")
+    yield compiled(CORE is not None, XXH3, borrowed.zstd(), asked=os.environ.get("BRAND_NATIVE") != "0")
     yield _kernel()
     if sys.platform == "linux":
         yield _shared_memory()
@@ -39,6 +42,22 @@ def look() -> Iterator[Finding]:
             file.write(bytes(_BYTES))
             file.flush()
             yield page_cache(PART, file.fileno(), _BYTES)
+
+
+def compiled(built: bool, xxh3: Sequence[int], zstd: Sequence[int], *, asked: bool) -> Finding:
+    """The compiled loops over samples, and the functions that they borrow."""
+    if not asked:
+        return Finding(PART, "compiled", "missing", "BRAND_NATIVE=0 says to do without the compiled loops", "unset it")
+    if not built:
+        told = "the loops over samples were not built: small samples come slower"
+        return Finding(PART, "compiled", "missing", told, "install a C compiler and Python's headers, then Brand anew")
+    lacking = [name for name, lent in (("xxhash", xxh3), ("zstandard", zstd)) if not lent]
+    if lacking:
+        told = f"loops over samples, without the functions of {' and '.join(lacking)}, which this build of it hides"
+        return Finding(
+            PART, "compiled", "missing", told, f"pip install --force-reinstall --only-binary :all: {lacking[0]}"
+        )
+    return Finding(PART, "compiled", "ok", "loops over samples")
 
 
 def _kernel() -> Finding:

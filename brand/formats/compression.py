@@ -22,6 +22,7 @@ from brand.errors import UsageError
 from brand.formats.frames import MAX_BLOCK, simple_frames
 from brand.formats.records import Records
 from brand.formats.values import Buffer, lengths
+from brand.native import CORE, borrowed
 
 Mode = Literal["auto", "none", "zstd"]
 MODES: Final[tuple[Mode, ...]] = ("auto", "none", "zstd")
@@ -86,6 +87,8 @@ class Decompressor:
             self._zstd = zstandard.ZstdDecompressor(dict_data=data)
         except zstandard.ZstdError as error:
             raise ValueError(f"not a zstd dictionary: {error}") from error
+        lent = borrowed.zstd() if CORE is not None else ()
+        self._core = CORE.unpacker(lent, dictionary) if CORE is not None and lent else None
 
     def unpack(self, stored: Buffer, raw_size: int) -> Buffer:
         """The record.
@@ -112,14 +115,17 @@ class Decompressor:
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Unpack samples whose stored bytes lie in one memory. Returns the records' memory, and where each begins.
 
-        One call unpacks all simple frames; other frames are unpacked one by one. Raises ValueError as `unpack` does,
-        but the message does not name the sample at fault.
+        One call unpacks all frames of a plausible size, or, without the core, all simple frames; other frames are
+        unpacked one by one. Raises ValueError as `unpack` does, but the message does not name the sample at fault.
         """
         packed = sizes != raw_sizes
         if not packed.any():
             return memory, starts
-        in_bulk = packed & _BULK & (raw_sizes <= MAX_BLOCK)
-        in_bulk[in_bulk] = simple_frames(memory, starts[in_bulk], sizes[in_bulk])
+        if self._core is not None:
+            in_bulk = packed & (raw_sizes <= _TRUSTED_BYTES)
+        else:
+            in_bulk = packed & _BULK & (raw_sizes <= MAX_BLOCK)
+            in_bulk[in_bulk] = simple_frames(memory, starts[in_bulk], sizes[in_bulk])
         alone, stored = np.flatnonzero(packed & ~in_bulk), np.flatnonzero(~packed)
         pieces = [
             self.unpack(memory.data[start : start + size], raw_size)
@@ -136,7 +142,10 @@ class Decompressor:
             unpacked_at[stored] = int(raw_sizes[order].sum()) + starts[stored] - first
             pieces.append(memory.data[first:end])
         unpacked = self._unpack_together(memory, starts[together], sizes[together], raw_sizes[together])
-        return np.frombuffer(bytearray().join(chain(unpacked, pieces)), np.uint8), unpacked_at
+        if isinstance(unpacked, np.ndarray) and not pieces:
+            return unpacked, unpacked_at
+        parts: Any = (unpacked,) if isinstance(unpacked, np.ndarray) else unpacked
+        return np.frombuffer(bytearray().join(chain(parts, pieces)), np.uint8), unpacked_at
 
     def _unpack_together(
         self,
@@ -145,10 +154,14 @@ class Decompressor:
         sizes: NDArray[np.int64],
         raw_sizes: NDArray[np.int64],
     ) -> Any:
-        """The records of simple frames, one after the other. The interpreter's lock is released once for all frames."""
+        """The records of frames, one after the other. The interpreter's lock is released once for all of them."""
         if not len(starts):  # zstandard divides by their number
             return ()
         _keep_freed_memory()
+        if CORE is not None and self._core is not None:
+            made = np.empty(int(raw_sizes.sum()), np.uint8)
+            CORE.unpack(self._core, memory, starts, sizes, raw_sizes, made)
+            return made
         frames = zstandard.BufferWithSegments(memory.data, np.stack([starts, sizes], axis=1).astype("=u8").tobytes())
         try:
             return self._zstd.multi_decompress_to_buffer(frames, raw_sizes.astype("=u8").tobytes(), threads=1)

@@ -23,6 +23,7 @@ from brand.formats.instead import instead
 from brand.formats.records import Records, slices, windows
 from brand.formats.schema import FIXED, Schema
 from brand.formats.values import DECODERS, Buffer, decode_str, encode_column, lengths
+from brand.native import CORE
 from brand.printable import printable
 
 _Piece = TypeVar("_Piece", str, bytes)
@@ -194,15 +195,21 @@ class RecordDecoder:
                 if name in self._views:
                     made[name] = [memory[low:high] for low, high in zip(begin.tolist(), end.tolist(), strict=True)]
                 else:
-                    made[name] = _decoded(decode, slices(memory, begin, end - begin))
+                    made[name] = _decoded(decode, memory, begin, end - begin)
             begin = end
         if not np.array_equal(begin, starts + sizes):
             raise ValueError("the fields of a record do not end where it ends")
         return [made[name] for name in self.names]
 
 
-def _decoded(decode: Callable[[Buffer], Any], pieces: list[Buffer]) -> list[Any]:
+def _decoded(
+    decode: Callable[[Buffer], Any], memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> list[Any]:
     """`decode` of each piece, where possible without a Python call for each."""
+    if decode is decode_str and CORE is not None:
+        texts: list[str] = CORE.texts(memory, starts, sizes)
+        return texts
+    pieces = slices(memory, starts, sizes)
     if decode is decode_str:
         return list(map(str, pieces, repeat("utf-8")))
     if decode is bytes and pieces and isinstance(pieces[0], bytes):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats.values import Buffer, lengths
+from brand.native import CORE
 
 SMALL: Final = 4096
 """Pieces below this mean size are first copied together into bytes: slicing bytes is faster than slicing a view."""
@@ -74,6 +75,9 @@ def slices(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[
     """Pieces of one memory: `sizes[i]` bytes from `starts[i]` on."""
     data: Any = memory.data
     if len(sizes) and int(sizes.mean()) < SMALL:
+        if CORE is not None:
+            pieces: list[Buffer] = CORE.pieces(memory, np.ascontiguousarray(starts), np.ascontiguousarray(sizes))
+            return pieces
         first = int(starts.min())
         data, starts = memory[first : int((starts + sizes).max())].tobytes(), starts - first
     return [data[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]

@@ -27,8 +27,23 @@ def forbidden(*_: Any, **__: Any) -> Any:
 def test_this_machine_can_draw() -> None:
     """All is there but, on some file systems, what the page cache tells."""
     found = findings()
-    assert list(found) == ["Python", "kernel", "shared memory", "sockets", "page cache"]
+    assert list(found) == ["Python", "compiled", "kernel", "shared memory", "sockets", "page cache"]
     assert [name for name, each in found.items() if each.state == "problem"] == []
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "told"),
+    [
+        (system.compiled(True, [1], [1], asked=True), "ok", "loops over samples"),
+        (system.compiled(True, [1], [1], asked=False), "missing", "BRAND_NATIVE=0"),
+        (system.compiled(False, [], [], asked=True), "missing", "were not built"),
+        (system.compiled(True, [1], [], asked=True), "missing", "without the functions of zstandard"),
+        (system.compiled(True, [], [], asked=True), "missing", "of xxhash and zstandard"),
+    ],
+)
+def test_what_is_compiled_is_told_with_the_next_step(found: Finding, state: str, told: str) -> None:
+    assert (found.state, bool(found.cure)) == (state, state != "ok")
+    assert told in found.told
 
 
 @pytest.mark.parametrize(

@@ -334,8 +334,8 @@ class Torn(Pages):
 
     entries: Entries
 
-    def copy(self, chains: messages.Chains, more: int = 0) -> NDArray[np.uint8]:
-        copied = super().copy(chains, more)
+    def copy_runs(self, heads: NDArray[np.int32], counts: NDArray[np.uint32], more: int = 0) -> NDArray[np.uint8]:
+        copied = super().copy_runs(heads, counts, more)
         self.entries[:] = 0
         return copied
 

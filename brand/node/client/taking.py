@@ -26,8 +26,8 @@ from brand.errors import FormatError, ProtocolError
 from brand.formats.constants import ROW
 from brand.formats.stored import Stored
 from brand.node.client.wants import Pages
-from brand.node.memory.directory import Entries, are_checked, pages_of, unchanged
-from brand.node.wire.messages import Chains, Kind
+from brand.node.memory.directory import Entries, are_checked, runs_of, unchanged
+from brand.node.wire.messages import Kind
 from brand.node.wire.taking import MOST_PLACES, MOST_TAKEN, pack_taken, pack_where, repeat, unpack_places
 from brand.storage.cached import CachedSamples
 from brand.storage.crew import Crew
@@ -133,8 +133,8 @@ class Taking:
 
     def _shown(self, entries: Entries, more: int = 0) -> Stored:
         """A copy of the samples that these entries show, with room for `more` bytes behind them."""
-        chains = Chains(*pages_of(entries))
-        return self._pages.stored(self._pages.copy(chains, more), chains.counts)
+        heads, counts = runs_of(entries)
+        return self._pages.stored(self._pages.copy_runs(heads, counts, more), counts)
 
     def _with_cached(self, places: NDArray[np.int64], entries: Entries) -> Stored | None:
         """A copy of samples some of which are not shown; None where the page cache does not have these.

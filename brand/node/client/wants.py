@@ -18,7 +18,9 @@ from brand.formats.constants import ROW
 from brand.formats.preparation import Preparation, decoders
 from brand.formats.records import windows
 from brand.formats.stored import Stored
+from brand.native import CORE
 from brand.node.client.buffers import Buffers
+from brand.node.memory.directory import pages_of_runs
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import Want, pack_wants, unpack_chains, unpack_numbers
@@ -131,6 +133,25 @@ class Pages:
             np.take(self.pages, chains.pages[part], axis=0, out=into[part], mode="clip")
 
         self.crew.each(copy, self.crew.even(len(chains.pages), page))
+        return memory
+
+    def copy_runs(self, heads: NDArray[np.int32], counts: NDArray[np.uint32], more: int = 0) -> NDArray[np.uint8]:
+        """As `copy`, of `counts[i]` pages side by side each, from page `heads[i]` on. Raises `ProtocolError`."""
+        if CORE is None:
+            return self.copy(Chains(counts, pages_of_runs(heads, counts)), more)
+        core, page = CORE, self.pages.shape[1]
+        memory_of_pages, starts, sizes = self.pages.reshape(-1), heads.astype(np.int64) * page, counts * np.int64(page)
+        ends = np.cumsum(sizes)
+        memory = self.buffers.take(int(sizes.sum()) + more)
+
+        def copy(_: int, part: slice) -> None:
+            first, end = int(ends[part.start] - sizes[part.start]), int(ends[part.stop - 1])
+            core.gather(memory_of_pages, starts[part], sizes[part], memory[first:end])
+
+        try:
+            self.crew.each(copy, self.crew.parts(sizes))
+        except ValueError:
+            raise ProtocolError("the server names pages that are not there") from None
         return memory
 
     def stored(self, memory: NDArray[np.uint8], counts: NDArray[np.uint32]) -> Stored:

@@ -75,10 +75,20 @@ def are_checked(entries: Entries) -> NDArray[np.bool_]:
     return checked
 
 
+def runs_of(entries: Entries) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
+    """First page and number of pages of each sample that is shown."""
+    return entries.astype(np.uint32).view(np.int32), (entries >> np.uint64(32)).astype(np.uint16).astype(np.uint32)
+
+
 def pages_of(entries: Entries) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
     """Number of pages of each sample that is shown, and all pages, sample by sample."""
-    heads, counts = entries.astype(np.uint32).view(np.int32), (entries >> np.uint64(32)).astype(np.uint16)
+    heads, counts = runs_of(entries)
+    return counts, pages_of_runs(heads, counts)
+
+
+def pages_of_runs(heads: NDArray[np.int32], counts: NDArray[np.uint32]) -> NDArray[np.int32]:
+    """All pages of runs of so many pages, run by run."""
     ends = np.cumsum(counts, dtype=np.int32)
-    pages = np.repeat(heads - (ends - counts), counts)
+    pages: NDArray[np.int32] = np.repeat(heads - (ends - counts.astype(np.int32)), counts)
     pages += np.arange(len(pages), dtype=np.int32)
-    return counts.astype(np.uint32), pages
+    return pages

@@ -1,0 +1,27 @@
+"""Does this process have the compiled loops over samples (core.c)? It does without them where it has none.
+
+`CORE` is the extension module; None where it was not built, or where `BRAND_NATIVE=0` says so. Each caller has the same
+in Python beside it, slower and with the same results (docs/native.md).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from contextlib import suppress
+from types import ModuleType
+from typing import Final
+
+from brand.native.borrowed import lend
+
+
+def _load() -> ModuleType | None:
+    if os.environ.get("BRAND_NATIVE") != "0":
+        with suppress(ImportError):
+            return importlib.import_module("brand.native._core")
+    return None
+
+
+CORE: Final = _load()
+XXH3: Final = lend(("XXH3_64bits",), "xxhash._xxhash") if CORE is not None else ()
+"""The address of the function that makes a sample's checksum; empty where it cannot be had."""

@@ -1,0 +1,42 @@
+"""The functions of core.c. Numbers are contiguous int64 arrays of one length; ValueError where a bound does not hold.
+
+A piece is `sizes[i]` bytes of `memory` from `starts[i]` on. Addresses of functions come from `borrowed`.
+"""
+
+from typing import Any
+
+from numpy.typing import NDArray
+import numpy as np
+
+_Numbers = NDArray[Any]
+_Memory = NDArray[np.uint8]
+
+Unpacker = Any
+
+def pieces(memory: _Memory, starts: _Numbers, sizes: _Numbers, /) -> list[bytes]:
+    """The bytes of each piece."""
+
+def texts(memory: _Memory, starts: _Numbers, sizes: _Numbers, /) -> list[str]:
+    """The text of each piece, from UTF-8."""
+
+def are_right(
+    digest: int, memory: _Memory, starts: _Numbers, sizes: _Numbers, checksums: _Numbers, right: NDArray[np.bool_], /
+) -> None:
+    """Set `right[i]` to whether the digest of a piece is `checksums[i]`."""
+
+def gather(memory: _Memory, starts: _Numbers, sizes: _Numbers, out: _Memory, /) -> None:
+    """Copy the pieces to `out`, side by side."""
+
+def copy_mapped(landing: int, landed: _Memory, addresses: _Numbers, sizes: _Numbers, out: _Memory, /) -> bool:
+    """Copy memory of mapped files to `out`, side by side; False where a page of a file is missing.
+
+    The kernel copies into the file `landing`, which is mapped as `landed`.
+    """
+
+def unpacker(functions: tuple[int, ...], dictionary: bytes, /) -> Unpacker:
+    """Of the functions of `borrowed.zstd`, with a dictionary or `b""`. For one thread at a time."""
+
+def unpack(
+    unpacker: Unpacker, memory: _Memory, starts: _Numbers, sizes: _Numbers, raw_sizes: _Numbers, out: _Memory, /
+) -> None:
+    """Unpack a frame from each piece to `raw_sizes[i]` bytes of `out`, side by side."""
