@@ -140,7 +140,10 @@ def test_an_object_changes_its_own_fields_only(repository: Path) -> None:
 
 @pytest.mark.slow
 def test_the_library_neither_prints_nor_reads_the_environment(repository: Path) -> None:
-    """No call of print; os.environ only where launchers say which rank this is, and users where their store is."""
+    """No call of print; os.environ only where launchers say which rank this is, and users where their store is.
+
+    And whether the compiled loops are wanted.
+    """
     found = []
     for path in library_files(repository):
         if not path.exists():
@@ -148,7 +151,7 @@ def test_the_library_neither_prints_nor_reads_the_environment(repository: Path) 
         for node in ast.walk(ast.parse(path.read_text())):
             printed = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
             read = isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "environb"}
-            if printed or (read and path.name not in ("ranks.py", "cloud.py")):
+            if printed or (read and path.name not in ("ranks.py", "cloud.py") and path.parent.name != "native"):
                 found.append(f"{path.name}:{getattr(node, 'lineno', 0)}")
     assert found == []
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from brand.doctor.finding import Finding
-from brand.native import CORE, XXH3, borrowed
+from brand.native import CORE, WANTED, XXH3, borrowed
 from brand.node.memory.arena import Arena
 from brand.storage.pagecache import CachedFile
 
@@ -33,7 +33,7 @@ _BYTES: Final = 1 << 16
 def look() -> Iterator[Finding]:
     """Python, the kernel, and what draws need of it."""
     yield Finding(PART, "Python", "ok", f"{platform.python_version()}, {sys.executable}")
-    yield compiled(CORE is not None, XXH3, borrowed.zstd(), asked=os.environ.get("BRAND_NATIVE") != "0")
+    yield compiled(XXH3, borrowed.zstd(), built=CORE is not None, wanted=WANTED)
     yield _kernel()
     if sys.platform == "linux":
         yield _shared_memory()
@@ -44,20 +44,19 @@ def look() -> Iterator[Finding]:
             yield page_cache(PART, file.fileno(), _BYTES)
 
 
-def compiled(built: bool, xxh3: Sequence[int], zstd: Sequence[int], *, asked: bool) -> Finding:
+def compiled(xxh3: Sequence[int], zstd: Sequence[int], *, built: bool, wanted: bool) -> Finding:
     """The compiled loops over samples, and the functions that they borrow."""
-    if not asked:
-        return Finding(PART, "compiled", "missing", "BRAND_NATIVE=0 says to do without the compiled loops", "unset it")
+    name = "compiled"
+    if not wanted:
+        return Finding(PART, name, "missing", "BRAND_NATIVE=0 says to do without the compiled loops", "unset it")
     if not built:
         told = "the loops over samples were not built: small samples come slower"
-        return Finding(PART, "compiled", "missing", told, "install a C compiler and Python's headers, then Brand anew")
-    lacking = [name for name, lent in (("xxhash", xxh3), ("zstandard", zstd)) if not lent]
+        return Finding(PART, name, "missing", told, "install a C compiler and Python's headers, then Brand anew")
+    lacking = [package for package, lent in (("xxhash", xxh3), ("zstandard", zstd)) if not lent]
     if lacking:
         told = f"loops over samples, without the functions of {' and '.join(lacking)}, which this build of it hides"
-        return Finding(
-            PART, "compiled", "missing", told, f"pip install --force-reinstall --only-binary :all: {lacking[0]}"
-        )
-    return Finding(PART, "compiled", "ok", "loops over samples")
+        return Finding(PART, name, "missing", told, f"pip install --force-reinstall {' '.join(lacking)}")
+    return Finding(PART, name, "ok", "loops over samples")
 
 
 def _kernel() -> Finding:

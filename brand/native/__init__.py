@@ -14,9 +14,12 @@ from typing import Final
 
 from brand.native.borrowed import lend
 
+WANTED: Final = os.environ.get("BRAND_NATIVE") != "0"
+"""Whether the core is used where there is one."""
+
 
 def _load() -> ModuleType | None:
-    if os.environ.get("BRAND_NATIVE") != "0":
+    if WANTED:
         with suppress(ImportError):
             return importlib.import_module("brand.native._core")
     return None

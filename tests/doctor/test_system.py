@@ -34,11 +34,11 @@ def test_this_machine_can_draw() -> None:
 @pytest.mark.parametrize(
     ("found", "state", "told"),
     [
-        (system.compiled(True, [1], [1], asked=True), "ok", "loops over samples"),
-        (system.compiled(True, [1], [1], asked=False), "missing", "BRAND_NATIVE=0"),
-        (system.compiled(False, [], [], asked=True), "missing", "were not built"),
-        (system.compiled(True, [1], [], asked=True), "missing", "without the functions of zstandard"),
-        (system.compiled(True, [], [], asked=True), "missing", "of xxhash and zstandard"),
+        (system.compiled([1], [1], built=True, wanted=True), "ok", "loops over samples"),
+        (system.compiled([1], [1], built=True, wanted=False), "missing", "BRAND_NATIVE=0"),
+        (system.compiled([], [], built=False, wanted=True), "missing", "were not built"),
+        (system.compiled([1], [], built=True, wanted=True), "missing", "without the functions of zstandard"),
+        (system.compiled([], [], built=True, wanted=True), "missing", "of xxhash and zstandard"),
     ],
 )
 def test_what_is_compiled_is_told_with_the_next_step(found: Finding, state: str, told: str) -> None:
@@ -78,5 +78,5 @@ def test_another_system_can_do_without_draws(monkeypatch: pytest.MonkeyPatch) ->
     """The one finding says what works and what does not."""
     monkeypatch.setattr(sys, "platform", "darwin")
     found = findings()
-    assert list(found) == ["Python", "kernel"]
+    assert list(found) == ["Python", "compiled", "kernel"]
     assert "exact reads need less" in found["kernel"].cure

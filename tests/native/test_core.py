@@ -6,7 +6,7 @@ import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -117,13 +117,14 @@ def test_nothing_outside_of_the_memory_is_touched(wanted: list[tuple[int, int]])
         core().gather(memory, starts, sizes, out)
         assert out.tobytes() == b"".join(pieces)
         return
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: core().pieces(memory, starts, sizes),
         lambda: core().texts(memory, starts, sizes),
         lambda: core().gather(memory, starts, sizes, out),
         lambda: core().are_right(XXH3[0], memory, starts, sizes, starts, np.empty(len(starts), np.bool_)),
         lambda: core().unpack(core().unpacker(borrowed.zstd(), b""), memory, starts, sizes, sizes, out),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(ValueError, match="outside"):
             call()
 
