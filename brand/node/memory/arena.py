@@ -61,12 +61,9 @@ class Arena:
         stop = np.full(len(page), self._page, np.int64)
         some = pieces > 0
         stop[ends[some] - 1] = (sizes + front - (pieces - 1) * self._page)[some]
-        base, length = self._address + page * self._page + begin, stop - begin
-        apart = np.flatnonzero(base[1:] != base[:-1] + length[:-1]) + 1  # the kernel takes its time for each piece
-        first = np.append(np.zeros(min(1, len(base)), np.intp), apart)
-        vector = np.empty(len(first), IOVEC)
-        vector["base"] = base[first]
-        vector["length"] = np.add.reduceat(length, first) if len(first) else 0
+        vector = np.empty(len(page), IOVEC)
+        vector["base"] = self._address + page * self._page + begin
+        vector["length"] = stop - begin
         return vector
 
     def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:
