@@ -17,9 +17,10 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.protocol.dtypes import index_dtype
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import READ, Plan
-from brand.protocol.random import Stream, bits, blocks, group_positions, index_dtype, permutation
+from brand.protocol.random import Stream, bits, blocks, group_positions, permutation
 
 Refill = Literal["fill_rate", "random"]
 REFILLS: Final[tuple[Refill, ...]] = get_args(Refill)

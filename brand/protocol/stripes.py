@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.protocol.dtypes import index_dtype
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import READ, Plan
-from brand.protocol.random import BLOCK, Stream, bits, group_positions, index_dtype, low_mask, permutation, ranked
+from brand.protocol.random import BLOCK, Stream, bits, group_positions, low_mask, permutation, ranked
 
 
 def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> Plan:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.random import Stream, Words, bits, group_positions, index_dtype, low_mask, permutation, ranked
+from brand.protocol.dtypes import index_dtype
+from brand.protocol.random import Stream, Words, bits, group_positions, low_mask, permutation, ranked
 from brand.protocol.stripes import _rows_of_bits
 from tests.protocol.models import chi_square, epochs, seeds
 
