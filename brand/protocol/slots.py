@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from brand.protocol.dtypes import index_dtype
 from brand.protocol.mapping import Mapping
-from brand.protocol.plan import READ, Plan
+from brand.protocol.plan import Plan, read_dtype
 from brand.protocol.random import Stream, bits, blocks, group_positions, permutation
 
 Refill = Literal["fill_rate", "random"]
@@ -65,8 +65,8 @@ def unfilled_files(mapping: Mapping) -> NDArray[np.bool_]:
 
 
 def whole_reads(mapping: Mapping, deadlines: NDArray[Any], chunks: NDArray[Any]) -> NDArray[np.void]:
-    """Reads of whole chunks, of dtype `READ`."""
-    reads = np.zeros(len(deadlines), READ)
+    """Reads of whole chunks, as a table of the dtype `read_dtype`."""
+    reads = np.zeros(len(deadlines), read_dtype(mapping))
     reads["deadline"], reads["chunk"] = deadlines, chunks
     reads["count"] = mapping.chunk_samples()[chunks]
     return reads

@@ -7,11 +7,19 @@ thread owns a `Residents`.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.memory.directory import Directory, Entries
 from brand.node.memory.pool import Places, Pool
+from brand.protocol.random import blocks
+
+_TO_KEEP: Final = np.uint8(1)
+"""Mark of a sample that is kept as soon as it is in memory. As it is the lowest bit, a mask can be added to marks."""
+_CHECKED: Final = np.uint8(2)
+"""Mark of a sample whose checksum was right since it came into memory."""
 
 
 class Left:
@@ -45,9 +53,8 @@ class Residents:
         self._head = np.full(samples, -1, np.int32)
         self._references = np.zeros(samples, np.uint16)
         """Clients hold `MAX_LEASES` at the most, and each epoch one: together fewer than 2 to the 16th."""
-        self._checked = np.zeros(samples, np.bool_)
-        self._to_keep = np.zeros(samples, np.bool_)
-        """What of it is in memory is kept."""
+        self._marks = np.zeros(samples, np.uint8)
+        """`_TO_KEEP` and `_CHECKED` of each sample, in one byte."""
         self.left = Left(samples)
         self.kept_pages = 0
         self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
@@ -70,11 +77,11 @@ class Residents:
 
     def checked(self, places: Places) -> NDArray[np.bool_]:
         """Which samples had a right checksum since they came into memory."""
-        return self._checked[places]
+        return self._marked(_CHECKED, places)
 
     def mark_checked(self, places: Places) -> None:
         """The checksums of these samples were right."""
-        self._checked[places] = True
+        self._marks[places] |= _CHECKED
         if self._directory is not None:
             self._directory.mark_checked(places)
 
@@ -99,7 +106,7 @@ class Residents:
         if sender is not None:
             self._sender[places] = sender
             self.sent_pages[sender] += int(self.pages_of[places].sum())
-        self._keep(places[self._to_keep[places]])
+        self._keep(places[self.to_keep(places)])
 
     def refer(self, places: Places) -> None:
         """Add a reference to each sample."""
@@ -113,7 +120,7 @@ class Residents:
         if len(gone):
             self.pool.give_back(gone, self._head[gone])
             self._head[gone] = -1
-            self._checked[gone] = False
+            self._marks[gone] &= ~_CHECKED
             if len(self._sender):
                 sent = gone[self._sender[gone] >= 0]
                 np.subtract.at(self.sent_pages, self._sender[sent], self.pages_of[sent].astype(np.int64))
@@ -121,9 +128,13 @@ class Residents:
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
         """From now on keep the places of `mask`, shape (samples,), and no others."""
-        before, self._to_keep = self._to_keep, mask
-        changed = np.flatnonzero((before != mask) & (self._head >= 0))
-        dropped = changed[before[changed]]
+        found = [np.arange(0)]
+        for part in blocks(len(mask)):
+            differs = self._marked(_TO_KEEP, part) != mask[part]
+            self._marks[part] ^= differs
+            found.append(np.flatnonzero(differs & self.present(part)) + part.start)
+        changed = np.concatenate(found)
+        dropped = changed[~mask[changed]]
         self.kept_pages -= int(self.pages_of[dropped].sum())
         if self._directory is not None:
             self._directory.hide(dropped)
@@ -138,18 +149,22 @@ class Residents:
         sizes = np.bincount(places // chunk_size, self.pages_of[places])
         order = np.argsort(-sizes, kind="stable")
         enough = int(np.searchsorted(np.cumsum(sizes[order]), pages)) + 1
-        mask = self._to_keep.copy()
+        mask = self._marked(_TO_KEEP, slice(None))
         mask[np.isin(np.arange(len(mask)) // chunk_size, order[:enough])] = False
         self.keep(mask)
         return True
 
     def to_keep(self, places: Places) -> NDArray[np.bool_]:
         """Which samples are kept as soon as they are in memory."""
-        return self._to_keep[places]
+        return self._marked(_TO_KEEP, places)
 
     def kept(self, places: Places | slice = slice(None)) -> NDArray[np.bool_]:
         """Which samples are in memory for good."""
-        return np.logical_and(self._to_keep[places], self._head[places] >= 0)
+        return np.logical_and(self._marked(_TO_KEEP, places), self._head[places] >= 0)
+
+    def _marked(self, mark: np.uint8, places: Places | slice) -> NDArray[np.bool_]:
+        """Which of these samples have a mark, same shape."""
+        return np.not_equal(self._marks[places] & mark, 0)
 
     def _keep(self, places: Places) -> None:
         self._references[places] += 1
@@ -157,4 +172,4 @@ class Residents:
         if self._directory is not None:
             places = places[self.pool.allocator.side_by_side(self._head[places], self.pages_of[places])]
             self._directory.show(places, self._head[places], self.pages_of[places])
-            self._directory.mark_checked(places[self._checked[places]])
+            self._directory.mark_checked(places[self.checked(places)])
