@@ -6,7 +6,7 @@ A plan may have a read for each sample. So the queue keeps a bit for each read, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from brand.node.decide.states import EARLY, HELD, SampleStates
 from brand.protocol.dtypes import index_dtype
 from brand.protocol.plan import Plan
-from brand.protocol.random import BLOCK, blocks
+from brand.protocol.random import blocks
+
+FOUND: Final = 1 << 13
+"""Reads that the queue looks through at a time, for those that come next; a multiple of 8."""
 
 
 class ReadQueue:
@@ -102,9 +105,9 @@ class ReadQueue:
     def _look(self, most: int) -> None:
         """Find the numbers of the next reads, at least `most` where there are so many."""
         while len(self._soon) - self._at < most and self._end < 8 * len(self._later):
-            more = self._numbers(self._end, self._end + BLOCK)
+            more = self._numbers(self._end, self._end + FOUND)
             self._soon, self._at = np.concatenate((self._soon[self._at :], more)), 0
-            self._end += BLOCK
+            self._end += FOUND
 
     def _numbers(self, first: int, end: int) -> NDArray[Any]:
         """Which reads from `first` on and before `end` are to start; both are multiples of 8."""
