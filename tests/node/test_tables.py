@@ -102,7 +102,10 @@ class Served:
     def take(self, instructions: list[Instruction]) -> None:
         """Some of them are answers, and the others are jobs."""
         for each in instructions:
-            (self.answers if isinstance(each, Answer) else self.jobs).append(each)  # type: ignore[attr-defined]
+            if isinstance(each, Answer):
+                self.answers.append(each)
+            else:
+                self.jobs.append(each)
 
 
 def tables(of: object, without: object) -> int:

@@ -1,4 +1,4 @@
-"""The smallest types that hold what tables say of each sample."""
+"""The smallest types that hold what tables say of each sample, and masks of bits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import given
 
 from brand.protocol.dtypes import count_dtype, index_dtype, smallest
 from brand.protocol.mapping import Mapping
+from brand.protocol.packed import PackedMask
 from brand.protocol.plan import read_dtype
 
 
@@ -43,3 +44,16 @@ def test_a_read_holds_all_that_it_says(samples: int, chunk_size: int) -> None:
     read[0] = deadline, chunk, count - 1, count
     assert read[0].tolist() == (deadline, chunk, count - 1, count)
     assert read.dtype.itemsize == 12 or samples >= 2**31 or chunk_size >= 2**16
+
+
+@given(st.lists(st.booleans(), max_size=40), st.data())
+def test_a_packed_mask_is_the_mask(mask: list[bool], data: st.DataObject) -> None:
+    """As a whole, any part of it, and at places in any order; it takes a bit for each entry."""
+    packed, bound = PackedMask(np.array(mask, np.bool_)), st.integers(0, len(mask))
+    assert len(packed) == len(mask)
+    assert packed.part().tolist() == mask
+    start, stop = data.draw(bound), data.draw(bound)
+    assert packed.part(slice(start, stop)).tolist() == mask[start:stop]
+    places = data.draw(st.lists(st.integers(0, len(mask) - 1))) if mask else []
+    assert packed.at(np.array(places, np.int64)).tolist() == [mask[place] for place in places]
+    assert packed._bits.nbytes == -(-len(mask) // 8)

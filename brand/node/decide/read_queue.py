@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from brand.node.decide.states import EARLY, HELD, SampleStates
 from brand.protocol.dtypes import index_dtype
+from brand.protocol.packed import PackedMask
 from brand.protocol.plan import Plan
 from brand.protocol.random import blocks
 
 FOUND: Final = 1 << 13
-"""Reads that the queue looks through at a time, for those that come next; a multiple of 8."""
+"""Reads that the queue looks through at a time, for those that come next."""
 
 
 class ReadQueue:
@@ -28,8 +29,8 @@ class ReadQueue:
         self._soon: NDArray[Any] = np.arange(0, dtype=np.int32)
         """Numbers of the reads that start next, from entry `_at` on."""
         self._at = 0
-        self._later, self._end = np.zeros(0, np.uint8), 0
-        """A bit for each read: whether it is to start. It counts from read number `_end` on."""
+        self._later, self._end = PackedMask(np.zeros(0, np.bool_)), 0
+        """Which reads are to start. It counts from read number `_end` on."""
         self._read_of: NDArray[Any] | None = None
         """The read of each place, where the plan's job shares."""
 
@@ -39,7 +40,8 @@ class ReadQueue:
     @property
     def next(self) -> int | None:
         """Number of the next read; None: no read is left."""
-        self._look(1)
+        if self._at == len(self._soon):
+            self._look(1)
         return int(self._soon[self._at]) if self._at < len(self._soon) else None
 
     @property
@@ -50,7 +52,7 @@ class ReadQueue:
 
     def rest(self) -> NDArray[Any]:
         """Numbers of all reads that have not started."""
-        return np.concatenate((self._soon[self._at :], self._numbers(self._end, 8 * len(self._later))))
+        return np.concatenate((self._soon[self._at :], self._numbers(len(self._later))))
 
     def upcoming(self, most: int) -> NDArray[Any]:
         """Numbers of the next reads, at most `most`."""
@@ -99,17 +101,17 @@ class ReadQueue:
 
     def _start(self, wanted: NDArray[np.bool_]) -> None:
         """From now on start these reads, shape (reads,), and no others."""
-        self._later, self._end = np.packbits(wanted), 0
+        self._later, self._end = PackedMask(wanted), 0
         self._soon, self._at = self._soon[:0], 0
 
     def _look(self, most: int) -> None:
         """Find the numbers of the next reads, at least `most` where there are so many."""
-        while len(self._soon) - self._at < most and self._end < 8 * len(self._later):
-            more = self._numbers(self._end, self._end + FOUND)
+        while len(self._soon) - self._at < most and self._end < len(self._later):
+            more = self._numbers(self._end + FOUND)
             self._soon, self._at = np.concatenate((self._soon[self._at :], more)), 0
             self._end += FOUND
 
-    def _numbers(self, first: int, end: int) -> NDArray[Any]:
-        """Which reads from `first` on and before `end` are to start; both are multiples of 8."""
-        numbers = np.flatnonzero(np.unpackbits(self._later[first // 8 : end // 8])) + first
+    def _numbers(self, end: int) -> NDArray[Any]:
+        """Which reads from `_end` on and before `end` are to start."""
+        numbers = np.flatnonzero(self._later.part(slice(self._end, end))) + self._end
         return numbers.astype(index_dtype(self._plan.read_count))

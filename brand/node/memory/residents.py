@@ -7,19 +7,13 @@ thread owns a `Residents`.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.memory.directory import Directory, Entries
 from brand.node.memory.pool import Places, Pool
+from brand.protocol.packed import PackedMask
 from brand.protocol.random import blocks
-
-_TO_KEEP: Final = np.uint8(1)
-"""Mark of a sample that is kept as soon as it is in memory. As it is the lowest bit, a mask can be added to marks."""
-_CHECKED: Final = np.uint8(2)
-"""Mark of a sample whose checksum was right since it came into memory."""
 
 
 class Left:
@@ -53,8 +47,9 @@ class Residents:
         self._head = np.full(samples, -1, np.int32)
         self._references = np.zeros(samples, np.uint16)
         """Clients hold `MAX_LEASES` at the most, and each epoch one: together fewer than 2 to the 16th."""
-        self._marks = np.zeros(samples, np.uint8)
-        """`_TO_KEEP` and `_CHECKED` of each sample, in one byte."""
+        self._checked = np.zeros(samples, np.bool_)
+        self._to_keep = PackedMask(np.zeros(samples, np.bool_))
+        """What of it is in memory is kept."""
         self.left = Left(samples)
         self.kept_pages = 0
         self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
@@ -77,11 +72,11 @@ class Residents:
 
     def checked(self, places: Places) -> NDArray[np.bool_]:
         """Which samples had a right checksum since they came into memory."""
-        return self._marked(_CHECKED, places)
+        return self._checked[places]
 
     def mark_checked(self, places: Places) -> None:
         """The checksums of these samples were right."""
-        self._marks[places] |= _CHECKED
+        self._checked[places] = True
         if self._directory is not None:
             self._directory.mark_checked(places)
 
@@ -106,7 +101,9 @@ class Residents:
         if sender is not None:
             self._sender[places] = sender
             self.sent_pages[sender] += int(self.pages_of[places].sum())
-        self._keep(places[self.to_keep(places)])
+        kept = places[self.to_keep(places)]
+        if len(kept):
+            self._keep(kept)
 
     def refer(self, places: Places) -> None:
         """Add a reference to each sample."""
@@ -114,13 +111,14 @@ class Residents:
 
     def let_go(self, places: Places) -> None:
         """Take a reference from each sample, and free the samples that have none left."""
-        self._references[places] -= 1
+        left = self._references[places] - np.uint16(1)
+        self._references[places] = left
         self.released += int(self.pages_of[places].sum(dtype=np.int64))
-        gone = places[self._references[places] == 0]
+        gone = places[left == 0]
         if len(gone):
             self.pool.give_back(gone, self._head[gone])
             self._head[gone] = -1
-            self._marks[gone] &= ~_CHECKED
+            self._checked[gone] = False
             if len(self._sender):
                 sent = gone[self._sender[gone] >= 0]
                 np.subtract.at(self.sent_pages, self._sender[sent], self.pages_of[sent].astype(np.int64))
@@ -130,10 +128,9 @@ class Residents:
         """From now on keep the places of `mask`, shape (samples,), and no others."""
         found = [np.arange(0)]
         for part in blocks(len(mask)):
-            differs = self._marked(_TO_KEEP, part) != mask[part]
-            self._marks[part] ^= differs
+            differs = self._to_keep.part(part) != mask[part]
             found.append(np.flatnonzero(differs & self.present(part)) + part.start)
-        changed = np.concatenate(found)
+        self._to_keep, changed = PackedMask(mask), np.concatenate(found)
         dropped = changed[~mask[changed]]
         self.kept_pages -= int(self.pages_of[dropped].sum())
         if self._directory is not None:
@@ -149,22 +146,19 @@ class Residents:
         sizes = np.bincount(places // chunk_size, self.pages_of[places])
         order = np.argsort(-sizes, kind="stable")
         enough = int(np.searchsorted(np.cumsum(sizes[order]), pages)) + 1
-        mask = self._marked(_TO_KEEP, slice(None))
+        mask = self._to_keep.part()
         mask[np.isin(np.arange(len(mask)) // chunk_size, order[:enough])] = False
         self.keep(mask)
         return True
 
     def to_keep(self, places: Places) -> NDArray[np.bool_]:
         """Which samples are kept as soon as they are in memory."""
-        return self._marked(_TO_KEEP, places)
+        return self._to_keep.at(places)
 
     def kept(self, places: Places | slice = slice(None)) -> NDArray[np.bool_]:
         """Which samples are in memory for good."""
-        return np.logical_and(self._marked(_TO_KEEP, places), self._head[places] >= 0)
-
-    def _marked(self, mark: np.uint8, places: Places | slice) -> NDArray[np.bool_]:
-        """Which of these samples have a mark, same shape."""
-        return np.not_equal(self._marks[places] & mark, 0)
+        wanted = self._to_keep.part(places) if isinstance(places, slice) else self._to_keep.at(places)
+        return np.logical_and(wanted, self._head[places] >= 0)
 
     def _keep(self, places: Places) -> None:
         self._references[places] += 1
