@@ -56,6 +56,13 @@ static int outside(int64_t start, int64_t size, Py_ssize_t end) {
     return start < 0 || size < 0 || start > end || size > end - start;
 }
 
+/* Whether pieces of these sizes, each of `most` bytes at the most, fill `room` bytes. */
+static int fill(const Numbers *sizes, int64_t most, int64_t room) {
+    for (Py_ssize_t i = 0; i < sizes->count && room >= 0; i++)
+        room = outside(0, sizes->items[i], most) ? -1 : room - sizes->items[i];
+    return room == 0;
+}
+
 /* `sizes[i]` bytes from `starts[i]` on, all of them inside of `memory`. */
 static int take_pieces(PyObject *memory, int flags, PyObject *starts, PyObject *sizes, Pieces *pieces) {
     if (PyObject_GetBuffer(memory, &pieces->memory, flags) < 0)
@@ -178,10 +185,7 @@ static PyObject *core_gather(PyObject *self, PyObject *const *args, Py_ssize_t g
     if (!has_arguments(given, 4) || !take_pieces(args[0], PyBUF_SIMPLE, args[1], args[2], &pieces))
         return NULL;
     if (PyObject_GetBuffer(args[3], &out, PyBUF_WRITABLE) == 0) {
-        int64_t room = out.len;
-        for (Py_ssize_t i = 0; i < pieces.count && room >= 0; i++)
-            room -= pieces.sizes.items[i];
-        if (room == 0) {
+        if (fill(&pieces.sizes, out.len, out.len)) {
             char *to = out.buf;
             Py_BEGIN_ALLOW_THREADS
             for (Py_ssize_t i = 0; i < pieces.count; i++) {
@@ -227,10 +231,7 @@ static PyObject *core_copy_mapped(PyObject *self, PyObject *const *args, Py_ssiz
     if (take_numbers(args[2], -1, &addresses)) {
         if (take_numbers(args[3], addresses.count, &sizes)) {
             if (PyObject_GetBuffer(args[4], &out, PyBUF_WRITABLE) == 0) {
-                int64_t room = out.len;
-                for (Py_ssize_t i = 0; i < sizes.count && room >= 0; i++)
-                    room = outside(0, sizes.items[i], landed.len) ? -1 : room - sizes.items[i];
-                if (room == 0) {
+                if (fill(&sizes, landed.len, out.len)) {
                     struct iovec vector[MOST_PIECES];
                     int64_t size = 0;
                     int count = 0, right = 1;
@@ -337,10 +338,7 @@ static PyObject *core_unpack(PyObject *self, PyObject *const *args, Py_ssize_t g
         return NULL;
     if (take_numbers(args[4], frames.count, &raw_sizes)) {
         if (PyObject_GetBuffer(args[5], &out, PyBUF_WRITABLE) == 0) {
-            int64_t room = out.len;
-            for (Py_ssize_t i = 0; i < frames.count && room >= 0; i++)
-                room = raw_sizes.items[i] < 0 ? -1 : room - raw_sizes.items[i];
-            if (room == 0) {
+            if (fill(&raw_sizes, out.len, out.len)) {
                 const Zstd *zstd = &unpacker->zstd;
                 Py_ssize_t right = 0;
                 char *to = out.buf;

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from brand.errors import ProtocolError
 from brand.formats import arrays, compression, record, records, stored
 from brand.formats.arrays import ArrayFile
 from brand.formats.compression import Decompressor
@@ -242,3 +243,14 @@ def test_a_training_without_the_core_has_the_same_samples(tmp_path: Path) -> Non
     ]
     assert [native for native, _ in told] == ["False", "True"]
     assert told[0][1] == told[1][1]
+
+
+@pytest.mark.parametrize(("head", "count"), [(-1, 1), (100, 1), (99, 2), (2**31 - 1, 65535)])
+def test_runs_of_pages_that_are_not_there_are_refused(head: int, count: int) -> None:
+    """Before memory is taken for them; with the core and without."""
+    pages = Pages(np.zeros((100, 128), np.uint8), Buffers(), Crew(2))
+    runs = np.array([head], np.int32), np.array([count], np.uint32)
+    with pytest.raises(ProtocolError, match="not there"):
+        pages.copy_runs(*runs)
+    with without_core(), pytest.raises(ProtocolError, match="not there"):
+        pages.copy_runs(*runs)

@@ -139,7 +139,9 @@ class Pages:
         """As `copy`, of `counts[i]` pages side by side each, from page `heads[i]` on. Raises `ProtocolError`."""
         if CORE is None:
             return self.copy(Chains(counts, pages_of_runs(heads, counts)), more)
-        core, page = CORE, self.pages.shape[1]
+        core, (count, page) = CORE, self.pages.shape
+        if len(heads) and not 0 <= heads.min() <= int((heads.astype(np.int64) + counts).max()) <= count:
+            raise ProtocolError("the server names pages that are not there")
         memory_of_pages, starts, sizes = self.pages.reshape(-1), heads.astype(np.int64) * page, counts * np.int64(page)
         ends = np.cumsum(sizes)
         memory = self.buffers.take(int(sizes.sum()) + more)
@@ -148,10 +150,7 @@ class Pages:
             first, end = int(ends[part.start] - sizes[part.start]), int(ends[part.stop - 1])
             core.gather(memory_of_pages, starts[part], sizes[part], memory[first:end])
 
-        try:
-            self.crew.each(copy, self.crew.parts(sizes))
-        except ValueError:
-            raise ProtocolError("the server names pages that are not there") from None
+        self.crew.each(copy, self.crew.parts(sizes))
         return memory
 
     def stored(self, memory: NDArray[np.uint8], counts: NDArray[np.uint32]) -> Stored:
