@@ -174,8 +174,11 @@ class Caching:
 
     def written(self, write: Write, held: NDArray[np.bool_], stopped: str) -> None:
         """A write has ended; `held`: which of its samples the folder holds now. `stopped`: why no other one follows."""
-        new = write.places[held & self.wanted(write.places)]
+        wanted = self.wanted(write.places)
+        new, late = write.places[held & wanted], write.places[held & ~wanted & ~self._held[write.places]]
         self._held[new] = True
+        if len(late):  # they lost their places while they were written
+            self._lost.append(Forget(late, parts=False))
         self._counters.wrote(self._bytes(new))
         self.writing.ended(write)
         if stopped and not self.stopped:
