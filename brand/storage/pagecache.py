@@ -24,7 +24,8 @@ class CachedFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._pages = _mapped(descriptor)
+        self.memory = _mapped(descriptor)
+        """The file as memory, which nothing may touch; None where the kernel says nothing about its pages."""
 
     def drop(self) -> None:
         """Ask the kernel to forget all pages of the file that are not in use and that are on the storage."""
@@ -57,12 +58,12 @@ class CachedFile:
 
     def _held(self, offset: int, size: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         """Which pages of this range are in memory; None where the kernel does not say."""
-        if self._pages is None:
+        if self.memory is None:
             return None
         start = offset - offset % mmap.PAGESIZE
         length = offset + size - start
         found = np.zeros(-(-length // mmap.PAGESIZE), np.uint8)
-        if _mincore()(self._pages.ctypes.data + start, length, found.ctypes.data) != 0:
+        if _mincore()(self.memory.ctypes.data + start, length, found.ctypes.data) != 0:
             return None
         return (found & 1).astype(np.bool_)
 
