@@ -16,7 +16,6 @@ share         share.json
 extras        how large the contents of extras.zip may be
 index         the .npy files that follow from the tables
 arrays        one array in a file, read so that damage to the file never ends the process
-landing       many small pieces of mapped files, copied so that a missing page is an error
 mapped        arrays in mapped work files, touched a window at a time
 publish       how a file appears whole or not at all
 media         what kind of image or audio file some bytes are, and decoding them

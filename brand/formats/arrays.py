@@ -1,23 +1,33 @@
 """One array in a file: how are its elements read so that damage to the file never ends the process?
 
-The file is mapped, and this process never touches the mapping: `take` lets the kernel copy the elements out of it
-(`brand.formats.landing`). Where a page is missing, it reads the elements one by one from the descriptor, which tells
-what is wrong. `run` reads neighbouring elements from the descriptor at once.
+A process that touches a missing page of a mapped file gets SIGBUS, which kills it. A page is missing when the file was
+cut short or the device reports an error, and a check before the touch always leaves a gap. So this process never
+touches the mapping. `take` lets the kernel copy the elements out of it: one call of pwritev(2) copies up to a thousand
+elements into a small file in memory, and for a missing page it returns an error. `take` then reads the elements one by
+one from the descriptor, which tells what is wrong. `run` reads neighbouring elements from the descriptor at once.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import TruncatedError, UnreadableError
-from brand.formats.landing import landing
+from brand.native import CORE
+
+_PIECES: Final = 1024
+"""IOV_MAX of Linux."""
+_IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
+"""A piece of memory, as pwritev(2) takes it."""
 
 
 class ArrayFile:
@@ -62,11 +72,15 @@ class ArrayFile:
             raise IndexError(f"{self.path} has {self._length:,} elements: a number is out of range")
         found = np.empty(len(wanted), self.dtype)
         memory, size = found.view(np.uint8), self.dtype.itemsize
-        there, sizes = landing(), np.full(len(wanted), size)
-        addresses = wanted * np.uint64(size) + np.uint64(self._address)
-        if there is None or not there.copy(addresses, sizes, memory):
-            for at, number in enumerate(wanted.tolist()):
-                self._fill(memory[at * size : (at + 1) * size], number)
+        landing = _landing() if hasattr(os, "memfd_create") else None
+        if landing is not None and landing.copy_all(self._address, wanted, size, memory):
+            return found
+        for first in range(0, len(wanted), _PIECES):
+            some = wanted[first : first + _PIECES]
+            there = memory[first * size : (first + len(some)) * size]
+            if landing is None or not landing.copy(self._address, some, size, there):
+                for at, number in enumerate(some.tolist()):
+                    self._fill(there[at * size : (at + 1) * size], number)
         return found
 
     def _fill(self, memory: NDArray[np.uint8], first: int) -> None:
@@ -88,3 +102,73 @@ class ArrayFile:
                     hint=self._hint,
                 )
             done += count
+
+
+class _Landing:
+    """The memory of one thread into which the kernel copies elements: a file without a name, for pwritev(2)."""
+
+    _file = -1
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("brand-index", os.MFD_CLOEXEC)
+        self._memory = np.empty(0, np.uint8)
+        self._vector = np.empty(_PIECES, _IOVEC)
+
+    def __del__(self) -> None:
+        if self._file >= 0:  # -1 where the process had no descriptor left
+            os.close(self._file)
+
+    def copy_all(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:
+        """As `copy`, of any number of elements, in one call of the core; False also where there is no core."""
+        if CORE is None:
+            return False
+        self._reserve(size)
+        addresses = numbers * np.uint64(size) + np.uint64(address)
+        copied: bool = CORE.copy_mapped(self._file, self._memory, addresses, np.full(len(numbers), size), out)
+        return copied
+
+    def copy(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:
+        """Copy elements of `size` bytes of the array at `address`; returns False where one of its pages is missing."""
+        self._reserve(size)
+        vector = self._vector[: len(numbers)]
+        np.multiply(numbers, np.uint64(size), out=vector["base"])
+        vector["base"] += np.uint64(address)
+        vector["length"] = size
+        if _pwritev()(self._file, vector.ctypes.data, len(vector), 0) != len(out):
+            return False
+        out[:] = self._memory[: len(out)]
+        return True
+
+    def _reserve(self, size: int) -> None:
+        """Have memory for `_PIECES` elements of `size` bytes."""
+        if len(self._memory) < _PIECES * size:
+            os.ftruncate(self._file, _PIECES * size)
+            self._memory = np.frombuffer(mmap.mmap(self._file, _PIECES * size), np.uint8)
+
+
+@cache
+def _pwritev() -> Callable[[int, int, int, int], int]:
+    function: Any = ctypes.CDLL(None, use_errno=True).pwritev64
+    function.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
+    function.restype = ctypes.c_ssize_t
+    return function  # type: ignore[no-any-return]
+
+
+_local = threading.local()
+
+
+def _landing() -> _Landing:
+    """The landing of this thread."""
+    found: _Landing | None = getattr(_local, "landing", None)
+    if found is None:
+        found = _local.landing = _Landing()
+    return found
+
+
+def _forget() -> None:
+    """A forked child must not share its landing with its parent."""
+    global _local
+    _local = threading.local()
+
+
+os.register_at_fork(after_in_child=_forget)

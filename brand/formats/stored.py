@@ -61,6 +61,11 @@ class Stored:
         return decode.columns(*decompressor.unpack_all(self.memory, self.starts, sizes, raw_sizes), raw_sizes)
 
 
+def is_right(piece: Buffer, checksum: int) -> bool:
+    """Whether the stored bytes of a sample have this checksum."""
+    return xxhash.xxh3_64_intdigest(piece) == checksum
+
+
 def are_right(pieces: Sequence[Buffer], rows: NDArray[np.void]) -> NDArray[np.bool_]:
     """Whether the stored bytes of each sample have the checksum in its row, shape (samples,)."""
     digest = xxhash.xxh3_64_intdigest

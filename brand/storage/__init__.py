@@ -2,7 +2,6 @@
 
 location   where a data set lies: names of its chunks, and readers for them
 files      range reads from many files with few open: cached ranges at once, the rest all together
-cached     samples that the page cache holds, copied at once       mappedfiles  the files of small ones, mapped
 vectored   one large range into many pieces of memory
 cuts       which ranges are read for some samples
 fronts     the front of a chunk: read, checked, and the right one

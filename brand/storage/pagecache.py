@@ -24,8 +24,7 @@ class CachedFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self.memory = _mapped(descriptor)
-        """The file as memory, which nothing may touch; None where the kernel says nothing about its pages."""
+        self._pages = _mapped(descriptor)
 
     def drop(self) -> None:
         """Ask the kernel to forget all pages of the file that are not in use and that are on the storage."""
@@ -58,12 +57,12 @@ class CachedFile:
 
     def _held(self, offset: int, size: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         """Which pages of this range are in memory; None where the kernel does not say."""
-        if self.memory is None:
+        if self._pages is None:
             return None
         start = offset - offset % mmap.PAGESIZE
         length = offset + size - start
         found = np.zeros(-(-length // mmap.PAGESIZE), np.uint8)
-        if _mincore()(self.memory.ctypes.data + start, length, found.ctypes.data) != 0:
+        if _mincore()(self._pages.ctypes.data + start, length, found.ctypes.data) != 0:
             return None
         return (found & 1).astype(np.bool_)
 

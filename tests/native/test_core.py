@@ -6,7 +6,8 @@ import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
+from brand.formats import arrays, compression, record, records, stored
 from brand.formats.arrays import ArrayFile
 from brand.formats.compression import Decompressor
 from brand.formats.constants import ROW
@@ -27,15 +29,26 @@ from brand.formats.record import RecordDecoder, encode_records
 from brand.formats.schema import Schema
 from brand.formats.stored import Stored
 from brand.native import CORE, XXH3, borrowed
+from brand.node.client import wants
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import Pages
 from brand.storage.crew import Crew
-from tests.native.support import without_core
 from tests.rounds import examples
 
 pytestmark = pytest.mark.skipif(CORE is None, reason="the core was not built here, or BRAND_NATIVE=0")
 
 SCHEMA = Schema((("text", "str"), ("label", "int"), ("raw", "bytes")))
+USERS: list[ModuleType] = [arrays, compression, record, records, stored, wants]
+"""The modules that call the core."""
+
+
+@contextmanager
+def without_core() -> Iterator[None]:
+    """These modules work as if there was no core."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in USERS:
+            patch.setattr(module, "CORE", None)
+        yield
 
 
 def core() -> ModuleType:

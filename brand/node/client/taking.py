@@ -157,7 +157,7 @@ class Taking:
         starts, every = np.empty(len(places), np.int64), np.empty(len(places), ROW)
         starts[shown], every[shown] = stored.starts, stored.rows
         starts[~shown], every[~shown] = len(memory) - int(sizes.sum()) + np.cumsum(sizes) - sizes, rows
-        if self._cached.copy(places[~shown], rows, memory[len(memory) - int(sizes.sum()) :]):
+        if self._cached.copy(places[~shown], rows, memory.data, starts[~shown]):
             self._missed = 0
             return Stored(memory, starts, every)
         self._missed = min(LONGEST_PAUSE, 2 * self._missed + 1)
