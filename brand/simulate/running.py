@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.formats.constants import ROW
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice
 from brand.node.decide.epoch import Epoch
@@ -254,7 +253,7 @@ class _Node:
             wanted = residents.to_keep(places) & ~residents.present(places) & epoch.states.due(part)
             new = places[wanted & ~never_held[part]]
             if len(new):
-                heads, _ = residents.pool.take(new, np.empty(0, ROW))
+                heads, _ = residents.pool.take(new)
                 residents.put(new, heads)
                 residents.let_go(new)
 

@@ -23,16 +23,26 @@ PAGE = 128
 @given(
     samples=st.lists(st.tuples(st.integers(0, 400), st.booleans()), min_size=1, max_size=12),
     page=st.sampled_from([64, 128, 512]),
+    every=st.booleans(),
+    used=st.booleans(),
 )
-@examples(80)
-def test_a_vector_puts_each_byte_where_it_belongs(samples: list[tuple[int, bool]], page: int) -> None:
-    """Rows and bytes of the samples that are held follow each other in their chains; the others leave no trace."""
+@examples(160)
+def test_a_vector_puts_each_byte_where_it_belongs(
+    samples: list[tuple[int, bool]], page: int, *, every: bool, used: bool
+) -> None:
+    """Rows and bytes of the samples that are held follow each other in their chains; the others leave no trace.
+
+    `every`: all are held. `used`: others have used the memory before, so chains do not lie side by side.
+    """
     sizes = np.array([size for size, _ in samples])
-    held = np.array([hold for _, hold in samples])
+    held = np.array([hold or every for _, hold in samples])
     counts = -(-(sizes[held] + ROW_BYTES) // page)
     allocator = Allocator((int(counts.sum()) + 3) * page, page)
     arena = Arena(allocator.count, page)
     rng = np.random.default_rng(int(sizes.sum()))
+    if used:
+        _, single = allocator.take(np.ones(allocator.free, np.int64))
+        allocator.give_back(rng.permutation(single))
     data = rng.integers(0, 256, int(sizes.sum()), np.uint8)
     rows = np.zeros(len(samples), ROW)
     rows["size"], rows["index"] = sizes, np.arange(len(samples)) + 1000
@@ -40,14 +50,16 @@ def test_a_vector_puts_each_byte_where_it_belongs(samples: list[tuple[int, bool]
     untouched = np.setdiff1d(np.arange(allocator.count), [*pages.tolist(), SINK])
     arena.pages[untouched] = 0xAA
     arena.write_rows(heads, rows[held])
-    vector = arena.vector(sizes, held, pages)
+    vector, ends = arena.vector(sizes, held, pages)
     assert vector.dtype == IOVEC
     assert int(vector["length"].sum()) == len(data)
-    assert (vector["length"] <= page).all()
+    upto = np.append(0, np.cumsum(vector["length"]))
+    assert upto[ends].tolist() == np.cumsum(sizes).tolist()
+    if every and not used:
+        assert len(vector) == len(samples)
     start, base = 0, arena.pages.ctypes.data
     for address, length in vector.tolist():
         assert 0 <= address - base <= allocator.bytes - length
-        assert length == 0 or (address - base) // page == (address - base + length - 1) // page
         part = data[start : start + length]
         ctypes.memmove(address, part.ctypes.data, length)
         start += length

@@ -99,6 +99,20 @@ def test_wrong_bytes_are_not_taken(large: Path, tmp_path: Path) -> None:
     assert copied(data, np.arange(51, 60)) is not None
 
 
+def test_rows_that_point_out_of_their_file_are_not_followed(large: Path) -> None:
+    """The index is not trusted: the client asks, and an exact read says what is wrong."""
+    warm(large)
+    data, places = StoredDataSet(large), np.arange(24)
+    samples = CachedSamples(data, Crew(1))
+    end = int(data.chunk_rows["file_size"][0])
+    for offset in (end, end - 1, end + (1 << 20), 1 << 63, (1 << 64) - 1):
+        rows = samples.rows(places)
+        rows["offset"][5] = offset
+        sizes = rows["size"].astype(np.int64)
+        memory = memoryview(bytearray(int(sizes.sum())))
+        assert not samples.copy(places, rows, memory, np.cumsum(sizes) - sizes)
+
+
 def test_a_few_that_are_not_there_are_read(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of so many; no more."""
     warm(large)

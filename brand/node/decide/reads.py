@@ -102,7 +102,7 @@ class Reads:
         self.on_the_way -= 1
         self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, read.epoch.states
-        places, heads, lost = read.places, read.heads, read.places[:0]
+        places, heads, rows, lost = read.places, read.heads, read.rows, read.places[:0]
         whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
         if failed or left:
             fails, cached = np.isin(np.arange(len(read.pieces)), failed + left), read.pieces["cached"]
@@ -122,7 +122,8 @@ class Reads:
                 states.fails(lost)
             brought = read.of_pieces(~fails)
             read = read.part(read.number, ~(fails & cached))
-            places, heads, whole = places[brought], heads[brought], whole[brought]
+            places, heads, rows, whole = places[brought], heads[brought], rows[brought], whole[brought]
+        residents.pool.came(heads, rows)
         twice = residents.present(places)  # another epoch's read was faster
         residents.put(places[~twice], heads[~twice])
         if twice.any():
@@ -245,7 +246,7 @@ class Reads:
         residents = self._residents
         held = np.zeros(len(rows), np.bool_)
         held[absent - first] = True
-        heads, pages = residents.pool.take(absent, rows[held])
+        heads, pages = residents.pool.take(absent)
         sizes = rows["size"].astype(np.int64)
         starts, ends = np.array([0]), np.array([len(rows)])
         if epoch.plan.narrows:
@@ -259,12 +260,12 @@ class Reads:
         pieces["cached"] = np.logical_and.reduceat(self._caching.holds(absent), before[starts])
         page_ends = np.cumsum(residents.pages_of[absent])[upto[ends - 1] - 1].tolist()
         vectors = [
-            residents.pool.vector(sizes[start:end], held[start:end], pages[page:page_end])
+            residents.pool.vector(sizes[start:end], held[start:end], pages[page:page_end])[0]
             for start, end, page, page_end in zip(
                 starts.tolist(), ends.tolist(), [0, *page_ends], page_ends, strict=False
             )
         ]
-        return self._start(epoch, pieces, vectors, absent, heads, absent)
+        return self._start(epoch, pieces, vectors, absent, heads, rows[held], absent)
 
     def _start_bundle(
         self,
@@ -276,15 +277,15 @@ class Reads:
     ) -> Read:
         """Start the reads of these pieces. What is not due comes for the cache folder, or for memory to keep."""
         residents, caching = self._residents, self._caching
-        heads, pages = residents.pool.take(places, rows)
+        heads, pages = residents.pool.take(places)
         sizes, every = rows["size"].astype(np.int64), np.ones(len(places), np.bool_)
         pieces = np.empty(len(starts), PIECE)
         pieces["chunk"], pieces["offset"] = places[starts] // epoch.plan.mapping.chunk_size, rows["offset"][starts]
         pieces["size"], pieces["span"] = np.add.reduceat(sizes, starts), np.diff(starts, append=len(places))
         pieces["samples"] = pieces["span"]
         pieces["cached"] = np.logical_and.reduceat(caching.holds(places), starts)
-        vector = residents.pool.vector(sizes, every, pages)
-        ends = np.cumsum(residents.pages_of[places])[np.append(starts[1:], len(places)) - 1].tolist()
+        vector, upto = residents.pool.vector(sizes, every, pages)
+        ends = upto[np.append(starts[1:], len(places)) - 1].tolist()
         vectors = [vector[first:end] for first, end in zip([0, *ends], ends, strict=False)]
         reserved = 0
         if len(places) > len(due):
@@ -292,7 +293,7 @@ class Reads:
             whole = np.repeat(pieces["samples"] > 1, pieces["samples"])
             reserved = int(residents.pages_of[places[whole]].sum(dtype=np.int64))
             caching.writing.reserve(reserved)
-        return self._start(epoch, pieces, vectors, places, heads, due, reserved)
+        return self._start(epoch, pieces, vectors, places, heads, rows, due, reserved)
 
     def _start(
         self,
@@ -301,6 +302,7 @@ class Reads:
         vectors: list[NDArray[np.void]],
         places: NDArray[Any],
         heads: NDArray[np.int32],
+        rows: NDArray[np.void],
         due: NDArray[Any],
         reserved: int = 0,
     ) -> Read:
@@ -308,7 +310,7 @@ class Reads:
         epoch.states.starts(due)
         others = self._early.starts(places, epoch) if epoch.plan.shares else ()
         self._last += 1
-        return self._begin(Read(self._last, pieces, vectors, places, heads, epoch, reserved, others))
+        return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch, reserved, others))
 
     def _begin(self, read: Read) -> Read:
         self.on_the_way += 1

@@ -109,6 +109,8 @@ class Read:
     """Places of the samples that the read brings into memory, piece by piece."""
     heads: NDArray[np.int32]
     """First page of each of these samples."""
+    rows: NDArray[np.void]
+    """Row of the index of each of them. It goes in front of the bytes once these are in memory."""
     epoch: Epoch
     """The epoch that the read is for."""
     reserved: int = 0
@@ -133,7 +135,8 @@ class Read:
         mine = self.of_pieces(which)
         places = self.places[mine]
         others = [(epoch, waited[np.isin(waited, places)]) for epoch, waited in self.others]
-        return Read(number, self.pieces[which], vectors, places, self.heads[mine], self.epoch, others=others)
+        heads, rows = self.heads[mine], self.rows[mine]
+        return Read(number, self.pieces[which], vectors, places, heads, rows, self.epoch, others=others)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

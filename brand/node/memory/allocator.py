@@ -71,8 +71,13 @@ class Allocator:
         """Whether the pages of each chain lie side by side, in order, shape (chains,)."""
         if not len(heads):
             return np.ones(0, np.bool_)
-        starts = np.cumsum(counts, dtype=np.int64) - counts
-        pages = np.arange(int(counts.sum(dtype=np.int64)))  # as if they did: the page after each one says whether
+        ends = np.cumsum(counts, dtype=np.int64)
+        first, starts, total = int(heads[0]), ends - counts, int(ends[-1])
+        if np.array_equal(heads - first, starts):  # one run, as memory gives it at first
+            after = np.arange(first + 1, first + total, dtype=np.int32)
+            if np.array_equal(self._next[first : first + total - 1], after):
+                return np.ones(len(heads), np.bool_)
+        pages = np.arange(total)  # as if they did: the page after each one says whether
         pages += np.repeat(heads - starts, counts)
         next_to = self._next[np.minimum(pages, self.count - 1)] == pages + 1
         next_to[starts + counts - 1] = True

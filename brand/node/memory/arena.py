@@ -45,25 +45,38 @@ class Arena:
         """Put each sample's row at the beginning of its chain."""
         self.pages[heads, :ROW_BYTES] = rows.view(np.uint8).reshape(-1, ROW_BYTES)
 
-    def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:
-        """Pieces of memory (`IOVEC`) for samples of these sizes, which lie side by side in a file.
-
-        Held samples go behind the rows of their chains (`pages`, chain by chain), all other samples into the sink.
-        """
+    def vector(
+        self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]
+    ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+        """See `PageMemory.vector`. Where the pages of each chain lie side by side, a held sample is one piece."""
         front = np.where(held, ROW_BYTES, 0)
-        pieces = -(-(sizes + front) // self._page)
-        ends = np.cumsum(pieces)
-        starts = ends - pieces
+        counts = -(-(sizes + front) // self._page)
+        if held.all() and (whole := self._whole(sizes, counts, pages)) is not None:
+            return whole, np.arange(1, len(sizes) + 1)
+        ends = np.cumsum(counts)
+        starts = ends - counts
         page = np.full(int(ends[-1]) if len(ends) else 0, SINK, np.int64)
-        page[np.repeat(held, pieces)] = pages
+        page[np.repeat(held, counts)] = pages
         begin = np.zeros(len(page), np.int64)
         begin[starts[held]] = ROW_BYTES
         stop = np.full(len(page), self._page, np.int64)
-        some = pieces > 0
-        stop[ends[some] - 1] = (sizes + front - (pieces - 1) * self._page)[some]
+        some = counts > 0
+        stop[ends[some] - 1] = (sizes + front - (counts - 1) * self._page)[some]
         vector = np.empty(len(page), IOVEC)
         vector["base"] = self._address + page * self._page + begin
         vector["length"] = stop - begin
+        return vector, ends
+
+    def _whole(self, sizes: NDArray[Any], counts: NDArray[Any], pages: NDArray[np.int32]) -> NDArray[np.void] | None:
+        """A piece for each sample, all of them held; None where the pages of one do not lie side by side."""
+        starts = np.cumsum(counts) - counts
+        apart = np.diff(pages) != 1
+        apart[starts[1:] - 1] = False
+        if apart.any():
+            return None
+        vector = np.empty(len(sizes), IOVEC)
+        vector["base"] = self._address + pages[starts] * np.int64(self._page) + ROW_BYTES
+        vector["length"] = sizes
         return vector
 
     def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:

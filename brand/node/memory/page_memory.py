@@ -28,10 +28,13 @@ class PageMemory(Protocol):
         """Put each sample's row at the beginning of its chain."""
         ...
 
-    def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:
+    def vector(
+        self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]
+    ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
         """Pieces of memory (`IOVEC`) for samples of these sizes, which lie side by side in a file.
 
         Held samples go behind the rows of their chains (`pages`, chain by chain), all other samples into the sink.
+        Returns also how many pieces there are up to the end of each sample.
         """
         ...
 
@@ -53,9 +56,14 @@ class NoMemory:
     def write_rows(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
         """Nothing is kept."""
 
-    def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:  # noqa: ARG002
+    def vector(
+        self,
+        sizes: NDArray[Any],
+        held: NDArray[np.bool_],
+        pages: NDArray[np.int32],  # noqa: ARG002
+    ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
         """No pieces."""
-        return np.empty(0, IOVEC)
+        return np.empty(0, IOVEC), np.zeros(len(sizes), np.int64)
 
     def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Zeros, which take no memory."""

@@ -29,14 +29,16 @@ class Pool:
     def __repr__(self) -> str:
         return f"Pool({self.allocator!r}, {self._memory!r})"
 
-    def take(self, places: Places, rows: NDArray[np.void]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Take pages for samples that will come, and write their rows. Returns heads, and all pages, sample by sample.
+    def take(self, places: Places) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Take pages for samples that will come. Returns heads, and all pages, sample by sample.
 
         The caller makes sure that enough pages are free (`allocator.free`).
         """
-        heads, pages = self.allocator.take(self.pages_of[places])
+        return self.allocator.take(self.pages_of[places])
+
+    def came(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
+        """The bytes of samples are in their pages: write their rows."""
         self._memory.write_rows(heads, rows)
-        return heads, pages
 
     def put_in(self, places: Places, rows: NDArray[np.void], data: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Store pages that `take_out` returned on another node, with the rows of this node. Returns heads."""
@@ -58,6 +60,8 @@ class Pool:
         """Free the samples' pages."""
         self.allocator.give_back(self.chains(places, heads)[1])
 
-    def vector(self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]) -> NDArray[np.void]:
+    def vector(
+        self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]
+    ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
         """Pieces of memory for a read; see `PageMemory.vector`."""
         return self._memory.vector(sizes, held, pages)
