@@ -59,7 +59,7 @@ class NoMemory:
     def vector(
         self,
         sizes: NDArray[Any],
-        held: NDArray[np.bool_],
+        held: NDArray[np.bool_],  # noqa: ARG002
         pages: NDArray[np.int32],  # noqa: ARG002
     ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
         """No pieces."""
