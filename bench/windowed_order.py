@@ -26,8 +26,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.protocol.dtypes import index_dtype
 from brand.protocol.mapping import Mapping
-from brand.protocol.random import Stream, bits, index_dtype, low_mask, ranked
+from brand.protocol.random import Stream, bits, low_mask, ranked
 from brand.protocol.stripes import plan_stripes
 
 _WORDS: Final = 1 << 18

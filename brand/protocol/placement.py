@@ -15,9 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.protocol.dtypes import index_dtype
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan, peak, read_of_sample
-from brand.protocol.random import Stream, blocks, index_dtype, permutation
+from brand.protocol.random import Stream, blocks, permutation
 
 CACHED_BYTES: Final = 64 << 10
 """The least that a cache folder holds of consecutive samples: a file system gives whole blocks to what is written."""

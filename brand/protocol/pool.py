@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from brand.protocol.dtypes import index_dtype
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan
-from brand.protocol.random import Stream, group_positions, index_dtype, permutation
+from brand.protocol.random import Stream, group_positions, permutation
 from brand.protocol.slots import whole_reads
 
 

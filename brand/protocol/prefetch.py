@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.protocol.dtypes import index_dtype
 from brand.protocol.mapping import Mapping
 from brand.protocol.owners import drawer_of, owner_of_group
 from brand.protocol.plan import Plan, Requests
-from brand.protocol.random import Stream, blocks, group_positions, index_dtype, permutation
+from brand.protocol.random import Stream, blocks, group_positions, permutation
 from brand.protocol.slots import Refill, locations, plan_access, priorities, unfilled_files, whole_reads
 
 

@@ -14,6 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.protocol.dtypes import index_dtype
+
 BLOCK: Final = 1 << 17
 _WORD: Final = (1 << 64) - 1
 _AT_ONCE: Final = 1024
@@ -83,11 +85,6 @@ class Words:
     def below(self, count: int) -> int:
         """A number from 0 to `count` - 1, each with the same chance but for one part in 2 ** 64 / `count`."""
         return (self.next() * count) >> 64
-
-
-def index_dtype(count: int) -> type[np.int32] | type[np.int64]:
-    """The smaller type that holds the numbers 0 to `count`."""
-    return np.int32 if count < 1 << 31 else np.int64
 
 
 def low_mask(count: int) -> np.uint64:

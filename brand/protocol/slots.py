@@ -17,9 +17,10 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.protocol.dtypes import index_dtype
 from brand.protocol.mapping import Mapping
-from brand.protocol.plan import READ, Plan
-from brand.protocol.random import Stream, bits, blocks, group_positions, index_dtype, permutation
+from brand.protocol.plan import Plan, read_dtype
+from brand.protocol.random import Stream, bits, blocks, group_positions, permutation
 
 Refill = Literal["fill_rate", "random"]
 REFILLS: Final[tuple[Refill, ...]] = get_args(Refill)
@@ -64,8 +65,8 @@ def unfilled_files(mapping: Mapping) -> NDArray[np.bool_]:
 
 
 def whole_reads(mapping: Mapping, deadlines: NDArray[Any], chunks: NDArray[Any]) -> NDArray[np.void]:
-    """Reads of whole chunks, of dtype `READ`."""
-    reads = np.zeros(len(deadlines), READ)
+    """Reads of whole chunks, as a table of the dtype `read_dtype`."""
+    reads = np.zeros(len(deadlines), read_dtype(mapping))
     reads["deadline"], reads["chunk"] = deadlines, chunks
     reads["count"] = mapping.chunk_samples()[chunks]
     return reads

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.protocol.dtypes import index_dtype
 from brand.protocol.mapping import Mapping
-from brand.protocol.plan import READ, Plan
-from brand.protocol.random import BLOCK, Stream, bits, group_positions, index_dtype, low_mask, permutation, ranked
+from brand.protocol.plan import Plan, read_dtype
+from brand.protocol.random import BLOCK, Stream, bits, group_positions, low_mask, permutation, ranked
 
 
 def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> Plan:
@@ -71,7 +72,7 @@ def _plan_block(
     due = np.minimum.accumulate(first_draw[:, ::-1], axis=1)[:, ::-1]
     count = np.take_along_axis(length, order, axis=1)
     there = count > 0
-    reads = np.empty(int(there.sum()), READ)
+    reads = np.empty(int(there.sum()), read_dtype(mapping))
     reads["deadline"], reads["count"] = due[there], count[there]
     reads["chunk"] = (order // per_chunk + (np.arange(rows) + groups[0])[:, None] * n)[there]
     reads["first"] = (order % per_chunk * stripe)[there]

@@ -25,7 +25,7 @@ class ResidentsMachine(RuleBasedStateMachine):
 
     @initialize(pages_of=st.lists(st.integers(1, 4), min_size=SAMPLES, max_size=SAMPLES), pages=st.integers(5, 100))
     def start(self, pages_of: list[int], pages: int) -> None:
-        self.pages_of = np.array(pages_of, np.uint32)
+        self.pages_of = np.array(pages_of, np.uint8)
         self.allocator = Allocator((pages + 1) * PAGE, PAGE)
         self.residents = Residents(Pool(self.allocator, NoMemory(PAGE), self.pages_of))
         self.references = Counter[int]()

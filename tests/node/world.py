@@ -70,6 +70,7 @@ from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
+from brand.protocol.dtypes import smallest
 from brand.protocol.following import Join
 from brand.protocol.order import Order
 from brand.protocol.part import Part
@@ -214,7 +215,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.index = Index(self.sizes, self.chunk_size)
-        self.pages_of = pages_needed(self.index.sizes, PAGE)
+        self.pages_of = smallest(pages_needed(self.index.sizes, PAGE))
         self.allocator = Allocator(self.pages * PAGE, PAGE)
         self.arena = Arena(self.allocator.count, PAGE)
         self.entries = np.zeros(len(self.sizes), np.uint64)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.random import Stream, Words, bits, group_positions, index_dtype, low_mask, permutation, ranked
+from brand.protocol.random import Stream, Words, bits, group_positions, low_mask, permutation, ranked
 from brand.protocol.stripes import _rows_of_bits
 from tests.protocol.models import chi_square, epochs, seeds
 
@@ -143,12 +143,6 @@ def test_the_low_mask_holds_all_numbers_and_no_more_bits_than_it_must(count: int
     assert mask & (mask + 1) == 0
     assert count - 1 <= mask
     assert mask == 0 or count - 1 > mask // 2
-
-
-@pytest.mark.parametrize(("count", "expected"), [(1, np.int32), (2**31 - 1, np.int32), (2**31, np.int64)])
-def test_numbers_take_four_bytes_while_they_fit(count: int, expected: type) -> None:
-    """From 2**31 on they take eight."""
-    assert index_dtype(count) is expected
 
 
 @pytest.mark.slow

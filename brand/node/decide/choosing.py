@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.members import Owners
+from brand.node.memory.pages import PageCounts
 from brand.protocol.nextuse import Frequency, NextUse, Ranks
 from brand.protocol.placement import choose_cached, choose_kept, most_wanted, unit_at, units
 from brand.protocol.plan import Plan
@@ -121,7 +122,7 @@ class Choice:
         """Do a part of the work that takes long. Returns whether there was any; so plans in between need not wait."""
         return self.follow is not None and self.follow.foresee()
 
-    def kept(self, pages_of: NDArray[np.uint32]) -> NDArray[np.bool_] | None:
+    def kept(self, pages_of: PageCounts) -> NDArray[np.bool_] | None:
         """Which samples to keep, shape (samples,): as many as fit of those that this node owns."""
         if self.unit is None:
             return None

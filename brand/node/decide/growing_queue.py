@@ -31,12 +31,12 @@ class GrowingQueue(ReadQueue):
         positions = np.arange(self._known, self._growing.decided)
         places = self._growing.sample_of[self._known : self._growing.decided]
         wanted = positions[states.due(places) | states.are(EARLY, places)]
-        self._todo, self._at = np.concatenate((self.rest(), wanted), dtype=np.int32), 0
+        self._soon, self._at = np.concatenate((self.rest(), wanted), dtype=np.int32), 0
         self._known = self._growing.decided
 
     def look_anew(self, states: SampleStates) -> None:
         """From now on start the reads that bring what is due of all that is decided."""
-        self._todo, self._at, self._known = np.arange(0, dtype=np.int32), 0, 0
+        self._soon, self._at, self._known = np.arange(0, dtype=np.int32), 0, 0
         self.look(states)
 
     def deadlines(self, places: NDArray[Any]) -> NDArray[Any]:
@@ -46,4 +46,4 @@ class GrowingQueue(ReadQueue):
     def put_back(self, places: NDArray[Any]) -> None:
         """The reads of these places are to start at their time, as far as that is decided."""
         positions = self._growing.position_of[places]
-        self._todo, self._at = np.union1d(self.rest(), positions[positions < self._known]).astype(np.int32), 0
+        self._soon, self._at = np.union1d(self.rest(), positions[positions < self._known]).astype(np.int32), 0

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.wire.numbers import NodeNumber
+from brand.protocol.dtypes import index_dtype
 from brand.protocol.plan import Requests
-from brand.protocol.random import index_dtype
 
 LOOK: Final = 1024
 """The most positions that `next` returns."""

@@ -1,16 +1,24 @@
-"""Which reads of a plan have not started for an epoch, in the order of their deadlines?"""
+"""Which reads of a plan have not started for an epoch, in the order of their deadlines?
+
+A plan may have a read for each sample. So the queue keeps a bit for each read, and numbers only of those to come next.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.states import EARLY, HELD, SampleStates
+from brand.protocol.dtypes import index_dtype
+from brand.protocol.packed import PackedMask
 from brand.protocol.plan import Plan
 from brand.protocol.random import blocks
+
+FOUND: Final = 1 << 13
+"""Reads that the queue looks through at a time, for those that come next."""
 
 
 class ReadQueue:
@@ -18,18 +26,23 @@ class ReadQueue:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._todo: NDArray[np.int32] = np.arange(0, dtype=np.int32)
+        self._soon: NDArray[Any] = np.arange(0, dtype=np.int32)
+        """Numbers of the reads that start next, from entry `_at` on."""
         self._at = 0
+        self._later, self._end = PackedMask(np.zeros(0, np.bool_)), 0
+        """Which reads are to start. It counts from read number `_end` on."""
         self._read_of: NDArray[Any] | None = None
         """The read of each place, where the plan's job shares."""
 
     def __repr__(self) -> str:
-        return f"ReadQueue({len(self._todo) - self._at} of {self._plan.read_count} reads are to be started)"
+        return f"ReadQueue({len(self.rest())} of {self._plan.read_count} reads are to be started)"
 
     @property
     def next(self) -> int | None:
         """Number of the next read; None: no read is left."""
-        return int(self._todo[self._at]) if self._at < len(self._todo) else None
+        if self._at == len(self._soon):
+            self._look(1)
+        return int(self._soon[self._at]) if self._at < len(self._soon) else None
 
     @property
     def deadline(self) -> int:
@@ -37,13 +50,14 @@ class ReadQueue:
         number = self.next
         return len(self._plan.sample_of) if number is None else self._plan.deadline(number)
 
-    def rest(self) -> NDArray[np.int32]:
+    def rest(self) -> NDArray[Any]:
         """Numbers of all reads that have not started."""
-        return self._todo[self._at :]
+        return np.concatenate((self._soon[self._at :], self._numbers(len(self._later))))
 
-    def upcoming(self, most: int) -> NDArray[np.int32]:
+    def upcoming(self, most: int) -> NDArray[Any]:
         """Numbers of the next reads, at most `most`."""
-        return self._todo[self._at : self._at + most]
+        self._look(most)
+        return self._soon[self._at : self._at + most]
 
     def fill(self, states: SampleStates, read_of: NDArray[Any], mine: NDArray[np.bool_] | None) -> None:
         """From now on start the reads that bring what is due, and no others.
@@ -65,13 +79,13 @@ class ReadQueue:
                 due &= mine[part]
             wanted[read_of[part][due]] = True
             yield len(due)
-        self._todo, self._at = np.flatnonzero(wanted).astype(np.int32), 0
+        self._start(wanted)
 
     def deadlines(self, places: NDArray[Any]) -> NDArray[Any]:
         """The deadline of the read of each place, in a plan whose job shares."""
         assert self._read_of is not None
         assert self._plan.reads is not None
-        found: NDArray[np.int64] = self._plan.reads["deadline"][self._read_of[places]]
+        found: NDArray[Any] = self._plan.reads["deadline"][self._read_of[places]]
         return found
 
     def put_back(self, places: NDArray[Any]) -> None:
@@ -79,8 +93,25 @@ class ReadQueue:
         assert self._read_of is not None
         todo = np.zeros(self._plan.read_count, np.bool_)
         todo[self.rest()] = todo[self._read_of[places]] = True
-        self._todo, self._at = np.flatnonzero(todo).astype(np.int32), 0
+        self._start(todo)
 
     def pop(self, count: int = 1) -> None:
         """The next reads have started, or are not needed."""
         self._at += count
+
+    def _start(self, wanted: NDArray[np.bool_]) -> None:
+        """From now on start these reads, shape (reads,), and no others."""
+        self._later, self._end = PackedMask(wanted), 0
+        self._soon, self._at = self._soon[:0], 0
+
+    def _look(self, most: int) -> None:
+        """Find the numbers of the next reads, at least `most` where there are so many."""
+        while len(self._soon) - self._at < most and self._end < len(self._later):
+            more = self._numbers(self._end + FOUND)
+            self._soon, self._at = np.concatenate((self._soon[self._at :], more)), 0
+            self._end += FOUND
+
+    def _numbers(self, end: int) -> NDArray[Any]:
+        """Which reads from `_end` on and before `end` are to start."""
+        numbers = np.flatnonzero(self._later.part(slice(self._end, end))) + self._end
+        return numbers.astype(index_dtype(self._plan.read_count))

@@ -14,7 +14,7 @@ from brand.formats.constants import ROW
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
 from brand.node.decide.epoch import Epoch
-from brand.node.memory.pages import pages_needed
+from brand.node.memory.pages import PageCounts, pages_needed
 from brand.node.wire.lease import NOT_HELD, Held
 from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
@@ -37,7 +37,7 @@ class Rows(Protocol):
         ...
 
 
-def rows_of(index: Rows, first: int, end: int, pages_of: NDArray[np.uint32], page: int) -> NDArray[np.void] | None:
+def rows_of(index: Rows, first: int, end: int, pages_of: PageCounts, page: int) -> NDArray[np.void] | None:
     """Rows for a read; None where they cannot be read, or do not agree with `pages_of`, the pages of each sample."""
     try:
         rows = index.rows(first, end)
@@ -47,7 +47,7 @@ def rows_of(index: Rows, first: int, end: int, pages_of: NDArray[np.uint32], pag
 
 
 def rows_of_each(
-    index: Rows, places: NDArray[Any], pages_of: NDArray[np.uint32], page: int
+    index: Rows, places: NDArray[Any], pages_of: PageCounts, page: int
 ) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
     """Rows for reads of single samples, and which places have one.
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.memory.pages import PageCounts
+
 Mask = NDArray[np.bool_]
 
 
@@ -44,12 +46,12 @@ class Wholes:
     brings: Mask
     """Which of these the read brings: neighbours."""
 
-    def pages(self, pages_of: NDArray[np.uint32]) -> NDArray[np.int64]:
+    def pages(self, pages_of: PageCounts) -> NDArray[np.int64]:
         """Pages that each read takes, shape (reads,)."""
         found: NDArray[np.int64] = np.where(self.brings, pages_of[self.places], 0).sum(axis=1, dtype=np.int64)
         return found
 
-    def pages_at(self, misses: NDArray[Any], pages_of: NDArray[np.uint32]) -> NDArray[np.int64]:
+    def pages_at(self, misses: NDArray[Any], pages_of: PageCounts) -> NDArray[np.int64]:
         """Pages that each miss takes, shape (misses,); the first one of a read takes all that the read brings."""
         needed = np.where(self.read_of < 0, pages_of[misses], 0).astype(np.int64)
         needed[self.first] = self.pages(pages_of)

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.memory.pages import PageCounts
 from brand.node.memory.pool import Places
 
 CHECKED: Final = np.uint64(1 << 63)
@@ -41,7 +42,7 @@ class Directory:
     def __repr__(self) -> str:
         return f"Directory({np.count_nonzero(self._entries)} of {len(self._entries)} samples shown)"
 
-    def show(self, places: Places, heads: NDArray[np.int32], counts: NDArray[np.uint32]) -> None:
+    def show(self, places: Places, heads: NDArray[np.int32], counts: PageCounts) -> None:
         """The bytes of these samples are in memory, each in `counts` pages side by side, from its head on."""
         self._stamp = (self._stamp + 1) % STAMPS
         some = counts <= MOST_PAGES

@@ -12,6 +12,9 @@ from brand.node.memory.page_memory import ROW_BYTES
 SMALLEST_PAGE: Final = 128
 LARGEST_PAGE: Final = 64 << 10
 
+PageCounts = NDArray[np.unsignedinteger[Any]]
+"""Pages of each sample, in the smallest type that holds the most of them: a sum needs a larger one."""
+
 
 def page_bytes(mean_sample: float) -> int:
     """Bytes of a page: a power of two near a sixteenth of the mean sample.
@@ -27,6 +30,6 @@ def pages_needed(sizes: NDArray[Any], page: int) -> NDArray[np.uint32]:
     return ((sizes.astype(np.int64) + (ROW_BYTES + page - 1)) // page).astype(np.uint32)
 
 
-def arena_bytes(pages_of: NDArray[np.uint32], page: int) -> int:
+def arena_bytes(pages_of: PageCounts, page: int) -> int:
     """Memory that holds all samples at once."""
     return (int(pages_of.sum(dtype=np.int64)) + 1) * page

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import PageMemory
+from brand.node.memory.pages import PageCounts
 
 Places = NDArray[np.integer[Any]]
 
@@ -19,7 +20,7 @@ class Pool:
     A sample is found by its head, the first page of its chain. Methods take arrays of places and of their heads.
     """
 
-    def __init__(self, allocator: Allocator, memory: PageMemory, pages_of: NDArray[np.uint32]) -> None:
+    def __init__(self, allocator: Allocator, memory: PageMemory, pages_of: PageCounts) -> None:
         self.allocator, self._memory, self.pages_of = allocator, memory, pages_of
         self.all_pages = int(pages_of.sum(dtype=np.int64))
         """Of all samples together. Steps of a server need it, and there may be many samples."""
@@ -49,7 +50,7 @@ class Pool:
 
     def chains(self, places: Places, heads: NDArray[np.int32]) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
-        counts = self.pages_of[places]
+        counts = self.pages_of[places].astype(np.uint32)
         return counts, self.allocator.chains(heads, counts)
 
     def take_out(self, places: Places, heads: NDArray[np.int32]) -> NDArray[np.uint8]:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from brand.node.memory.directory import Directory, Entries
 from brand.node.memory.pool import Places, Pool
+from brand.protocol.packed import PackedMask
+from brand.protocol.random import blocks
 
 
 class Left:
@@ -46,7 +48,7 @@ class Residents:
         self._references = np.zeros(samples, np.uint16)
         """Clients hold `MAX_LEASES` at the most, and each epoch one: together fewer than 2 to the 16th."""
         self._checked = np.zeros(samples, np.bool_)
-        self._to_keep = np.zeros(samples, np.bool_)
+        self._to_keep = PackedMask(np.zeros(samples, np.bool_))
         """What of it is in memory is kept."""
         self.left = Left(samples)
         self.kept_pages = 0
@@ -99,7 +101,9 @@ class Residents:
         if sender is not None:
             self._sender[places] = sender
             self.sent_pages[sender] += int(self.pages_of[places].sum())
-        self._keep(places[self._to_keep[places]])
+        kept = places[self.to_keep(places)]
+        if len(kept):
+            self._keep(kept)
 
     def refer(self, places: Places) -> None:
         """Add a reference to each sample."""
@@ -107,9 +111,10 @@ class Residents:
 
     def let_go(self, places: Places) -> None:
         """Take a reference from each sample, and free the samples that have none left."""
-        self._references[places] -= 1
+        left = self._references[places] - np.uint16(1)
+        self._references[places] = left
         self.released += int(self.pages_of[places].sum(dtype=np.int64))
-        gone = places[self._references[places] == 0]
+        gone = places[left == 0]
         if len(gone):
             self.pool.give_back(gone, self._head[gone])
             self._head[gone] = -1
@@ -121,9 +126,12 @@ class Residents:
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
         """From now on keep the places of `mask`, shape (samples,), and no others."""
-        before, self._to_keep = self._to_keep, mask
-        changed = np.flatnonzero((before != mask) & (self._head >= 0))
-        dropped = changed[before[changed]]
+        found = [np.arange(0)]
+        for part in blocks(len(mask)):
+            differs = self._to_keep.part(part) != mask[part]
+            found.append(np.flatnonzero(differs & self.present(part)) + part.start)
+        self._to_keep, changed = PackedMask(mask), np.concatenate(found)
+        dropped = changed[~mask[changed]]
         self.kept_pages -= int(self.pages_of[dropped].sum())
         if self._directory is not None:
             self._directory.hide(dropped)
@@ -138,18 +146,19 @@ class Residents:
         sizes = np.bincount(places // chunk_size, self.pages_of[places])
         order = np.argsort(-sizes, kind="stable")
         enough = int(np.searchsorted(np.cumsum(sizes[order]), pages)) + 1
-        mask = self._to_keep.copy()
+        mask = self._to_keep.part()
         mask[np.isin(np.arange(len(mask)) // chunk_size, order[:enough])] = False
         self.keep(mask)
         return True
 
     def to_keep(self, places: Places) -> NDArray[np.bool_]:
         """Which samples are kept as soon as they are in memory."""
-        return self._to_keep[places]
+        return self._to_keep.at(places)
 
     def kept(self, places: Places | slice = slice(None)) -> NDArray[np.bool_]:
         """Which samples are in memory for good."""
-        return np.logical_and(self._to_keep[places], self._head[places] >= 0)
+        wanted = self._to_keep.part(places) if isinstance(places, slice) else self._to_keep.at(places)
+        return np.logical_and(wanted, self._head[places] >= 0)
 
     def _keep(self, places: Places) -> None:
         self._references[places] += 1
@@ -157,4 +166,4 @@ class Residents:
         if self._directory is not None:
             places = places[self.pool.allocator.side_by_side(self._head[places], self.pages_of[places])]
             self._directory.show(places, self._head[places], self.pages_of[places])
-            self._directory.mark_checked(places[self._checked[places]])
+            self._directory.mark_checked(places[self.checked(places)])

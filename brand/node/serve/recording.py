@@ -23,7 +23,6 @@ from typing import Any, Final
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
 from brand.formats.preparation import Picture, Sound
@@ -48,7 +47,7 @@ from brand.node.decide.tasks import Forget, Instruction, MakePlan, Read, Rows, W
 from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pages import pages_needed
+from brand.node.memory.pages import PageCounts, pages_needed
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.wire import joining, messages, peer_messages
@@ -127,7 +126,7 @@ class Recorder:
             log.warning("the record %s ends here: %s", self._file.name, error)
 
 
-def replay(path: str | os.PathLike[str], index: Rows, pages_of: NDArray[np.uint32]) -> int:
+def replay(path: str | os.PathLike[str], index: Rows, pages_of: PageCounts) -> int:
     """Make the decisions of a log again. Returns the number of entries.
 
     `pages_of` are the pages of each sample, shape (samples,), `index` has the rows of the same data set. Raises
@@ -161,7 +160,7 @@ def digest(instructions: Sequence[Instruction]) -> str:
 class _Player:
     """A `Turn` that gets the stimuli of a log, and the results of its own instructions."""
 
-    def __init__(self, head: dict[str, Any], index: Rows, pages_of: NDArray[np.uint32]) -> None:
+    def __init__(self, head: dict[str, Any], index: Rows, pages_of: PageCounts) -> None:
         self._page = int(head["page"])
         allocator = Allocator(int(head["pages"]) * self._page, self._page)
         members = Members(NodeNumber(head["node"]), head["nodes"], head["share_chunks"])
@@ -259,9 +258,7 @@ def _pack_cache(start: CacheStart | None) -> dict[str, Any] | None:
     return facts | {"held": held}
 
 
-def _unpack_cache(
-    value: dict[str, Any] | None, index: Rows, pages_of: NDArray[np.uint32], page: int
-) -> CacheStart | None:
+def _unpack_cache(value: dict[str, Any] | None, index: Rows, pages_of: PageCounts, page: int) -> CacheStart | None:
     """Inverse of `_pack_cache`. The sizes are those of the index, as far as they agree with the pages."""
     if value is None:
         return None

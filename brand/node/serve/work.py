@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
 from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.decide.tasks import Answer, EndPreparer, Fill, Forget, MakePlan, Prepare, Read, StartPreparer, Write
+from brand.node.memory.pages import PageCounts
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.preparers import PreparerProcesses
 from brand.node.serve.storing import Storing
@@ -53,7 +53,7 @@ class Work:
     def __init__(
         self,
         data: StoredDataSet,
-        pages_of: NDArray[np.uint32],
+        pages_of: PageCounts,
         executor: Executor,
         wanted: Wanted,
         tell: Callable[[Stimulus], object],

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.decide.members import Members
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.pages import arena_bytes, page_bytes, pages_needed
+from brand.node.memory.pages import PageCounts, arena_bytes, page_bytes, pages_needed
 from brand.node.setup.memory import Memory, memory_bytes, remote_bytes
 from brand.node.wire.numbers import NodeNumber
+from brand.protocol.dtypes import smallest
 from brand.protocol.mapping import Mapping
 from brand.storage.dataset import StoredDataSet
 
@@ -26,7 +27,7 @@ class Layout:
     """How a server's memory is divided, and which node owns which samples."""
 
     allocator: Allocator
-    pages_of: NDArray[np.uint32]
+    pages_of: PageCounts
     """Pages of each place's sample, shape (samples,)."""
     all_pages: int
     """Pages that all samples would take."""
@@ -51,10 +52,10 @@ def lay_out(sizes: NDArray[np.uint32], memory: Memory, remote_memory: Memory, me
     return Layout(allocator, pages_of, every // page, members, remote_pages)
 
 
-def measure_pages(sizes: NDArray[np.uint32]) -> tuple[int, NDArray[np.uint32]]:
+def measure_pages(sizes: NDArray[np.uint32]) -> tuple[int, PageCounts]:
     """The page size in bytes, and the pages of each sample, shape (samples,)."""
     page = page_bytes(float(sizes.mean()))
-    return page, pages_needed(sizes, page)
+    return page, smallest(pages_needed(sizes, page))
 
 
 def stored_sizes(data: StoredDataSet) -> NDArray[np.uint32]:

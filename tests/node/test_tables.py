@@ -1,0 +1,182 @@
+"""How many bytes a sample do the tables of a server take, with two epochs planned? What is found in it is added up."""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from types import FunctionType, ModuleType
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from numpy.typing import NDArray
+
+from brand.node.decide.choosing import Choice
+from brand.node.decide.members import ALONE
+from brand.node.decide.read_queue import FOUND, ReadQueue
+from brand.node.decide.states import SampleStates
+from brand.node.decide.stimuli import (
+    ClientBegins,
+    ClientDraws,
+    ClientRegisters,
+    ClientReleases,
+    KeptChosen,
+    PlanMade,
+    ReadEnded,
+)
+from brand.node.decide.tasks import Answer, Instruction, MakePlan, Number, Read
+from brand.node.decide.turn import Turn
+from brand.node.memory.page_memory import ROW_BYTES, NoMemory
+from brand.node.memory.pool import Pool
+from brand.node.memory.residents import Residents
+from brand.node.setup.measure import lay_out, measure_pages
+from brand.node.wire.drawing import Drawer
+from brand.node.wire.numbers import ClientNumber
+from brand.protocol.mapping import Mapping
+from brand.protocol.order import Order
+from brand.protocol.plan import Plan, read_of_sample
+from brand.protocol.policy import Policy
+from brand.protocol.slot_policy import SlotPolicy
+from brand.protocol.stripe_policy import StripePolicy
+from brand.protocol.uniform import UniformPolicy
+from tests.node.test_alone import Index
+from tests.rounds import examples
+
+CLIENT, DRAWER = ClientNumber(1), Drawer(1)
+CHUNK = 64
+BATCH = 1024
+BYTES, BYTES_SLOTS = 22, 33
+"""The most that a sample may take beside the arena and its pages: where a read holds all that it reads, and else."""
+PAGE_BYTES = 12
+"""The most that a page may take."""
+SMALL = 128 << 10
+"""The most that all may take that does not grow with the data set."""
+
+
+class Served:
+    """A server with memory for a tenth of the samples, from which one rank draws."""
+
+    def __init__(self, sizes: NDArray[np.uint32], policy: Policy) -> None:
+        layout = lay_out(sizes, 0.1, None, ALONE)
+        self.residents = Residents(Pool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
+        self.index = Index(sizes)
+        self.turn = Turn(self.index, self.residents, CHUNK, ALONE, 4, 0)
+        self.jobs, self.answers = deque[Instruction](), deque[Answer]()
+        order = Order("0" * 32, len(sizes), CHUNK, 1, policy)
+        (said,) = self.turn.handle(ClientRegisters(CLIENT, order, "run"), 0.0)
+        assert isinstance(said, Number)
+        self.key = said.run, 0
+
+    def draw_until_two_are_planned(self) -> None:
+        """Draw the first epoch, until all its positions are drawn but those of the last batch."""
+        samples = len(self.residents.pages_of)
+        self.tell(ClientBegins(CLIENT, self.key, 0, 0, 1, drawer=DRAWER))
+        for first in range(0, samples - BATCH, BATCH):
+            self.tell(ClientDraws(CLIENT, self.key, np.arange(first, first + BATCH), DRAWER))
+            while not self.answers:
+                self.go_on()
+            self.tell(ClientReleases(CLIENT, self.answers.popleft().lease, checked=True))
+        while self.jobs:
+            self.go_on()
+        assert len(self.turn.core.epochs.lives.live()) == 2
+
+    def go_on(self) -> None:
+        """The loop goes on, and a job is done."""
+        self.take(self.turn.step(0.0, {}))
+        match self.jobs.popleft() if self.jobs else None:
+            case MakePlan(key, order):
+                plan = order.plan(key[1])
+                self.tell(PlanMade(key, plan, read_of_sample(plan)))
+            case Choice(number) as choice:
+                kept = choice.kept(self.residents.pages_of)
+                self.tell(KeptChosen(number, kept, choice.cached(kept), choice.since, choice.whole_unit))
+            case Read() as read:
+                self.tell(ReadEnded(read))
+
+    def tell(self, stimulus: Any) -> None:
+        """Something happens."""
+        self.take(self.turn.handle(stimulus, 0.0))
+
+    def take(self, instructions: list[Instruction]) -> None:
+        """Some of them are answers, and the others are jobs."""
+        for each in instructions:
+            if isinstance(each, Answer):
+                self.answers.append(each)
+            else:
+                self.jobs.append(each)
+
+
+def tables(of: object, without: object) -> int:
+    """Bytes of all arrays that an object holds, but for what another one holds.
+
+    An array of nothing but zeros does not count: the kernel gives it no memory before something is written.
+    """
+    seen, todo, total = {id(without)}, [of], 0
+    while todo:
+        each: Any = todo.pop()
+        while isinstance(each, np.ndarray) and each.base is not None:
+            each = each.base
+        if id(each) in seen or isinstance(each, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(each))
+        if not isinstance(each, np.ndarray):
+            todo += gc.get_referents(each)
+        elif each.view(np.uint8).any():
+            total += each.nbytes
+    return total
+
+
+STRIPES, UNIFORM, SLOTS = StripePolicy(20, 16), UniformPolicy(20), SlotPolicy(20)
+SIZES = {"small": [99, 132], "large": [90_000, 110_000], "of all sizes": [10, 132, 60_000]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "most"), [(STRIPES, BYTES), (UNIFORM, BYTES), (SLOTS, BYTES_SLOTS)])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@examples(2)
+@given(samples=st.integers(20_000, 60_000))
+def test_a_sample_takes_so_many_bytes(policy: Policy, most: int, sizes: list[int], samples: int) -> None:
+    """Small and large samples, and such of which one takes more pages than a byte can say."""
+    stored = np.resize(np.array(sizes, np.uint32), samples)
+    if len(sizes) > 2:
+        stored[: samples - 10] = sizes[1]
+    served = Served(stored, policy)
+    served.draw_until_two_are_planned()
+    allocator = served.residents.pool.allocator
+    assert tables(allocator, None) <= PAGE_BYTES * allocator.count
+    assert tables(served.turn, served.index) - tables(allocator, None) <= most * samples + SMALL
+    if len(sizes) == 2 and max(sizes) < 1000:
+        assert tables(served.turn, served.index) <= (most + 2) * samples + SMALL
+
+
+@pytest.mark.parametrize(("largest", "expected"), [(100, np.uint8), (60_000, np.uint16), (20_000_000, np.uint32)])
+def test_the_largest_sample_decides_how_pages_are_counted(largest: int, expected: type) -> None:
+    """As many bytes as its number of pages needs, and no number is cut."""
+    sizes = np.full(100_000, 10, np.uint32)
+    sizes[7] = largest
+    page, counts = measure_pages(sizes)
+    assert counts.dtype == expected
+    assert counts.tolist() == [-(-(size + ROW_BYTES) // page) for size in sizes.tolist()]
+
+
+@given(st.sets(st.integers(0, 3 * FOUND)), st.data())
+def test_reads_to_start_come_in_order(wanted: set[int], data: st.DataObject) -> None:
+    """Against a list: what is next, what comes next, and what is left, wherever the queue looks for more."""
+    count = 3 * FOUND + 1
+    plan = Plan(Mapping(count, CHUNK, 1), np.arange(count, dtype=np.int32), None)
+    states, queue = SampleStates(count), ReadQueue(plan)
+    states.expects(np.array(sorted(wanted), np.int64))
+    queue.fill(states, np.arange(count), None)
+    left = sorted(wanted)
+    while True:
+        assert queue.next == (left[0] if left else None)
+        assert queue.deadline == (left[0] if left else count)
+        assert queue.rest().tolist() == left
+        most = data.draw(st.integers(1, 40))
+        assert queue.upcoming(most).tolist() == left[:most]
+        if not left:
+            return
+        queue.pop(min(most, len(left)))
+        left = left[most:]
