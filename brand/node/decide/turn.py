@@ -67,6 +67,8 @@ Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | 
 
 MAX_UNSENT: Final = 16 << 20
 """A node sends no more samples on a stream that holds so many bytes that the other side has not taken."""
+AT_ONCE: Final = 4
+"""Reads that one step starts. Each takes the loop about a millisecond, and clients are heard between steps."""
 _FRONT: Final = 64
 """About how many bytes a message has beside its samples."""
 
@@ -101,6 +103,8 @@ class Turn:
         each_has_all = members.share_chunks is None
         self.fetches = Fetches(index, by_share, samples, self.core.counters.nodes, reads_here=each_has_all)
         self.answering = Answering(members.others, depth)
+        self._starting = False
+        """Whether the last step has left reads to the next one that could start at once."""
 
     def __repr__(self) -> str:
         return f"Turn({self.core!r}, {self.telling!r}, {self.divisions!r}, {self.answering!r})"
@@ -115,7 +119,9 @@ class Turn:
     @property
     def hurries(self) -> bool:
         """Whether there is more to decide, though nothing happens."""
-        return len(self.core.epochs.makings) > 0 or (not self.idle and self.core.epochs.growth.hurries)
+        if self._starting or len(self.core.epochs.makings):
+            return True
+        return not self.idle and self.core.epochs.growth.hurries
 
     def wants_plan(self, instruction: MakePlan) -> bool:
         """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
@@ -293,9 +299,14 @@ class Turn:
         reads = self.core.reads
         yield from self.fetches.reads(self._free)
         yield from self.answering.reads(self._free)
+        started, self._starting = 0, False
         while self._free > 0:
+            if started == AT_ONCE:
+                self._starting = True
+                return
             read = reads.next(now_s)
             if read is not None:
+                started += 1
                 yield read
             elif self.core.idle or not self.core.unblock(now_s):
                 return
