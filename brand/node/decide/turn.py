@@ -119,9 +119,8 @@ class Turn:
     @property
     def hurries(self) -> bool:
         """Whether there is more to decide, though nothing happens."""
-        if self._starting or len(self.core.epochs.makings):
-            return True
-        return not self.idle and self.core.epochs.growth.hurries
+        epochs = self.core.epochs
+        return self._starting or len(epochs.makings) > 0 or (not self.idle and epochs.growth.hurries)
 
     def wants_plan(self, instruction: MakePlan) -> bool:
         """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
@@ -299,14 +298,12 @@ class Turn:
         reads = self.core.reads
         yield from self.fetches.reads(self._free)
         yield from self.answering.reads(self._free)
-        started, self._starting = 0, False
-        while self._free > 0:
-            if started == AT_ONCE:
-                self._starting = True
-                return
+        left, self._starting = AT_ONCE, False
+        while self._free > 0 and not self._starting:
             read = reads.next(now_s)
             if read is not None:
-                started += 1
+                left -= 1
+                self._starting = left == 0
                 yield read
             elif self.core.idle or not self.core.unblock(now_s):
                 return
