@@ -52,8 +52,7 @@ class CachedSamples:
         Returns whether they were there and have right checksums. A few that are not there are read.
         """
         chunks, sizes = places // self._data.header.chunk_size, rows["size"].astype(np.int64)
-        ends = self._data.chunk_rows["file_size"][chunks]
-        if ((rows["size"] > ends) | (rows["offset"] > ends - rows["size"])).any():
+        if not self._data.are_inside(chunks, rows).all():
             return False  # an exact read says what is wrong with the index
 
         def copy(number: int, part: slice) -> bool:

@@ -164,6 +164,13 @@ class StoredDataSet(Catalogue):
             self._check_front(number, sample)
             raise blame.other_table(self.location, number, sample)
 
+    def are_inside(self, chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Which of these rows of the index give a range inside of its chunk's file, and a size that can be right."""
+        room = self.chunk_rows["file_size"][chunks]
+        inside: NDArray[np.bool_] = (rows["offset"] <= room) & (rows["size"] <= room - rows["offset"])
+        inside &= rows["size"] <= rows["raw_size"]
+        return inside
+
     def _stored(self, indices: NDArray[np.integer[Any]]) -> Stored:
         """Read samples and check them. They lie in this thread's scratch memory until its next read."""
         places, rows = self.locate(indices)
@@ -189,11 +196,12 @@ class StoredDataSet(Catalogue):
         if rows["size"].sum(dtype=np.uint64) > SCRATCH_BYTES:
             for number in np.unique(chunks).tolist():
                 self.check_file_size(number)
-        room = self.chunk_rows["file_size"][chunks]
-        faults = (rows["offset"] > room) | (rows["size"] > room - rows["offset"]) | (rows["size"] > rows["raw_size"])
-        if faults.any():
-            position = int(np.flatnonzero(faults)[0])
-            raise blame.outside_its_chunk(self.location, int(chunks[position]), rows[position], int(room[position]))
+        inside = self.are_inside(chunks, rows)
+        if not inside.all():
+            position = int(np.flatnonzero(~inside)[0])
+            number = int(chunks[position])
+            room = int(self.chunk_rows["file_size"][number])
+            raise blame.outside_its_chunk(self.location, number, rows[position], room)
 
     def _read(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """This thread's scratch memory with the stored bytes of each row, and where the bytes of each row begin."""

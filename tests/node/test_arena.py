@@ -55,11 +55,14 @@ def test_a_vector_puts_each_byte_where_it_belongs(
     assert int(vector["length"].sum()) == len(data)
     upto = np.append(0, np.cumsum(vector["length"]))
     assert upto[ends].tolist() == np.cumsum(sizes).tolist()
-    if every and not used:
-        assert len(vector) == len(samples)
+    chains = np.split(pages, np.cumsum(counts)[:-1])
+    whole = bool(held.all()) and all((np.diff(chain) == 1).all() for chain in chains)
+    assert len(vector) == len(samples) or not whole
+    assert whole or (vector["length"] <= page).all()
     start, base = 0, arena.pages.ctypes.data
     for address, length in vector.tolist():
         assert 0 <= address - base <= allocator.bytes - length
+        assert whole or length == 0 or (address - base) // page == (address - base + length - 1) // page
         part = data[start : start + length]
         ctypes.memmove(address, part.ctypes.data, length)
         start += length

@@ -9,6 +9,7 @@ import pytest
 
 from brand.node.decide.choosing import Choice
 from brand.node.decide.states import HELD
+from brand.node.decide.turn import AT_ONCE
 from tests.node.world import World
 
 SAMPLES = 240
@@ -53,6 +54,21 @@ def test_one_rank_after_the_other() -> None:
     for start in range(0, SAMPLES, 20):
         for rank in (0, 1):
             assert draw(world_, 1 + rank, first, 0, range(start + rank, start + 20, 2)) == 1.0
+
+
+def test_clients_are_heard_between_a_few_reads() -> None:
+    """A step starts some reads and leaves more to the next one; the loop does not sleep until all have started."""
+    world_ = world(SAMPLES, depth=2 * AT_ONCE + 1)
+    run = world_.register(1, **ORDER)
+    world_.begin(1, run, 0)
+    world_.step()
+    world_.finish_job()
+    started = []
+    while world_.step():
+        started.append(len(world_.reads))
+        assert world_.turn.hurries or len(world_.reads) == world_.depth
+    assert started == [AT_ONCE, 2 * AT_ONCE, 2 * AT_ONCE + 1]
+    assert not world_.turn.hurries
 
 
 def test_what_another_run_has_brought_into_memory_is_given_at_once() -> None:

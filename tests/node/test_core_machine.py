@@ -45,7 +45,7 @@ class CoreMachine(RuleBasedStateMachine):
         sizes=SIZES,
         chunk_size=st.integers(1, 9),
         pages=st.one_of(st.integers(2, 60), st.integers(12, 200)),
-        depth=st.integers(1, 4),
+        depth=st.integers(1, 9),
     )
     def start(self, sizes: list[int], chunk_size: int, pages: int, depth: int) -> None:
         self.world = World(sizes, chunk_size, pages, depth)

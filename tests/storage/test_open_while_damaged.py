@@ -13,6 +13,7 @@ import brand
 from brand.errors import FormatError, UnreadableError
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset import StoredDataSet
+from brand.storage.tables import BLOCK
 from tests.storage.support import SAMPLES, chunk
 from tests.support import LIMIT_S
 
@@ -147,19 +148,21 @@ def test_a_damaged_table_is_no_witness(plain: Path) -> None:
 
 def test_tables_of_large_chunks_are_compared_in_blocks(tmp_path: Path) -> None:
     """The wrong row is found, in whichever block it is, and by draws' reads, too."""
-    brand.pack([{"n": n} for n in range(5000)], tmp_path / "set", {"n": "int"}, chunk_size=2300, jobs=1)
+    size = 2 * BLOCK + 252
+    samples, last = 2 * size + 400, size - 1
+    brand.pack([{"n": n} for n in range(samples)], tmp_path / "set", {"n": "int"}, chunk_size=size, jobs=1)
     place = np.load(tmp_path / "set/index/place.npy")
     index_at = np.argsort(place)
-    one, other = int(index_at[2299]), int(index_at[4999])
+    one, other = int(index_at[last]), int(index_at[samples - 1])
     change_both(tmp_path / "set", one, other)
     data = StoredDataSet(tmp_path / "set")
     decode = RecordDecoder(data.header.schema)
-    good = np.array([n for n in range(5000) if n not in (one, other)])
+    good = np.array([n for n in range(samples) if n not in (one, other)])
     assert [sample["n"] for sample in data.samples(good, decode)] == good.tolist()
     for wrong in (one, other):
         with pytest.raises(FormatError, match=f"sample {wrong}: "):
             data.samples(np.array([0, wrong]), decode)
-    for span in (np.arange(2290, 2300), np.arange(4999, 5000)):
+    for span in (np.arange(last - 9, size), np.arange(samples - 1, samples)):
         with pytest.raises(FormatError, match="the chunk's table"):
             data.check_tables(span)
-    data.check_tables(np.arange(2299))
+    data.check_tables(np.arange(last))

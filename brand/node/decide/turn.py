@@ -68,7 +68,7 @@ Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | 
 MAX_UNSENT: Final = 16 << 20
 """A node sends no more samples on a stream that holds so many bytes that the other side has not taken."""
 AT_ONCE: Final = 4
-"""Reads that one step starts. Each takes the loop about a millisecond, and clients are heard between steps."""
+"""The most reads ahead that one step starts. Each takes the loop up to a millisecond, and clients wait meanwhile."""
 _FRONT: Final = 64
 """About how many bytes a message has beside its samples."""
 
@@ -104,7 +104,7 @@ class Turn:
         self.fetches = Fetches(index, by_share, samples, self.core.counters.nodes, reads_here=each_has_all)
         self.answering = Answering(members.others, depth)
         self._starting = False
-        """Whether the last step has left reads to the next one that could start at once."""
+        """Whether the last step has started `AT_ONCE` reads, so that the next one may have more to start."""
 
     def __repr__(self) -> str:
         return f"Turn({self.core!r}, {self.telling!r}, {self.divisions!r}, {self.answering!r})"
