@@ -49,7 +49,7 @@ def test_one_rank_after_the_other() -> None:
     world_.step()
     world_.finish_job()
     world_.step()
-    assert len(world_.reads) == 4
+    assert sum(read.count for read in world_.reads) == 4
     world_.begin(2, first, 0, rank=1, replicas=2)
     for start in range(0, SAMPLES, 20):
         for rank in (0, 1):
@@ -65,10 +65,33 @@ def test_clients_are_heard_between_a_few_reads() -> None:
     world_.finish_job()
     started = []
     while world_.step():
-        started.append(len(world_.reads))
-        assert world_.turn.hurries or len(world_.reads) == world_.depth
+        started.append(sum(read.count for read in world_.reads))
+        assert world_.turn.hurries or started[-1] == world_.depth
     assert started == [AT_ONCE, 2 * AT_ONCE, 2 * AT_ONCE + 1]
     assert not world_.turn.hurries
+
+
+def test_stripes_start_together_as_many_as_threads_are_free() -> None:
+    """One at a time where the storage is slower than the loop: its operations then end one by one."""
+    world_ = world(SAMPLES, depth=3)
+    run = world_.register(1, **ORDER)
+    world_.begin(1, run, 0)
+    world_.step()
+    world_.finish_job()
+    world_.step()
+    (together,) = world_.reads
+    plan = world_.epochs()[run, 0].epoch.plan
+    assert together.count == len(together.pieces) == 3
+    held = [place for number in range(3) for place in plan.places_held(number).tolist()]
+    assert together.places.tolist() == held
+    world_.finish_read()
+    world_.turn.depth = 1
+    for number in range(3, 6):
+        world_.step()
+        (alone,) = world_.reads
+        assert alone.count == 1
+        assert alone.places.tolist() == plan.places_held(number).tolist()
+        world_.finish_read()
 
 
 def test_what_another_run_has_brought_into_memory_is_given_at_once() -> None:
@@ -281,6 +304,19 @@ def test_processes_of_a_rank_come_to_the_next_epoch_one_after_the_other() -> Non
                 if epoch and not first:
                     world_.begin(client, run, epoch, processes=0)
                 assert draw(world_, client, run, epoch, range(first + client - 1, first + 20, 2)) == 1.0
+
+
+def test_a_draw_that_waits_when_its_rank_goes_back_is_answered() -> None:
+    """A worker waits for the next epoch while another process of its training begins the former one again."""
+    world_ = world(SAMPLES // 2, depth=1)
+    run = world_.register(1, **ORDER)
+    world_.begin(1, run, 1)
+    world_.settle()
+    world_.draw(1, run, 1, [SAMPLES - 1])
+    assert world_.core.draws.waiting
+    world_.begin(1, run, 0)
+    world_.settle()
+    assert not world_.core.draws.waiting
 
 
 def test_a_rewind_and_a_skip_come_from_memory() -> None:

@@ -529,7 +529,8 @@ class World:
         happened = [self._do(instruction) for instruction in instructions]
         assert self.reads or not self._ready(), "a draw waits for nothing"
         others = sum(isinstance(job, ReadFor) for job in self.jobs)
-        assert len(self.reads) + others <= self.depth, "more reads at a time than there are threads"
+        reading = sum(read.count for read in self.reads)
+        assert reading + others <= self.depth, "more reads at a time than there are threads"
         self._check_given_up(before, ready=ready)
         self.check()
         return any(happened) or len(self.turn.core.epochs.makings) > 0
@@ -767,7 +768,7 @@ class World:
             assert life is not None, "a draw waits for an epoch that is not there"
             assert life.live is not None or life.planned, "a draw waits for an epoch that is never made"
         assert set(core.draws.leases) == set(self.held)
-        assert core.reads.on_the_way == len(self.reads)
+        assert core.reads.on_the_way == sum(read.count for read in self.reads)
         held = np.flatnonzero(core.caching._held).tolist() if self.cache is not None else []
         assert set(held) <= self.stored, "a sample counts as cached that the folder does not hold"
 

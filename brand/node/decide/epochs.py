@@ -260,6 +260,8 @@ class Epochs:
         for (run, epoch), life in self.lives.items():
             if run == key[0] and epoch > key[1] and epoch not in at and life.live is not None and life.live.begun:
                 self._residents.let_go(life.drops())
+                if life.draws:  # of another worker: nobody else would begin the epoch for it
+                    self.expect((run, epoch), int(life.draws[0].positions[0]))
 
     def _retire(self, number: RunNumber, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
         """Drop the epochs of a run that no reader is in or comes to next, and that no draw waits for."""

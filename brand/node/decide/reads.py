@@ -3,8 +3,9 @@
 Reads start in the order in which draws will need them, as far ahead as memory allows. At the end of an epoch, reads for
 the next one go into the memory that the last draws free.
 
-Where each sample is a read of its own, the next few start as one bundle. A read costs the loop much the same for one
-sample as for many, so a bundle of 32 costs each of its samples a small part of that.
+A read costs the loop much the same for one sample as for many. So where each sample is a read of its own, the next 32
+start as one bundle; and stripes start together, as many as there are I/O threads free for them: one at a time where the
+storage is slower than the loop, four where it is faster.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from brand.node.decide.counters import Counters
 from brand.node.decide.early import Early
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
-from brand.node.decide.gaps import StorageFacts, cut_at_gaps
+from brand.node.decide.gaps import StorageFacts
 from brand.node.decide.receiving import Receiving
 from brand.node.decide.states import EARLY
+from brand.node.decide.stripes import Stripe, operations_of, span_of
 from brand.node.decide.tasks import PIECE, Read, Rows, rows_of, rows_of_each
 from brand.node.decide.wholes import Wholes, around_misses, pieces_of, units_of
 from brand.node.memory.residents import Residents
@@ -56,7 +58,7 @@ class Reads:
         self._again: deque[Read] = deque()
         """Reads that have failed in the cache folder, and now go to the storage."""
         self.on_the_way = 0
-        """Reads that have started and not ended; a bundle is one."""
+        """Reads that have started and not ended. A bundle is one; stripes that start together are as many."""
         self.no_room = False
         """Whether memory had no room for the next read."""
 
@@ -68,8 +70,8 @@ class Reads:
         """Whether memory is full, and no read is on its way."""
         return self.no_room and not self.on_the_way
 
-    def next(self, now_s: float) -> Read | None:
-        """The read to start now; None: there is none, or memory has no room for it.
+    def next(self, now_s: float, most: int = 1) -> Read | None:
+        """The read to start now; None: there is none, or memory has no room for it. It counts as `most` at the most.
 
         Samples that jobs hold early, and draw later than those of the read, make room for it.
         """
@@ -78,7 +80,7 @@ class Reads:
             return self._begin(self._again.popleft())
         while (found := self._most_urgent(now_s)) is not None:
             epoch, _ = found
-            read = self._bundle(epoch) if epoch.plan.reads is None else self._stripe(epoch)
+            read = self._bundle(epoch) if epoch.plan.reads is None else self._stripes(epoch, most)
             if read is not None:
                 return read
             if self.no_room and not (self._early.may_give_back and self.make_room(now_s)):
@@ -99,7 +101,7 @@ class Reads:
 
         Of those that failed in the storage, or were left in the page cache, clients read the samples exactly.
         """
-        self.on_the_way -= 1
+        self.on_the_way -= read.count
         self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, read.epoch.states
         places, heads, rows, lost = read.places, read.heads, read.rows, read.places[:0]
@@ -146,32 +148,38 @@ class Reads:
                     best = live.epoch, lead
         return best
 
-    def _stripe(self, epoch: Epoch) -> Read | None:
-        """Start the next read of an epoch, where it needs one; None: it does not, or memory has no room (`no_room`)."""
-        number = epoch.reads.next
-        assert number is not None
-        held = epoch.plan.places_held(number)
-        due = held[epoch.to_read(held)]
-        present = self._residents.present(due)
-        ready, absent = due[present], due[~present]
-        self._find(epoch, ready)
-        if len(absent):
-            needed = int(self._residents.pages_of[absent].sum())
-            if needed <= self._room():
-                first, end = epoch.plan.places_read(number)
-                if epoch.plan.narrows:
-                    first, end = int(absent.min()), int(absent.max()) + 1
-                page = self._residents.pool.allocator.page
-                rows = rows_of(self._index, first, end, self._residents.pages_of, page)
-                if rows is not None:
-                    epoch.reads.pop()
-                    return self._start_stripe(epoch, first, absent, rows)
-                self._counters.reads.failed(1)
-            elif self._will_have_room(needed):
+    def _stripes(self, epoch: Epoch, most: int) -> Read | None:
+        """Start the next reads of an epoch as one, at most `most`, those that it needs and memory has room for.
+
+        None: none is needed, or memory has no room for the first one (`no_room`).
+        """
+        plan, residents = epoch.plan, self._residents
+        numbers = epoch.reads.upcoming(1 if plan.shares else most).tolist()
+        held_by = [plan.places_held(number) for number in numbers]
+        held, ends = np.concatenate(held_by), np.cumsum([len(places) for places in held_by])
+        due, present = epoch.to_read(held), residents.present(held)
+        absent = due & ~present
+        needed = np.cumsum(np.where(absent, residents.pages_of[held], 0), dtype=np.int64)[ends - 1]
+        count = int(np.searchsorted(needed, self._room(), side="right"))
+        end = int(ends[max(0, count - 1)])
+        self._find(epoch, held[:end][(due & present)[:end]])
+        if not count:
+            if self._will_have_room(int(needed[0])):
                 return None
-            epoch.states.leaves(absent)  # they never fit, or the index cannot be read: exact reads will say why
-        epoch.reads.pop()
-        return None
+            epoch.states.leaves(held[:end][absent[:end]])  # they never fit: exact reads will say why
+        epoch.reads.pop(max(1, count))
+        found: list[Stripe] = []
+        for number, start, end in zip(numbers[:count], [0, *ends.tolist()], ends.tolist(), strict=False):
+            missing = held[start:end][absent[start:end]]
+            if len(missing):
+                first, last = span_of(plan, number, missing)
+                rows = rows_of(self._index, first, last, residents.pages_of, residents.pool.allocator.page)
+                if rows is None:
+                    self._counters.reads.failed(1)
+                    epoch.states.leaves(missing)  # exact reads will say what is wrong with the index
+                else:
+                    found.append(Stripe(first, rows, missing))
+        return self._start_stripes(epoch, found) if found else None
 
     def _bundle(self, epoch: Epoch) -> Read | None:
         """Start the next reads of single samples of an epoch, as many as a bundle and memory have room for.
@@ -241,31 +249,17 @@ class Reads:
         self.no_room = pages < self._residents.pool.allocator.count - self._receiving.room
         return self.no_room
 
-    def _start_stripe(self, epoch: Epoch, first: int, absent: NDArray[np.intp], rows: NDArray[np.void]) -> Read:
-        """Start the read of what is absent of a stripe, in as few operations as are worth it (`gaps`)."""
-        residents = self._residents
-        held = np.zeros(len(rows), np.bool_)
-        held[absent - first] = True
+    def _start_stripes(self, epoch: Epoch, stripes: list[Stripe]) -> Read:
+        """Start one read of what is absent of each stripe, in as few operations as are worth it (`gaps`)."""
+        residents, absent = self._residents, np.concatenate([stripe.absent for stripe in stripes])
+        gap_bytes = self.storage.gap_bytes if epoch.plan.narrows else None
+        found = operations_of(stripes, epoch.plan.mapping.chunk_size, gap_bytes)
         heads, pages = residents.pool.take(absent)
-        sizes = rows["size"].astype(np.int64)
-        starts, ends = np.array([0]), np.array([len(rows)])
-        if epoch.plan.narrows:
-            starts, ends = cut_at_gaps(sizes, held, self.storage.gap_bytes)
-        upto = np.cumsum(held)  # samples that the read brings, up to each of the stripe
-        before: NDArray[np.intp] = upto - held
-        pieces = np.empty(len(starts), PIECE)
-        pieces["chunk"], pieces["offset"] = first // epoch.plan.mapping.chunk_size, rows["offset"][starts]
-        pieces["size"] = [sizes[start:end].sum() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-        pieces["span"], pieces["samples"] = ends - starts, upto[ends - 1] - before[starts]
-        pieces["cached"] = np.logical_and.reduceat(self._caching.holds(absent), before[starts])
-        page_ends = np.cumsum(residents.pages_of[absent])[upto[ends - 1] - 1].tolist()
-        vectors = [
-            residents.pool.vector(sizes[start:end], held[start:end], pages[page:page_end])[0]
-            for start, end, page, page_end in zip(
-                starts.tolist(), ends.tolist(), [0, *page_ends], page_ends, strict=False
-            )
-        ]
-        return self._start(epoch, pieces, vectors, absent, heads, rows[held], absent)
+        found.pieces["cached"] = np.logical_and.reduceat(self._caching.holds(absent), found.firsts)
+        vector, upto = residents.pool.vector(found.rows["size"].astype(np.int64), found.held, pages)
+        vectors = np.split(vector, upto[found.ends[:-1] - 1])
+        rows = found.rows[found.held]
+        return self._start(epoch, found.pieces, vectors, absent, heads, rows, absent, count=len(stripes))
 
     def _start_bundle(
         self,
@@ -305,15 +299,16 @@ class Reads:
         rows: NDArray[np.void],
         due: NDArray[Any],
         reserved: int = 0,
+        count: int = 1,
     ) -> Read:
         self._caching.reads_for(epoch.number, self._epochs.lives)
         epoch.states.starts(due)
         others = self._early.starts(places, epoch) if epoch.plan.shares else ()
         self._last += 1
-        return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch, reserved, others))
+        return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch, reserved, others, count))
 
     def _begin(self, read: Read) -> Read:
-        self.on_the_way += 1
+        self.on_the_way += read.count
         cached = read.pieces["cached"]
         if cached.any():
             self._counters.cache.started(read.pieces[cached])

@@ -96,8 +96,9 @@ same offset.
 class Read:
     """Have each of `pieces` read into memory, then say `ReadEnded`.
 
-    A stripe is one piece. A bundle is many pieces of one sample each, which may lie anywhere: they start and end as
-    one, because a decision costs the loop much the same for one sample as for many.
+    A stripe is one piece, and a few stripes that start together are as many. A bundle is many pieces of one sample
+    each, which may lie anywhere: they start and end as one, because a decision costs the loop much the same for one
+    sample as for many.
     """
 
     number: int
@@ -117,6 +118,8 @@ class Read:
     """Pages of its samples for which the queue of the cache folder has room."""
     others: Sequence[tuple[Epoch, NDArray[Any]]] = ()
     """Other epochs that wait for samples of the read, each with the places of these (`Early`)."""
+    count: int = 1
+    """As how many reads under way it counts."""
 
     def places_of(self, piece: int) -> NDArray[Any]:
         """Places of the samples that a piece brings into memory."""

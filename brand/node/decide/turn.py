@@ -300,9 +300,9 @@ class Turn:
         yield from self.answering.reads(self._free)
         left, self._starting = AT_ONCE, False
         while self._free > 0 and not self._starting:
-            read = reads.next(now_s)
+            read = reads.next(now_s, min(left, self._free))
             if read is not None:
-                left -= 1
+                left -= read.count
                 self._starting = left == 0
                 yield read
             elif self.core.idle or not self.core.unblock(now_s):

@@ -91,15 +91,13 @@ class Allocator:
 
 def _walk(following: NDArray[np.int32], heads: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.int32]:
     """The pages that come after each other from `heads` on, `counts` of them, head by head."""
-    at = np.cumsum(counts) - counts
+    longest_first = np.argsort(-counts, kind="stable")
+    at, current = (np.cumsum(counts) - counts)[longest_first], heads[longest_first]
     pages = np.empty(int(counts.sum()), np.int32)
-    longest, shortest = int(counts.max(initial=0)), int(counts.min(initial=0))
-    current = heads
-    for step in range(longest):
-        if step >= shortest:
-            longer = counts > step
-            current, at, counts = current[longer], at[longer], counts[longer]
-        pages[at] = current
-        current = following[current]
+    alive = len(counts) - np.searchsorted(np.sort(counts), np.arange(int(counts.max(initial=0))), side="right")
+    for many in alive.tolist():  # so many have a page at this step: the first ones
+        current = current[:many]
+        pages[at[:many]] = current
         at += 1
+        current = following[current]
     return pages
