@@ -216,7 +216,7 @@ class Draws:
         taken = NOTHING if self.preparing is None else self.preparing.take(draw, epoch, here)
         if len(taken.chains):
             state[present] |= np.where(taken.prepared, PREPARED, 0).astype(np.uint8)
-        lease = self.leases.give(draw.client, here, now_s, taken.shelved)
+        lease = self.leases.give(draw.client, here, (counts, pages), now_s, taken.shelved)
         joins = len(self._epochs.sharing.joins(draw.key)) or self._epochs.growth.answers(draw.key)
         self._answers.append(Answer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held))
         self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.memory.prepared import PreparedMemory
-from brand.node.memory.residents import Residents
+from brand.node.memory.residents import Residents, SampleChains
 
 MAX_LEASES: Final = 32
 """The most leases that one client may hold."""
@@ -25,6 +25,7 @@ Shelved = tuple[tuple[int, NDArray[Any]], ...]
 class _Lease:
     client: int
     places: NDArray[Any]
+    chains: SampleChains
     since_s: float
     prepared: Shelved = ()
 
@@ -49,12 +50,16 @@ class Leases:
         self,
         client: int,
         places: NDArray[Any],
+        chains: SampleChains,
         now_s: float,
         prepared: Shelved = (),
     ) -> int:
-        """Give a lease, and return its number. The caller has added the references, and leased what is prepared."""
+        """Give a lease, and return its number. The caller has added the references, and leased what is prepared.
+
+        `chains` are those of the samples at these places, which are all different.
+        """
         self._last += 1
-        self._leases[self._last] = _Lease(client, places, now_s, prepared)
+        self._leases[self._last] = _Lease(client, places, chains, now_s, prepared)
         return self._last
 
     def release(self, client: int, number: int, *, checked: bool) -> NDArray[Any]:
@@ -85,7 +90,7 @@ class Leases:
         return [lease.places for lease in self._leases.values()]
 
     def _let_go(self, held: _Lease) -> None:
-        self._residents.let_go(held.places)
+        self._residents.let_go(held.places, held.chains)
         for want, places in held.prepared:
             assert self._memory is not None
             self._memory.release(want, places)

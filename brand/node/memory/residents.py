@@ -15,6 +15,9 @@ from brand.node.memory.pool import Places, Pool
 from brand.protocol.packed import PackedMask
 from brand.protocol.random import blocks
 
+SampleChains = tuple[NDArray[np.uint32], NDArray[np.int32]]
+"""Number of pages of each of some samples, and all pages, sample by sample."""
+
 
 class Left:
     """Which samples were left in the page cache, where clients take them? They need not be read."""
@@ -86,7 +89,7 @@ class Residents:
             return np.zeros(len(places), np.bool_)
         return self._directory.shows(places, entries)
 
-    def chains(self, places: Places) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+    def chains(self, places: Places) -> SampleChains:
         """Number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
         return self.pool.chains(places, self._head[places])
 
@@ -109,14 +112,21 @@ class Residents:
         """Add a reference to each sample."""
         self._references[places] += 1
 
-    def let_go(self, places: Places) -> None:
-        """Take a reference from each sample, and free the samples that have none left."""
+    def let_go(self, places: Places, chains: SampleChains | None = None) -> None:
+        """Take a reference from each sample, and free the samples that have none left.
+
+        `chains` are those of the samples, where the caller has them: following the links of each takes longer.
+        """
         left = self._references[places] - np.uint16(1)
         self._references[places] = left
         self.released += int(self.pages_of[places].sum(dtype=np.int64))
-        gone = places[left == 0]
+        free = left == 0
+        gone = places[free]
         if len(gone):
-            self.pool.give_back(gone, self._head[gone])
+            if chains is None:
+                self.pool.give_back(gone, self._head[gone])
+            else:
+                self.pool.allocator.give_back(chains[1][np.repeat(free, chains[0])])
             self._head[gone] = -1
             self._checked[gone] = False
             if len(self._sender):
