@@ -71,27 +71,24 @@ def test_clients_are_heard_between_a_few_reads() -> None:
     assert not world_.turn.hurries
 
 
-def test_stripes_start_together_as_many_as_threads_are_free() -> None:
-    """One at a time where the storage is slower than the loop: its operations then end one by one."""
+def test_stripes_start_together_where_the_storage_is_faster_than_the_loop() -> None:
+    """Several reads have ended since the last step. Where one has, the next ones start alone."""
     world_ = world(SAMPLES, depth=3)
     run = world_.register(1, **ORDER)
     world_.begin(1, run, 0)
     world_.step()
     world_.finish_job()
-    world_.step()
-    (together,) = world_.reads
     plan = world_.epochs()[run, 0].epoch.plan
-    assert together.count == len(together.pieces) == 3
-    held = [place for number in range(3) for place in plan.places_held(number).tolist()]
-    assert together.places.tolist() == held
-    world_.finish_read()
-    world_.turn.depth = 1
-    for number in range(3, 6):
+    started = []
+    for ended in (0, 3, 1, 2, 1):
+        for _ in range(ended):
+            world_.finish_read()
         world_.step()
-        (alone,) = world_.reads
-        assert alone.count == 1
-        assert alone.places.tolist() == plan.places_held(number).tolist()
-        world_.finish_read()
+        started.append([read.count for read in world_.reads])
+    assert started == [[1, 1, 1], [3], [1, 1, 1], [1, 2], [2, 1]]
+    together = world_.reads[0]
+    assert len(together.pieces) == 2
+    assert together.places.tolist() == [place for number in (9, 10) for place in plan.places_held(number).tolist()]
 
 
 def test_what_another_run_has_brought_into_memory_is_given_at_once() -> None:

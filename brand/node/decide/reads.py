@@ -4,8 +4,8 @@ Reads start in the order in which draws will need them, as far ahead as memory a
 the next one go into the memory that the last draws free.
 
 A read costs the loop much the same for one sample as for many. So where each sample is a read of its own, the next 32
-start as one bundle; and stripes start together, as many as there are I/O threads free for them: one at a time where the
-storage is slower than the loop, four where it is faster.
+start as one bundle. Where the storage is faster than the loop, a few stripes start together. Elsewhere each starts and
+ends alone: no sample waits for the slowest of four operations, and no thread is idle meanwhile.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Reads:
         """Reads that have failed in the cache folder, and now go to the storage."""
         self.on_the_way = 0
         """Reads that have started and not ended. A bundle is one; stripes that start together are as many."""
+        self._ended = 0
+        """Reads that have ended since the last look at them."""
         self.no_room = False
         """Whether memory had no room for the next read."""
 
@@ -69,6 +71,11 @@ class Reads:
     def stuck(self) -> bool:
         """Whether memory is full, and no read is on its way."""
         return self.no_room and not self.on_the_way
+
+    def behind(self) -> bool:
+        """Whether the loop is slower than the storage: several reads have ended since the last call."""
+        ended, self._ended = self._ended, 0
+        return ended > 1
 
     def next(self, now_s: float, most: int = 1) -> Read | None:
         """The read to start now; None: there is none, or memory has no room for it. It counts as `most` at the most.
@@ -102,6 +109,7 @@ class Reads:
         Of those that failed in the storage, or were left in the page cache, clients read the samples exactly.
         """
         self.on_the_way -= read.count
+        self._ended += 1
         self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, read.epoch.states
         places, heads, rows, lost = read.places, read.heads, read.rows, read.places[:0]

@@ -298,9 +298,9 @@ class Turn:
         reads = self.core.reads
         yield from self.fetches.reads(self._free)
         yield from self.answering.reads(self._free)
-        left, self._starting = AT_ONCE, False
+        left, together, self._starting = AT_ONCE, reads.behind() or self._starting, False
         while self._free > 0 and not self._starting:
-            read = reads.next(now_s, min(left, self._free))
+            read = reads.next(now_s, min(left, self._free) if together else 1)
             if read is not None:
                 left -= read.count
                 self._starting = left == 0
