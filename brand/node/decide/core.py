@@ -166,7 +166,7 @@ class Core:
             return True
         stuck = self.draws.first_stuck(now_s)
         elsewhere = self.reads.no_room and self.sending.waited_for
-        if (stuck is None and not elsewhere) or self.reads.on_the_way or self.draws.leases.fresh(now_s):
+        if (stuck is None and not elsewhere) or self.reads.under_way.count or self.draws.leases.fresh(now_s):
             return False
         share = self.residents.pool.allocator.count // AHEAD_SHARE
         made_room = (
@@ -204,7 +204,7 @@ class Core:
             },
             "cache": self.caching.facts(),
             "prepared": None if self.preparing is None else self.preparing.facts(),
-            "reading": self.reads.on_the_way,
+            "reading": self.reads.under_way.count,
             "waiting": len(self.draws.waiting),
             "jobs": jobs(self.epochs, now_s),
             "epochs": [

@@ -26,6 +26,7 @@ from brand.node.decide.receiving import Receiving
 from brand.node.decide.states import EARLY
 from brand.node.decide.stripes import Stripe, operations_of, span_of
 from brand.node.decide.tasks import PIECE, Read, Rows, rows_of, rows_of_each
+from brand.node.decide.under_way import UnderWay
 from brand.node.decide.wholes import Wholes, around_misses, pieces_of, units_of
 from brand.node.memory.residents import Residents
 
@@ -57,25 +58,17 @@ class Reads:
         self._last = 0
         self._again: deque[Read] = deque()
         """Reads that have failed in the cache folder, and now go to the storage."""
-        self.on_the_way = 0
-        """Reads that have started and not ended. A bundle is one; stripes that start together are as many."""
-        self._ended = 0
-        """Reads that have ended since the last look at them."""
+        self.under_way = UnderWay()
         self.no_room = False
         """Whether memory had no room for the next read."""
 
     def __repr__(self) -> str:
-        return f"Reads({self.on_the_way} on the way{', no room for more' if self.no_room else ''})"
+        return f"Reads({self.under_way.count} under way{', no room for more' if self.no_room else ''})"
 
     @property
     def stuck(self) -> bool:
-        """Whether memory is full, and no read is on its way."""
-        return self.no_room and not self.on_the_way
-
-    def behind(self) -> bool:
-        """Whether the loop is slower than the storage: several reads have ended since the last call."""
-        ended, self._ended = self._ended, 0
-        return ended > 1
+        """Whether memory is full, and no read is under way."""
+        return self.no_room and not self.under_way.count
 
     def next(self, now_s: float, most: int = 1) -> Read | None:
         """The read to start now; None: there is none, or memory has no room for it. It counts as `most` at the most.
@@ -108,8 +101,7 @@ class Reads:
 
         Of those that failed in the storage, or were left in the page cache, clients read the samples exactly.
         """
-        self.on_the_way -= read.count
-        self._ended += 1
+        self.under_way.ends(read)
         self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, read.epoch.states
         places, heads, rows, lost = read.places, read.heads, read.rows, read.places[:0]
@@ -316,7 +308,7 @@ class Reads:
         return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch, reserved, others, count))
 
     def _begin(self, read: Read) -> Read:
-        self.on_the_way += read.count
+        self.under_way.starts(read)
         cached = read.pieces["cached"]
         if cached.any():
             self._counters.cache.started(read.pieces[cached])

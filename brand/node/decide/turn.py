@@ -298,7 +298,7 @@ class Turn:
         reads = self.core.reads
         yield from self.fetches.reads(self._free)
         yield from self.answering.reads(self._free)
-        left, together, self._starting = AT_ONCE, reads.behind() or self._starting, False
+        left, together, self._starting = AT_ONCE, reads.under_way.outrun() or self._starting, False
         while self._free > 0 and not self._starting:
             read = reads.next(now_s, min(left, self._free) if together else 1)
             if read is not None:
@@ -311,7 +311,7 @@ class Turn:
     @property
     def _free(self) -> int:
         """How many more reads may be under way."""
-        return self.depth - self.core.reads.on_the_way - self.answering.on_the_way - self.fetches.on_the_way
+        return self.depth - self.core.reads.under_way.count - self.answering.on_the_way - self.fetches.on_the_way
 
     def _say(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> Iterator[Say]:
         """Messages to other nodes: news, requests, questions, answers and samples."""
