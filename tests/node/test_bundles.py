@@ -148,7 +148,7 @@ def test_a_plan_with_a_table_leads_to_the_same_epoch() -> None:
     """The queue of its reads and all that is drawn, read by read in place of bundles."""
     found = []
     for table in (False, True):
-        world_ = world(60, depth=1)
+        world_ = world(60)
         run = world_.register(1, **ORDER)
         order = world_.runs[run].order
         plan = order.plan(0)

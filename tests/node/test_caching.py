@@ -29,9 +29,9 @@ CHUNK = 8
 ORDER: dict[str, Any] = {"group_chunks": 3, "stripe": 4, "seed": 1}
 
 
-def world(cache: int | None, *, stored: set[int] | None = None, pages: int = 120, depth: int = 2) -> World:
+def world(cache: int | None, *, stored: set[int] | None = None, pages: int = 120) -> World:
     """A node alone, whose memory holds a part of the samples."""
-    return World(SIZES, CHUNK, pages, cache=cache, stored=set() if stored is None else stored, depth=depth)
+    return World(SIZES, CHUNK, pages, cache=cache, stored=set() if stored is None else stored)
 
 
 def draw_epochs(found: World, *epochs: int, **order: Any) -> list[tuple[int, int]]:
@@ -144,8 +144,8 @@ def test_a_sample_with_a_wrong_checksum_is_not_cached() -> None:
 
 
 def reading(**order: Any) -> tuple[World, RunNumber]:
-    """A server whose folder holds all, and a run that has begun: the first read is under way."""
-    found = world(sum(SIZES), stored=set(range(len(SIZES))), depth=1)
+    """A server whose folder holds all, and a run that has begun: the first reads are under way."""
+    found = world(sum(SIZES), stored=set(range(len(SIZES))))
     run = found.register(1, **(order or ORDER))
     found.begin(1, run, 0)
     while not found.reads:

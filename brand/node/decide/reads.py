@@ -70,7 +70,7 @@ class Reads:
         """Whether memory is full, and no read is under way."""
         return self.no_room and not self.under_way.count
 
-    def next(self, now_s: float, most: int = 1) -> Read | None:
+    def next(self, now_s: float, most: int) -> Read | None:
         """The read to start now; None: there is none, or memory has no room for it. It counts as `most` at the most.
 
         Samples that jobs hold early, and draw later than those of the read, make room for it.

@@ -94,8 +94,8 @@ def _walk(following: NDArray[np.int32], heads: NDArray[np.int32], counts: NDArra
     longest_first = np.argsort(-counts, kind="stable")
     at, current = (np.cumsum(counts) - counts)[longest_first], heads[longest_first]
     pages = np.empty(int(counts.sum()), np.int32)
-    alive = len(counts) - np.searchsorted(np.sort(counts), np.arange(int(counts.max(initial=0))), side="right")
-    for many in alive.tolist():  # so many have a page at this step: the first ones
+    reach = np.searchsorted(-counts[longest_first], -np.arange(int(counts.max(initial=0))))
+    for many in reach.tolist():  # so many chains have a page at this step: the first ones
         current = current[:many]
         pages[at[:many]] = current
         at += 1
