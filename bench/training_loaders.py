@@ -18,8 +18,8 @@ configuration, in the fastest form that trying found:
 - brand: `BrandLoader`, which returns pictures as tensors of bytes, in the memory that they were drawn into; the same
   data set through a plain `DataLoader`; `BrandLoader` with the paper's protocol; for records, a compressed data set.
 
-Every `DataLoader` has two forked workers, which stay between epochs and work two batches ahead. The rivals have no
-types, so `import_module` imports them.
+Every `DataLoader` has two forked workers, which stay between epochs and work two batches ahead, and PyTorch's default
+collate. The rivals have no types, so `import_module` imports them.
 """
 
 from __future__ import annotations
@@ -176,9 +176,7 @@ class _InMemory:
 def _torch_loader(dataset: Any, **options: Any) -> Any:
     from torch.utils.data import DataLoader
 
-    return DataLoader(
-        dataset, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True, collate_fn=collate, **options
-    )
+    return DataLoader(dataset, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True, **options)
 
 
 def _again(loader: Iterable[Batch]) -> Feed:
@@ -256,14 +254,14 @@ def _mosaicml(job: Job) -> Feed:
             return pair(super().__getitem__(at))
 
     dataset = Pairs(local=job.folder("mosaicml"), shuffle=True, batch_size=BATCH)
-    options = {"num_workers": WORKERS, "persistent_workers": True, "collate_fn": collate}
+    options = {"num_workers": WORKERS, "persistent_workers": True}
     return _again(streaming.StreamingDataLoader(dataset, batch_size=BATCH, **options))
 
 
 def _litdata(job: Job) -> Feed:
     litdata, pair = import_module("litdata"), _pair_maker(job)
     dataset = litdata.StreamingDataset(job.folder("litdata"), shuffle=True, drop_last=False, transform=pair)
-    options = {"num_workers": WORKERS, "persistent_workers": True, "collate_fn": collate}
+    options = {"num_workers": WORKERS, "persistent_workers": True}
     return _again(litdata.StreamingDataLoader(dataset, batch_size=BATCH, **options))
 
 

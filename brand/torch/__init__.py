@@ -16,6 +16,8 @@ batch_plan  BatchPlan: which samples make a batch together, where they differ in
 planned     one iteration of a batch plan
 lengths     how long each sample is, before it is read
 packed      tensors of packed rows
+handover    how a worker of a DataLoader hands a batch over
+crates      the memory in which it does so
 batches     where a loader takes its batches from
 loader      BrandLoader: the DataLoader's contract without worker processes
 iteration   one iteration of a loader: its threads, and the order of batches

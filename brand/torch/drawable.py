@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from brand.node.wire.looping import LoopReport
 from brand.torch.fetched import Columns, rows
+from brand.torch.handover import marked
 from brand.torch.waits import Span
 
 if TYPE_CHECKING:
@@ -78,10 +79,13 @@ class Drawable(Dataset[Any], ABC):
 
     def __getitem__(self, index: int) -> Any:
         """One sample, as `__getitems__`."""
-        return self.__getitems__([index])[0]
+        return self._finished([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples for these ints, in this order. A DataLoader calls this once for each batch."""
+        return marked(self._finished(indices))
+
+    def _finished(self, indices: Sequence[int]) -> list[Any]:
         fetched = self.fetch(indices)
         if self.plain and self.fields:  # without a dict for each sample
             columns = fetched.columns(0, len(fetched))

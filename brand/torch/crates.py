@@ -1,0 +1,160 @@
+"""How do the bytes of a batch get from a worker of a DataLoader to the training process? In memory that both map.
+
+A worker has a few *crates*: memory without a name (memfd), which it fills again and again. A batch's message has a
+*slip*, which says in which crate the batch lies. The training process opens the crate through /proc, copies the batch
+out, and empties the crate: it writes zeros over the token at its end. The worker fills only empty crates, so the worker
+owns an empty crate, and the training process one whose token is on a slip.
+
+A pipe would copy a batch five times, half of that into memory that was never touched before. A crate costs one copy on
+each side, into memory that is warm.
+
+The worker begins with an empty crate, the *probe*, and uses others when the training process has emptied it: it then
+knows that its crates can be opened. Where they cannot, or where all are full, a batch goes through the pipe.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from brand.errors import UsageError
+
+MOST_CRATES: Final = 4
+"""Crates of a worker. A DataLoader lets a worker be two batches ahead, unless it is told another number."""
+MOST_BYTES: Final = 64 << 20
+"""Larger batches go through the pipe."""
+_TOKEN: Final = 16
+"""Bytes of the token, which follows the room for batches."""
+_EMPTY: Final = bytes(_TOKEN)
+_NAME: Final = "brand-crate"
+
+
+class Slip(NamedTuple):
+    """Says where a batch lies."""
+
+    process: int
+    descriptor: int
+    """The crate, in that process."""
+    room: int
+    """Bytes of the crate, without its token."""
+    token: bytes
+    """What follows them until the crate is emptied. It is another one for each batch."""
+
+
+class _Crate:
+    """Memory of a worker. Raises OSError where there is no memory or no descriptor left."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self._descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+        try:
+            os.ftruncate(self._descriptor, room + _TOKEN)
+            self._memory = mmap.mmap(self._descriptor, room + _TOKEN)
+        except BaseException:
+            self._close()
+            raise
+
+    @property
+    def empty(self) -> bool:
+        return self._memory[self.room :] == _EMPTY
+
+    def fill(self, parts: Sequence[bytes]) -> Slip:
+        at = 0
+        for part in parts:
+            self._memory[at : at + len(part)] = part
+            at += len(part)
+        token = secrets.token_bytes(_TOKEN)
+        self._memory[self.room :] = token
+        return Slip(os.getpid(), self._descriptor, self.room, token)
+
+    def close(self) -> None:
+        self._memory.close()
+        self._close()
+
+
+class Crates:
+    """The crates of this process. Several threads may use them."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._lock = threading.Lock()
+        self._crates: list[_Crate] = []
+        self._probe: _Crate | None = None
+        self.probe: Slip | None = None
+        """What the training process gives to `empty`; None where a process can have no crates."""
+        with suppress(AttributeError, OSError):  # no Linux; no descriptor left
+            self._probe = _Crate(0)
+            self.probe = self._probe.fill(())
+
+    def __repr__(self) -> str:
+        return f"Crates({len(self._crates)} of {MOST_CRATES}, {'open' if self.opened else 'not opened yet'})"
+
+    @property
+    def opened(self) -> bool:
+        """Whether the training process has shown that it can open crates."""
+        return self._probe is not None and self._probe.empty
+
+    def stow(self, parts: Sequence[bytes], size: int) -> Slip | None:
+        """Copy these `size` bytes into a crate, side by side; None where there is no crate for them."""
+        if size > MOST_BYTES or not self.opened:
+            return None
+        with self._lock:
+            empty = [crate for crate in self._crates if crate.empty]
+            fits = [crate for crate in empty if crate.room >= size]
+            if fits:
+                return min(fits, key=lambda crate: crate.room).fill(parts)
+            if empty:
+                self._crates.remove(empty[0])
+                empty[0].close()
+            elif len(self._crates) == MOST_CRATES:
+                return None
+            try:
+                crate = _Crate(size + size // 4)
+            except OSError:
+                return None
+            self._crates.append(crate)
+            return crate.fill(parts)
+
+
+@contextmanager
+def unstowed(slip: Slip) -> Iterator[mmap.mmap]:
+    """The bytes in a crate, those of the batch first. The crate is empty afterwards.
+
+    Raises OSError where the worker has ended, `UsageError` where the batch was taken out before.
+    """
+    descriptor = _open(slip)
+    try:
+        if os.pread(descriptor, _TOKEN, slip.room) != slip.token:
+            raise UsageError("a batch of a DataLoader's worker can be unpickled once only, and was unpickled before")
+        with mmap.mmap(descriptor, slip.room, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ) as memory:
+            yield memory
+        os.pwrite(descriptor, _EMPTY, slip.room)
+    finally:
+        os.close(descriptor)
+
+
+def empty(probe: Slip) -> None:
+    """Show the worker that this process can open its crates, if it can."""
+    with suppress(OSError):
+        descriptor = _open(probe)
+        try:
+            if os.pread(descriptor, _TOKEN, probe.room) == probe.token:
+                os.pwrite(descriptor, _EMPTY, probe.room)
+        finally:
+            os.close(descriptor)
+
+
+def _open(slip: Slip) -> int:
+    """A descriptor of a crate. Raises OSError."""
+    path = Path(f"/proc/{slip.process}/fd/{slip.descriptor}")
+    if not str(path.readlink()).startswith(f"/memfd:{_NAME}"):  # another process has the number of one that has ended
+        raise FileNotFoundError(f"the DataLoader's worker {slip.process} has ended, and its batch with it")
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
