@@ -68,6 +68,16 @@ def test_a_batch_arrives_as_it_was_made(batch: Any, by_crate: bool) -> None:
             assert equal(pickle.loads(message), batch)
 
 
+@pytest.mark.parametrize(
+    "column", [["a", b"b"], (b"a", None), ["a", 1], [], (), [""], [b""], "text", torch.ones(2, requires_grad=True)]
+)
+def test_any_column_arrives(column: Any) -> None:
+    """`default_collate` looks at the first value of a column only, and a `collate_fn` may put in what it likes."""
+    (arrived,) = pickle.loads(sent(HandedList([column])))
+    assert type(arrived) is type(column)
+    assert equal(arrived, column)
+
+
 def test_other_picklers_and_copies_see_what_it_is() -> None:
     """Only what goes to another process at once is packed: a file that has a batch does not name a crate."""
     batch = HandedDict({"text": ["a" * LEAST_BYTES]})
