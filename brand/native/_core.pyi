@@ -27,6 +27,13 @@ def are_right(
 def gather(memory: _Memory, starts: _Numbers, sizes: _Numbers, out: _Memory, /) -> None:
     """Copy the pieces to `out`, side by side."""
 
+def scatter(memory: _Memory | bytes, places: NDArray[np.void], at: int, /) -> int:
+    """Copy all of `memory` to places (address and length, as readv(2) has them), from number `at` on.
+
+    A place that is filled in part is cut. Returns the number of the place to go on with. The caller vouches for the
+    addresses; ValueError where the places are too few.
+    """
+
 def copy_mapped(landing: int, landed: _Memory, addresses: _Numbers, sizes: _Numbers, out: _Memory, /) -> bool:
     """Copy memory of mapped files to `out`, side by side; False where a page of a file is missing.
 

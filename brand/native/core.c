@@ -6,106 +6,7 @@
 
    Only the stable ABI of Python 3.11 is used, so one build serves all later versions. */
 
-#define Py_LIMITED_API 0x030B0000
-#define PY_SSIZE_T_CLEAN
-#define _GNU_SOURCE
-#include <Python.h>
-#include <errno.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/uio.h>
-
-enum { MOST_PIECES = 1024 };    /* IOV_MAX of Linux */
-enum { AHEAD = 8, LINES = 8 };  /* how many pieces, and cache lines of each, are fetched ahead of their copy */
-
-/* Arrays of the caller */
-
-typedef struct {
-    Py_buffer view;
-    const int64_t *items;
-    Py_ssize_t count;
-} Numbers;
-
-/* Contiguous 8-byte integers; `count` >= 0: so many of them. */
-static int take_numbers(PyObject *array, Py_ssize_t count, Numbers *numbers) {
-    if (PyObject_GetBuffer(array, &numbers->view, PyBUF_SIMPLE) < 0)
-        return 0;
-    numbers->items = numbers->view.buf;
-    numbers->count = numbers->view.len / (Py_ssize_t)sizeof(int64_t);
-    if (numbers->view.len % (Py_ssize_t)sizeof(int64_t) || (count >= 0 && numbers->count != count)) {
-        PyBuffer_Release(&numbers->view);
-        PyErr_SetString(PyExc_ValueError, "an array has another length than the others");
-        return 0;
-    }
-    return 1;
-}
-
-typedef struct {
-    Py_buffer memory;
-    Numbers starts, sizes;
-    Py_ssize_t count;
-} Pieces;
-
-static void release_pieces(Pieces *pieces) {
-    PyBuffer_Release(&pieces->memory);
-    PyBuffer_Release(&pieces->starts.view);
-    PyBuffer_Release(&pieces->sizes.view);
-}
-
-static int outside(int64_t start, int64_t size, Py_ssize_t end) {
-    return start < 0 || size < 0 || start > end || size > end - start;
-}
-
-/* Whether pieces of these sizes, each of `most` bytes at the most, fill `room` bytes. */
-static int fill(const Numbers *sizes, int64_t most, int64_t room) {
-    for (Py_ssize_t i = 0; i < sizes->count && room >= 0; i++)
-        room = outside(0, sizes->items[i], most) ? -1 : room - sizes->items[i];
-    return room == 0;
-}
-
-/* `sizes[i]` bytes from `starts[i]` on, all of them inside of `memory`. */
-static int take_pieces(PyObject *memory, int flags, PyObject *starts, PyObject *sizes, Pieces *pieces) {
-    if (PyObject_GetBuffer(memory, &pieces->memory, flags) < 0)
-        return 0;
-    if (!take_numbers(starts, -1, &pieces->starts)) {
-        PyBuffer_Release(&pieces->memory);
-        return 0;
-    }
-    pieces->count = pieces->starts.count;
-    if (!take_numbers(sizes, pieces->count, &pieces->sizes)) {
-        PyBuffer_Release(&pieces->memory);
-        PyBuffer_Release(&pieces->starts.view);
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < pieces->count; i++)
-        if (outside(pieces->starts.items[i], pieces->sizes.items[i], pieces->memory.len)) {
-            release_pieces(pieces);
-            PyErr_SetString(PyExc_ValueError, "a piece lies outside of its memory");
-            return 0;
-        }
-    return 1;
-}
-
-static const char *piece(const Pieces *pieces, Py_ssize_t i) {
-    return (const char *)pieces->memory.buf + pieces->starts.items[i];
-}
-
-/* Pieces lie at random places: ask for the next ones before they are needed. */
-static void fetch_ahead(const Pieces *pieces, Py_ssize_t i) {
-    if (i + AHEAD >= pieces->count)
-        return;
-    const char *next = piece(pieces, i + AHEAD);
-    int64_t size = pieces->sizes.items[i + AHEAD];
-    for (int line = 0; line < LINES && 64 * line < size; line++)
-        __builtin_prefetch(next + 64 * line);
-}
-
-static int has_arguments(Py_ssize_t given, Py_ssize_t wanted) {
-    if (given == wanted)
-        return 1;
-    PyErr_Format(PyExc_TypeError, "%zd arguments are due, %zd were given", wanted, given);
-    return 0;
-}
+#include "arrays.h"
 
 /* Objects of pieces */
 
@@ -173,93 +74,6 @@ static PyObject *core_are_right(PyObject *self, PyObject *const *args, Py_ssize_
         PyBuffer_Release(&checksums.view);
     }
     release_pieces(&pieces);
-    return done;
-}
-
-/* Copies */
-
-static PyObject *core_gather(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-    Pieces pieces;
-    Py_buffer out;
-    PyObject *done = NULL;
-    if (!has_arguments(given, 4) || !take_pieces(args[0], PyBUF_SIMPLE, args[1], args[2], &pieces))
-        return NULL;
-    if (PyObject_GetBuffer(args[3], &out, PyBUF_WRITABLE) == 0) {
-        if (fill(&pieces.sizes, out.len, out.len)) {
-            char *to = out.buf;
-            Py_BEGIN_ALLOW_THREADS
-            for (Py_ssize_t i = 0; i < pieces.count; i++) {
-                fetch_ahead(&pieces, i);
-                memcpy(to, piece(&pieces, i), (size_t)pieces.sizes.items[i]);
-                to += pieces.sizes.items[i];
-            }
-            Py_END_ALLOW_THREADS
-            done = Py_NewRef(Py_None);
-        } else
-            PyErr_SetString(PyExc_ValueError, "the pieces do not fill the memory");
-        PyBuffer_Release(&out);
-    }
-    release_pieces(&pieces);
-    return done;
-}
-
-/* Copies out of mapped files. The kernel copies, so that a page that is missing is an error of a call, not a signal. */
-
-/* Copy `count` pieces to `to`, side by side, through the file `landing`. Returns 0 where the kernel refuses. */
-static int copy_through(int landing, const char *landed, const struct iovec *vector, int count, int64_t size, char *to) {
-    ssize_t brought;
-    do
-        brought = pwritev(landing, vector, count, 0);
-    while (brought < 0 && errno == EINTR);
-    if (brought != size)
-        return 0;
-    memcpy(to, landed, (size_t)size);
-    return 1;
-}
-
-static PyObject *core_copy_mapped(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-    Numbers addresses, sizes;
-    Py_buffer landed, out;
-    PyObject *done = NULL;
-    if (!has_arguments(given, 5))
-        return NULL;
-    long landing = PyLong_AsLong(args[0]);
-    if (landing == -1 && PyErr_Occurred())
-        return NULL;
-    if (PyObject_GetBuffer(args[1], &landed, PyBUF_SIMPLE) < 0)
-        return NULL;
-    if (take_numbers(args[2], -1, &addresses)) {
-        if (take_numbers(args[3], addresses.count, &sizes)) {
-            if (PyObject_GetBuffer(args[4], &out, PyBUF_WRITABLE) == 0) {
-                if (fill(&sizes, landed.len, out.len)) {
-                    struct iovec vector[MOST_PIECES];
-                    int64_t size = 0;
-                    int count = 0, right = 1;
-                    char *to = out.buf;
-                    Py_BEGIN_ALLOW_THREADS
-                    for (Py_ssize_t i = 0; right && i < sizes.count; i++) {
-                        if (count == MOST_PIECES || size + sizes.items[i] > landed.len) {
-                            right = copy_through((int)landing, landed.buf, vector, count, size, to);
-                            to += size;
-                            size = count = 0;
-                        }
-                        vector[count].iov_base = (void *)(uintptr_t)addresses.items[i];
-                        vector[count++].iov_len = (size_t)sizes.items[i];
-                        size += sizes.items[i];
-                    }
-                    if (right && count)
-                        right = copy_through((int)landing, landed.buf, vector, count, size, to);
-                    Py_END_ALLOW_THREADS
-                    done = PyBool_FromLong(right);
-                } else
-                    PyErr_SetString(PyExc_ValueError, "the pieces do not fill the memory, or one is too large");
-                PyBuffer_Release(&out);
-            }
-            PyBuffer_Release(&sizes.view);
-        }
-        PyBuffer_Release(&addresses.view);
-    }
-    PyBuffer_Release(&landed);
     return done;
 }
 
@@ -373,8 +187,9 @@ static PyObject *core_unpack(PyObject *self, PyObject *const *args, Py_ssize_t g
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))core_##name, METH_FASTCALL, NULL}
 
 static PyMethodDef methods[] = {
-    METHOD(pieces),      METHOD(texts),    METHOD(are_right), METHOD(gather),
-    METHOD(copy_mapped), METHOD(unpacker), METHOD(unpack),    {NULL, NULL, 0, NULL},
+    METHOD(pieces),  METHOD(texts),       METHOD(are_right), METHOD(gather),
+    METHOD(scatter), METHOD(copy_mapped), METHOD(unpacker),  METHOD(unpack),
+    {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", NULL, 0, methods, NULL, NULL, NULL, NULL};

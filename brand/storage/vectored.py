@@ -1,11 +1,13 @@
 """One contiguous range of a file into many pieces of memory: how does a large read end up where each sample belongs?
 
-readv(2) puts it there, with a vector that numpy made, so that thousands of pieces cost no Python object each.
+One call takes a vector of pieces that numpy made, as readv(2) has it: thousands of pieces cost no Python object each.
 
-    LocalFiles    through the page cache, which is of use where it has room for the data
+    LocalFiles    through the page cache, which is of use where it has room for the data: the kernel fills the pieces
     DirectFiles   past the page cache (O_DIRECT), into a buffer that is used again and again, and from there into the
                   pieces: half the processor time for data that no cache could hold
     CopiedReads   the bytes of any `Reader`, through such a buffer: for files that the kernel does not have
+
+The caller vouches for the addresses of a vector: `Arena.vector` makes them of pages that are there.
 
 Not thread-safe: each thread has its own.
 """
@@ -21,6 +23,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.native import CORE
 from brand.storage.files import OpenFiles, PathOf, Reader
 
 OPEN_FILES: Final = 32
@@ -81,7 +84,7 @@ class DirectFiles:
 
     def __init__(self, path_of: PathOf) -> None:
         self._files = OpenFiles(OPEN_FILES, path_of, flags=_DIRECT)
-        self._scatterer, self._cached = _Scatterer(), LocalFiles(path_of, forget=True)
+        self._cached = LocalFiles(path_of, forget=True)
         self._able = bool(_DIRECT)
         self._bounce = _Bounce()
 
@@ -106,16 +109,15 @@ class DirectFiles:
 
     def _directly(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         descriptor, end = self._files.descriptor(number), offset + size
-        path = self._files.path_of(number)
         room = self._bounce.room(size + 2 * _ALIGNMENT)
         at = 0
         while offset < end:
             start = offset // _ALIGNMENT * _ALIGNMENT
             wanted = min(len(room), -(-(end - start) // _ALIGNMENT) * _ALIGNMENT)
-            brought = min(end, start + os.preadv(descriptor, [room[:wanted]], start)) - offset
+            brought = min(end, start + os.preadv(descriptor, (room[:wanted].data,), start)) - offset
             if brought <= 0:
-                raise EOFError(path)
-            at = self._scatterer.fill(path, self._bounce.descriptor, offset - start, brought, vector, at)
+                raise EOFError(self._files.path_of(number))
+            at = scatter_memory(room[offset - start : offset - start + brought], vector, at)
             offset += brought
 
 
@@ -127,7 +129,7 @@ class CopiedReads:
     """
 
     def __init__(self, reader: Reader) -> None:
-        self._reader, self._scatterer, self._bounce = reader, _Scatterer(), _Bounce()
+        self._reader, self._bounce = reader, _Bounce()
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """See `VectorReader`."""
@@ -135,8 +137,8 @@ class CopiedReads:
         at = done = 0
         while done < size:
             brought = min(len(room), size - done)
-            self._reader.read_into([(number, offset + done, room[:brought])])
-            at = self._scatterer.fill("", self._bounce.descriptor, 0, brought, vector, at)
+            self._reader.read_into([(number, offset + done, room[:brought].data)])
+            at = scatter_memory(room[:brought], vector, at)
             done += brought
 
     def close(self) -> None:
@@ -146,26 +148,22 @@ class CopiedReads:
 
 
 class _Bounce:
-    """Memory to read into and then scatter from. It is a file in memory, because readv(2) scatters only from files."""
+    """Memory to read into and then scatter from. It begins at a page."""
 
     def __init__(self) -> None:
-        self.descriptor = os.memfd_create("brand-read", os.MFD_CLOEXEC)
-        self._mapped = memoryview(b"")
+        self._memory = np.empty(0, np.uint8)
 
-    def room(self, wanted: int) -> memoryview:
+    def room(self, wanted: int) -> NDArray[np.uint8]:
         """Memory for `wanted` bytes, but for no more than `_BOUNCE_BYTES`."""
         size = min(_BOUNCE_BYTES, wanted)
-        if len(self._mapped) < size:
-            self._mapped.release()
+        if len(self._memory) < size:
             size = min(_BOUNCE_BYTES, 1 << (size - 1).bit_length())
-            os.ftruncate(self.descriptor, size)
-            self._mapped = memoryview(mmap.mmap(self.descriptor, size))
-        return self._mapped
+            self._memory = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+        return self._memory
 
     def close(self) -> None:
         """Give the memory back."""
-        self._mapped.release()
-        os.close(self.descriptor)
+        self._memory = np.empty(0, np.uint8)
 
 
 class _Scatterer:
@@ -200,9 +198,12 @@ class _Scatterer:
 def scatter_memory(source: NDArray[np.uint8], vector: NDArray[np.void], at: int) -> int:
     """Copy all of `source` into the pieces from number `at` on. Returns the number of the piece to go on with.
 
-    A piece that is filled in part is cut. process_vm_readv(2) copies, from this process to itself: one call for a
-    thousand pieces. Where a container forbids that call, the pieces are copied one by one.
+    A piece that is filled in part is cut. Without the core, process_vm_readv(2) copies, from this process to itself:
+    one call for a thousand pieces. Where a container forbids that call, the pieces are copied one by one.
     """
+    if CORE is not None:
+        reached: int = CORE.scatter(source, vector, at)
+        return reached
     done, rest = 0, np.empty(1, vector.dtype)
     while done < len(source):
         pieces = vector[at : at + _PIECES]

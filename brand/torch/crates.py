@@ -28,7 +28,7 @@ from brand.errors import UsageError
 
 MOST_CRATES: Final = 4
 """Crates of a worker. A DataLoader lets a worker be two batches ahead, unless it is told another number."""
-MOST_BYTES: Final = 64 << 20
+MOST_BYTES: Final = 256 << 20
 """Larger batches go through the pipe."""
 _TOKEN: Final = 16
 """Bytes of the token, which follows the room for batches."""
@@ -89,7 +89,7 @@ class Crates:
         self._crates: list[_Crate] = []
         self._probe: _Crate | None = None
         self.probe: Slip | None = None
-        """What the training process gives to `empty`; None where a process can have no crates."""
+        """What the training process gives to `empty_probe`; None where a process can have no crates."""
         with suppress(AttributeError, OSError):  # no Linux; no descriptor left
             self._probe = _Crate(0)
             self.probe = self._probe.fill(())
@@ -136,12 +136,13 @@ def unstowed(slip: Slip) -> Iterator[mmap.mmap]:
             raise UsageError("a batch of a DataLoader's worker can be unpickled once only, and was unpickled before")
         with mmap.mmap(descriptor, slip.room, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ) as memory:
             yield memory
+        # A system call, so no processor makes this write visible before the copies are done.
         os.pwrite(descriptor, _EMPTY, slip.room)
     finally:
         os.close(descriptor)
 
 
-def empty(probe: Slip) -> None:
+def empty_probe(probe: Slip) -> None:
     """Show the worker that this process can open its crates, if it can."""
     with suppress(OSError):
         descriptor = _open(probe)

@@ -25,7 +25,7 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from brand.torch.crates import Crates, Slip, empty, unstowed
+from brand.torch.crates import Crates, Slip, empty_probe, unstowed
 
 LEAST_BYTES: Final = 1 << 16
 """Fewer bytes go with the message: a pipe holds so many."""
@@ -157,7 +157,7 @@ def _from_crate(slip: Slip, forms: Sequence[Form], keys: Sequence[str] | None) -
 
 def _from_message(memory: bytes, probe: Slip | None, forms: Sequence[Form], keys: Sequence[str] | None) -> Any:
     if probe is not None:
-        empty(probe)
+        empty_probe(probe)
     return _received(memory, forms, keys)
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
 
@@ -32,13 +33,14 @@ from brand.native import CORE, XXH3, borrowed
 from brand.node.client import wants
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import Pages
+from brand.storage import vectored
 from brand.storage.crew import Crew
 from tests.rounds import examples
 
 pytestmark = pytest.mark.skipif(CORE is None, reason="the core was not built here, or BRAND_NATIVE=0")
 
 SCHEMA = Schema((("text", "str"), ("label", "int"), ("raw", "bytes")))
-USERS: list[ModuleType] = [arrays, compression, record, records, stored, wants]
+USERS: list[ModuleType] = [arrays, compression, record, records, stored, vectored, wants]
 """The modules that call the core."""
 
 
@@ -128,6 +130,49 @@ def test_nothing_outside_of_the_memory_is_touched(wanted: list[tuple[int, int]])
     for call in calls:
         with pytest.raises(ValueError, match="outside"):
             call()
+
+
+SIZES = st.lists(st.one_of(st.integers(0, 200), st.integers(3_900, 4_300), st.integers(0, 20_000)), max_size=8)
+
+
+@given(SIZES, st.integers(0, 80), st.randoms())
+@examples(200)
+def test_pieces_of_any_size_and_place_are_copied(sizes: list[int], gap: int, chance: Random) -> None:
+    """Together and apart again: small ones through the caches, large ones past them, and not a byte beside them."""
+    rng = np.random.default_rng(chance.randrange(1 << 30))
+    source = rng.integers(0, 256, sum(sizes), np.uint8)
+    starts, end = [0] * len(sizes), gap
+    for number in chance.sample(range(len(sizes)), len(sizes)):
+        starts[number], end = end, end + sizes[number] + gap
+    memory = np.full(end + 1, 0xEE, np.uint8)
+    places = np.empty(len(sizes), [("base", "<u8"), ("length", "<u8")])
+    places["base"], places["length"] = memory.ctypes.data + np.array(starts, np.uint64), sizes
+    cut = chance.randrange(len(source) + 1)
+    at = core().scatter(source[:cut].copy(), places, 0)
+    assert sum(places["length"].tolist()) == len(source) - cut
+    at = core().scatter(source[cut:].tobytes(), places, at)
+    assert at <= len(sizes)
+    want, done = np.full(end + 1, 0xEE, np.uint8), 0
+    for start, size in zip(starts, sizes, strict=True):
+        want[start : start + size] = source[done : done + size]
+        done += size
+    assert np.array_equal(memory, want)
+    out = np.full(len(source) + 2, 0xEE, np.uint8)
+    core().gather(memory, numbers(*starts), numbers(*sizes), out[1:-1])
+    assert out.tobytes() == b"\xee" + source.tobytes() + b"\xee"
+
+
+@pytest.mark.parametrize(("lengths", "at"), [([], 0), ([4], 0), ([2, 2], 0), ([9, 4], 1), ([9], -1), ([9], 2)])
+def test_memory_that_finds_no_place_is_not_scattered(lengths: list[int], at: int) -> None:
+    """Too few pieces, or a number that none has; the largest lengths do not overflow."""
+    memory = np.zeros(16, np.uint8)
+    places = np.empty(len(lengths), [("base", "<u8"), ("length", "<u8")])
+    places["base"], places["length"] = memory.ctypes.data, lengths
+    with pytest.raises(ValueError, match="do not take"):
+        core().scatter(b"12345", places, at)
+    assert not memory.any()
+    huge = np.array([(memory.ctypes.data, 5), (memory.ctypes.data, 2**64 - 1)], places.dtype)
+    assert core().scatter(b"12345", huge, 0) == 1
 
 
 @pytest.mark.parametrize(

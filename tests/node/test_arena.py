@@ -79,6 +79,20 @@ def test_a_vector_puts_each_byte_where_it_belongs(
     arena.close()
 
 
+@pytest.mark.parametrize("pages", [[1, 4], [-1, 1], [1], [1, 2, 3], []])
+@pytest.mark.parametrize("every", [True, False])
+def test_pages_that_are_not_there_get_no_vector(pages: list[int], *, every: bool) -> None:
+    """A read would write to whatever lies at these addresses."""
+    arena = Arena(4, PAGE)
+    held = np.array([True, every])
+    sizes = np.array([PAGE if every else 2 * PAGE - ROW_BYTES, PAGE - ROW_BYTES])
+    sizes[0] -= ROW_BYTES if every else 0
+    with pytest.raises(IndexError, match="not there"):
+        arena.vector(sizes, held, np.array(pages, np.int32))
+    arena.vector(sizes, held, np.array([1, 3], np.int32))
+    arena.close()
+
+
 def test_the_memory_is_sealed_and_gone_when_it_is_closed() -> None:
     """Its size is fixed, others cannot write, and its descriptor is not inherited."""
     arena = Arena(4, PAGE)

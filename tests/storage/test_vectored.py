@@ -83,7 +83,7 @@ def test_each_piece_gets_its_bytes(
     memory = np.full(size + 3 * len(lengths) + 5, 0xEE, np.uint8)
     vector, starts = pieces(memory, lengths)
     storage = any_make(only(file))
-    scatterer = storage._scatterer
+    scatterer = (storage if isinstance(storage, LocalFiles) else LocalFiles(only(file)))._scatterer
     real = scatterer._preadv
 
     def short(descriptor: int, address: int, count: int, at: int) -> int:
@@ -152,11 +152,11 @@ def test_a_file_that_cannot_be_read(any_make: Make, tmp_path: Path) -> None:
     storage.close()
 
 
-def test_memory_that_is_not_there(any_make: Make, file: Path) -> None:
-    """EFAULT, not a crash."""
+def test_memory_that_is_not_there(file: Path) -> None:
+    """EFAULT, not a crash, where the kernel fills the pieces."""
     vector = np.zeros(1, IOVEC)
     vector["base"], vector["length"] = 4096, 10
-    storage = any_make(only(file))
+    storage = LocalFiles(only(file))
     with pytest.raises(OSError, match="Bad address"):
         storage.scatter(0, 0, 10, vector)
     storage.close()
@@ -244,14 +244,16 @@ def test_direct_reads_that_the_kernel_cuts_short(tmp_path: Path, monkeypatch: py
     storage.close()
 
 
-@pytest.mark.parametrize("forbidden", [False, True])
+@pytest.mark.parametrize("way", ["core", "kernel", "one by one"])
 @given(lengths=st.lists(st.one_of(st.integers(0, 40), st.just(0)), min_size=1, max_size=2500), data=st.data())
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_memory_is_scattered_in_parts(
-    lengths: list[int], data: st.DataObject, forbidden: bool, monkeypatch: pytest.MonkeyPatch
+    lengths: list[int], data: st.DataObject, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pieces of a body, of any sizes, end up where the samples belong; also where the kernel may not help."""
-    if forbidden:
+    """Pieces of a body, of any sizes, end up where the samples belong; without the core, and without the kernel."""
+    if way != "core":
+        monkeypatch.setattr(vectored, "CORE", None)
+    if way == "one by one":
         monkeypatch.setattr(vectored, "_copy", lambda *_: -1)
     total = sum(lengths)
     source = np.random.default_rng(total).integers(0, 256, total, np.uint8)

@@ -12,7 +12,7 @@ import pytest
 
 from brand.errors import UsageError
 from brand.torch import crates as module
-from brand.torch.crates import MOST_CRATES, Crates, Slip, empty, unstowed
+from brand.torch.crates import MOST_CRATES, Crates, Slip, empty_probe, unstowed
 
 PARTS = [b"one", b"", b"three"]
 
@@ -21,7 +21,7 @@ def opened() -> Crates:
     """Crates that were shown to be within reach."""
     crates = Crates()
     assert crates.probe is not None
-    empty(crates.probe)
+    empty_probe(crates.probe)
     return crates
 
 
@@ -44,10 +44,10 @@ def test_none_is_used_before_one_was_opened() -> None:
     assert not crates.opened
     assert crates.stow(PARTS, 8) is None
     assert crates.probe is not None
-    empty(crates.probe)
+    empty_probe(crates.probe)
     assert crates.opened
     assert taken(stowed(crates, PARTS), 8) == b"onethree"
-    empty(crates.probe)  # a second message that was under way says so again
+    empty_probe(crates.probe)  # a second message that was under way says so again
 
 
 def test_a_full_crate_is_left_alone_until_it_is_emptied() -> None:
@@ -110,9 +110,9 @@ def _refuse(*_: int) -> None:
 
 
 OTHER = """
-from brand.torch.crates import Crates, empty
+from brand.torch.crates import Crates, empty_probe
 crates = Crates()
-empty(crates.probe)
+empty_probe(crates.probe)
 process, descriptor, room, token = crates.stow([b"from another process"], 20)
 print(process, descriptor, room, token.hex(), flush=True)
 input()
@@ -133,7 +133,7 @@ def test_another_process_takes_it_out_until_the_worker_ends() -> None:
         worker.wait()
         with pytest.raises(FileNotFoundError):
             taken(slip, 20)
-        empty(slip)  # says nothing
+        empty_probe(slip)  # says nothing
 
 
 def test_a_file_of_another_process_is_not_opened(tmp_path: Path) -> None:
@@ -144,5 +144,5 @@ def test_a_file_of_another_process_is_not_opened(tmp_path: Path) -> None:
         slip = Slip(os.getpid(), other.fileno(), 8, b"precious" * 2)
         with pytest.raises(FileNotFoundError, match="has ended"):
             taken(slip, 8)
-        empty(slip)
+        empty_probe(slip)
     assert file.read_bytes() == b"precious" * 10

@@ -128,9 +128,16 @@ class Pages:
         size = len(chains.pages) * page
         memory = self.buffers.take(size + more)
         into = memory[:size].reshape(-1, page)
+        if CORE is None:
 
-        def copy(_: int, part: slice) -> None:
-            np.take(self.pages, chains.pages[part], axis=0, out=into[part], mode="clip")
+            def copy(_: int, part: slice) -> None:
+                np.take(self.pages, chains.pages[part], axis=0, out=into[part], mode="clip")
+
+        else:
+            core, starts, sizes = CORE, chains.pages.astype(np.int64) * page, np.full(len(chains.pages), page)
+
+            def copy(_: int, part: slice) -> None:
+                core.gather(self.pages.reshape(-1), starts[part], sizes[part], into[part])
 
         self.crew.each(copy, self.crew.even(len(chains.pages), page))
         return memory

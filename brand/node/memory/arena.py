@@ -48,9 +48,17 @@ class Arena:
     def vector(
         self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]
     ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-        """See `PageMemory.vector`. Where the pages of each chain lie side by side, a held sample is one piece."""
+        """See `PageMemory.vector`. Where the pages of each chain lie side by side, a held sample is one piece.
+
+        Raises IndexError where a page is not there, or their number is another one: what is read is written to these
+        addresses.
+        """
         front = np.where(held, ROW_BYTES, 0)
         counts = -(-(sizes + front) // self._page)
+        if len(pages) != int(counts[held].sum()) or (
+            len(pages) and not 0 <= pages.min() <= pages.max() < len(self.pages)
+        ):
+            raise IndexError("samples are to be read into pages that are not there")
         if held.all() and (whole := self._whole(sizes, counts, pages)) is not None:
             return whole, np.arange(1, len(sizes) + 1)
         ends = np.cumsum(counts)
