@@ -40,6 +40,9 @@ def copy_mapped(landing: int, landed: _Memory, addresses: _Numbers, sizes: _Numb
     The kernel copies into the file `landing`, which is mapped as `landed`.
     """
 
+def sort(words: NDArray[np.uint64], length: int, /) -> None:
+    """Sort each row of `length` words, ascending, in place."""
+
 def unpacker(functions: tuple[int, ...], dictionary: bytes, /) -> Unpacker:
     """Of the functions of `borrowed.zstd`, with a dictionary or `b""`. For one thread at a time."""
 

@@ -104,4 +104,7 @@ PyObject *core_gather(PyObject *self, PyObject *const *args, Py_ssize_t given);
 PyObject *core_scatter(PyObject *self, PyObject *const *args, Py_ssize_t given);
 PyObject *core_copy_mapped(PyObject *self, PyObject *const *args, Py_ssize_t given);
 
+/* sorting.c */
+PyObject *core_sort(PyObject *self, PyObject *const *args, Py_ssize_t given);
+
 #endif

@@ -189,7 +189,7 @@ static PyObject *core_unpack(PyObject *self, PyObject *const *args, Py_ssize_t g
 static PyMethodDef methods[] = {
     METHOD(pieces),  METHOD(texts),       METHOD(are_right), METHOD(gather),
     METHOD(scatter), METHOD(copy_mapped), METHOD(unpacker),  METHOD(unpack),
-    {NULL, NULL, 0, NULL},
+    METHOD(sort),    {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", NULL, 0, methods, NULL, NULL, NULL, NULL};

@@ -14,8 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.native import CORE
 from brand.protocol.dtypes import index_dtype
 
+_LEAST_SORTED: Final = 1024
+"""Keys of a row from which on the core's sort, which takes the same time on every processor, is worth its call."""
 BLOCK: Final = 1 << 17
 _WORD: Final = (1 << 64) - 1
 _AT_ONCE: Final = 1024
@@ -97,7 +100,10 @@ def ranked(keys: NDArray[np.uint64], mask: np.uint64) -> NDArray[np.uint64]:
 
     Consumes `keys`. As each number occurs once, no two keys are equal and any sort gives the same.
     """
-    keys.sort(axis=-1)
+    if CORE is not None and keys.shape[-1] >= _LEAST_SORTED and keys.flags.c_contiguous:
+        CORE.sort(keys, keys.shape[-1])
+    else:
+        keys.sort(axis=-1)
     keys &= mask
     return keys
 

@@ -33,6 +33,7 @@ from brand.native import CORE, XXH3, borrowed
 from brand.node.client import wants
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import Pages
+from brand.protocol import random
 from brand.storage import vectored
 from brand.storage.crew import Crew
 from tests.rounds import examples
@@ -40,7 +41,7 @@ from tests.rounds import examples
 pytestmark = pytest.mark.skipif(CORE is None, reason="the core was not built here, or BRAND_NATIVE=0")
 
 SCHEMA = Schema((("text", "str"), ("label", "int"), ("raw", "bytes")))
-USERS: list[ModuleType] = [arrays, compression, record, records, stored, vectored, wants]
+USERS: list[ModuleType] = [arrays, compression, random, record, records, stored, vectored, wants]
 """The modules that call the core."""
 
 
@@ -160,6 +161,40 @@ def test_pieces_of_any_size_and_place_are_copied(sizes: list[int], gap: int, cha
     out = np.full(len(source) + 2, 0xEE, np.uint8)
     core().gather(memory, numbers(*starts), numbers(*sizes), out[1:-1])
     assert out.tobytes() == b"\xee" + source.tobytes() + b"\xee"
+
+
+@given(st.integers(1, 5), st.integers(1, 3000), st.integers(0, 64), st.integers(0, 2**32))
+@examples(60)
+def test_words_are_sorted_row_by_row(rows: int, length: int, width: int, seed: int) -> None:
+    """Of any number of bits, so that whole digits are the same, and words occur twice."""
+    rng = np.random.default_rng(seed)
+    words = rng.integers(0, (1 << width) - 1, (rows, length), np.uint64, endpoint=True)
+    words |= np.uint64(seed)
+    want = np.sort(words, axis=1)
+    core().sort(words, length)
+    assert np.array_equal(words, want)
+
+
+@pytest.mark.parametrize("shape", [(1500,), (3, 1024), (2, 5, 1100), (2, 1023), (0, 1024), (4, 0)])
+def test_keys_are_ranked_the_same(shape: tuple[int, ...]) -> None:
+    keys = np.random.default_rng(1).integers(0, 2**64 - 1, shape, np.uint64, endpoint=True)
+    mask = random.low_mask(shape[-1])
+    keys &= ~mask
+    keys |= np.arange(shape[-1], dtype=np.uint64)
+    found = random.ranked(keys.copy(), mask)
+    every_second = random.ranked(np.repeat(keys, 2, axis=-1)[..., ::2], mask)  # which is not contiguous
+    with without_core():
+        want = random.ranked(keys, mask)
+    assert np.array_equal(found, want)
+    assert np.array_equal(every_second, want)
+
+
+@pytest.mark.parametrize("length", [0, -1, 3, 9])
+def test_words_that_are_no_rows_are_refused(length: int) -> None:
+    with pytest.raises(ValueError, match="no rows"):
+        core().sort(np.zeros(8, np.uint64), length)
+    with pytest.raises(ValueError, match="no rows"):
+        core().sort(np.zeros(9, np.uint8), 1)
 
 
 @pytest.mark.parametrize(("lengths", "at"), [([], 0), ([4], 0), ([2, 2], 0), ([9, 4], 1), ([9], -1), ([9], 2)])
