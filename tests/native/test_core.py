@@ -136,6 +136,7 @@ def test_nothing_outside_of_the_memory_is_touched(wanted: list[tuple[int, int]])
 SIZES = st.lists(st.one_of(st.integers(0, 200), st.integers(3_900, 4_300), st.integers(0, 20_000)), max_size=8)
 
 
+@pytest.mark.slow
 @given(SIZES, st.integers(0, 80), st.randoms())
 @examples(200)
 def test_pieces_of_any_size_and_place_are_copied(sizes: list[int], gap: int, chance: Random) -> None:

@@ -119,6 +119,7 @@ input()
 """
 
 
+@pytest.mark.slow
 def test_another_process_takes_it_out_until_the_worker_ends() -> None:
     """The crate vanishes with the worker, and leaves nothing."""
     with subprocess.Popen(

@@ -56,6 +56,7 @@ def batches(draw: st.DrawFn) -> Any:
     return default_collate(samples if draw(st.booleans()) else [tuple(sample.values()) for sample in samples])
 
 
+@pytest.mark.slow
 @given(batch=batches(), by_crate=st.booleans())
 def test_a_batch_arrives_as_it_was_made(batch: Any, by_crate: bool) -> None:
     """Names, types, dtypes, shapes and values, by the message and by a crate."""
@@ -141,8 +142,11 @@ def in_a_dict(samples: list[Any]) -> dict[str, Any]:
 
 
 @MANY_WORKERS
-@pytest.mark.parametrize("fields", [None, ("data", "number", "key"), ("number",)])
-@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [(None, "fork"), (("data", "number", "key"), "fork"), (("number",), "fork"), (None, "spawn")],
+)
 def test_the_batches_of_workers_are_those_of_the_training_process(data: Path, fields: Any, start: str) -> None:
     """Exact reads, dicts and tuples, large and small batches, persistent workers."""
     data_set = BrandDataset(data, fields=fields)
@@ -211,6 +215,7 @@ def test_workers_fill_the_same_crates_again(data: Path) -> None:
     assert not mapped()
 
 
+@pytest.mark.slow
 def test_draws_arrive_each_once(data: Path) -> None:
     """With a `BrandSampler`, and more batches ahead than a worker has crates."""
     data_set = BrandDataset(data, memory=0.5)
@@ -230,6 +235,7 @@ def test_draws_arrive_each_once(data: Path) -> None:
         assert all(wanted[sample["index"]] == sample for sample in found)
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_before_its_batch_was_taken(data: Path) -> None:
     """PyTorch says that the worker is gone, as soon as it notices, and nothing hangs."""
     loader = DataLoader(BrandDataset(data), 40, num_workers=1, persistent_workers=True)
