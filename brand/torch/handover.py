@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from mmap import mmap
 from multiprocessing.reduction import ForkingPickler
@@ -90,15 +91,18 @@ def _packed(column: Any) -> tuple[Form, Sequence[bytes]]:
     if kind is torch.Tensor:
         dense = column.layout is torch.strided and column.device.type == "cpu" and not column.requires_grad
         if dense and column.dim() and 0 < column.nbytes < SMALL_TENSOR:
-            content = column.contiguous().view(torch.uint8).numpy().tobytes()
-            return (_tensor, len(content), (column.dtype, tuple(column.shape))), (content,)
+            plain = column.resolve_conj().resolve_neg().reshape(-1)
+            with suppress(RuntimeError):  # PyTorch has no view as bytes of this one: it is quantized, say
+                content = plain.view(torch.uint8).numpy().tobytes()
+                return (_tensor, len(content), (column.dtype, tuple(column.shape))), (content,)
     elif kind in (list, tuple):
         kinds = set(map(type, column))
-        if kinds == {str}:
+        if kinds in ({str}, {bytes}):
+            lengths = array("q", map(len, column))
+            if kinds == {bytes}:
+                return (_pieces, sum(lengths), (kind, lengths.tobytes())), column
             content = "".join(column).encode("utf-8", "surrogatepass")
-            return (_texts, len(content), (kind, _lengths(column))), (content,)
-        if kinds == {bytes}:
-            return (_pieces, sum(map(len, column)), (kind, _lengths(column))), column
+            return (_texts, len(content), (kind, lengths.tobytes())), (content,)
     return (None, 0, column), ()
 
 
@@ -116,10 +120,6 @@ def _texts(memory: Memory, start: int, end: int, facts: tuple[type[Any], bytes])
 def _pieces(memory: Memory, start: int, _: int, facts: tuple[type[Any], bytes]) -> Any:
     kind, lengths = facts
     return kind([memory[first:last] for first, last in _borders(start, lengths)])
-
-
-def _lengths(column: Sequence[str | bytes]) -> bytes:
-    return array("q", map(len, column)).tobytes()
 
 
 def _borders(start: int, lengths: bytes) -> Iterator[tuple[int, int]]:

@@ -63,7 +63,7 @@ def test_a_batch_arrives_as_it_was_made(batch: Any, by_crate: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LEAST_BYTES", 0 if by_crate else 1 << 30)
         patch.setattr(module, "_own", None)
-        for _ in range(2):  # the first goes by the message, as nobody has opened a crate yet
+        for _ in range(2):  # the first goes by the message: no process has opened a crate yet
             handed = HandedDict(batch) if isinstance(batch, dict) else HandedList(batch)
             message = sent(handed)
             assert (b"_from_crate" in message) == (by_crate and module._crates().opened)
@@ -71,10 +71,29 @@ def test_a_batch_arrives_as_it_was_made(batch: Any, by_crate: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "column", [["a", b"b"], (b"a", None), ["a", 1], [], (), [""], [b""], "text", torch.ones(2, requires_grad=True)]
+    "column",
+    [
+        ["a", b"b"],
+        (b"a", None),
+        ["a", 1],
+        [],
+        (),
+        [""],
+        [b""],
+        "text",
+        torch.ones(2, requires_grad=True),
+        torch.arange(3).reshape(1, 3).t(),
+        torch.arange(6).reshape(2, 3).t(),
+        torch.arange(9)[::3],
+        torch.tensor([1 + 2j, 3j]).conj(),
+        torch.tensor([1 + 2j, 3j]).conj().imag,
+    ],
 )
 def test_any_column_arrives(column: Any) -> None:
-    """`default_collate` looks at the first value of a column only, and a `collate_fn` may put in what it likes."""
+    """`default_collate` looks at the first value of a column only, and a `collate_fn` may put in what it likes.
+
+    Where packing failed, the queue would lose the batch, and the training would wait for it.
+    """
     (arrived,) = pickle.loads(sent(HandedList([column])))
     assert type(arrived) is type(column)
     assert equal(arrived, column)
@@ -221,7 +240,7 @@ def test_draws_arrive_each_once(data: Path) -> None:
     data_set = BrandDataset(data, memory=0.5)
     sampler = BrandSampler(data_set, seed=3)
     loader = DataLoader(
-        data_set, 8, sampler=sampler, num_workers=2, prefetch_factor=2 * MOST_CRATES, persistent_workers=True
+        data_set, 20, sampler=sampler, num_workers=1, prefetch_factor=2 * MOST_CRATES, persistent_workers=True
     )
     wanted = {sample["index"]: sample for sample in data_set.__getitems__(range(200))}
     for epoch in range(3):
