@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from brand.chunker.plan import Plan
@@ -23,7 +22,8 @@ from brand.formats.header import Header
 from brand.formats.mapped import release
 from brand.formats.publish import storage_errors
 from brand.formats.record import fixed_columns
-from brand.formats.values import lengths
+from brand.formats.records import Records
+from brand.formats.values import Buffer
 
 _OBJECT_BYTES: Final = 128
 """Bytes that Python needs for each record beside its contents."""
@@ -120,13 +120,13 @@ def make_chunk(packer: Packer, number: int, path: Path) -> Written:
         file.seek(start)
         for low, high in _blocks(packer, indices):
             records = packer.source.records(indices[low:high])
-            stored = packer.compressor.pack(records)
+            stored = Records.of(packer.compressor.pack(records))
             rows["raw_size"][low:high] = records.sizes
-            rows["size"][low:high] = lengths(stored)
-            rows["checksum"][low:high] = np.fromiter(map(xxhash.xxh3_64_intdigest, stored), np.uint64, len(stored))
+            rows["size"][low:high] = stored.sizes
+            rows["checksum"][low:high] = stored.checksums()
             columns.append(fixed_columns(header.schema, records))
             _check_labels(header, indices[low:high], columns[-1])
-            _write_all(file, b"".join(stored), path)
+            _write_all(file, stored.memory.data, path)
         sizes = rows["size"].astype(np.uint64)
         rows["offset"] = start + np.cumsum(sizes) - sizes
         front = pack_front(
@@ -152,7 +152,7 @@ def _create(path: Path) -> BinaryIO:
         return path.open("wb", buffering=0)
 
 
-def _write_all(file: BinaryIO, data: bytes, path: Path) -> None:
+def _write_all(file: BinaryIO, data: Buffer, path: Path) -> None:
     view = memoryview(data)
     with storage_errors(path, "cannot write"):
         while view:

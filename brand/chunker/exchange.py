@@ -121,8 +121,9 @@ def make_part(plan: Exchange, number: int) -> tuple[SortedPart, bool]:
         storage_errors(plan.folder, "cannot write"),
         records_path.open("wb") as records,
         spans_path.open("wb") as spans,
+        PartWriter(records, spans, Keys(plan.seed, number)) as writer,
     ):
-        writer, problems = PartWriter(records, spans, Keys(plan.seed, number)), list[Problem]()
+        problems = list[Problem]()
         for shard_number in plan.stretches[number]:
             shard = plan.source.shards[shard_number]
             before = writer.samples + len(problems)

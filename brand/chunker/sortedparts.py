@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Self
 
 import numpy as np
 import xxhash
@@ -62,19 +63,31 @@ class SortedPart:
 
 
 class PartWriter:
-    """Writes one part. The caller opens the two files, and publishes the part that `finish` returns."""
+    """Writes one part. The caller opens the two files, and publishes the part that `finish` returns.
+
+    A thread sorts and writes a run while the caller makes the records of the next one. The thread owns the files and
+    what is counted of them; it ends with the `with` block.
+    """
 
     def __init__(self, records: BinaryIO, spans: BinaryIO, keys: Keys) -> None:
         self._records, self._spans, self._keys = records, spans, keys
         self.samples = self.raw_bytes = self._written = self._held = 0
         self._run: list[Records] = []
         self._digest, self._of_records, self._of_spans = (xxhash.xxh3_128() for _ in range(3))
+        self._thread = ThreadPoolExecutor(1, "part")
+        self._writing: Future[None] | None = None
 
     def __repr__(self) -> str:
         return f"PartWriter({self._records.name}, {self.samples} samples, {self._held} bytes held)"
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+
     def add(self, records: Records) -> bool:
-        """Take the next records, which fill their memory. Returns whether a run was written. Raises `StorageError`."""
+        """Take the next records, which fill their memory. Returns whether a run is full. Raises `StorageError`."""
         self._digest.update(records.memory.data)
         self._run.append(records)
         self.samples += len(records)
@@ -82,12 +95,13 @@ class PartWriter:
         self._held += len(records.memory) + _OBJECT_BYTES * len(records)
         if self._held < RUN_BYTES:
             return False
-        self._write_run()
+        self._hand_over()
         return True
 
     def finish(self, problems: Sequence[Problem] = ()) -> SortedPart:
         """Write what is held, and return what the part holds. Raises `StorageError`."""
-        self._write_run()
+        self._hand_over()
+        self._await_run()
         with storage_errors(Path(self._records.name), "cannot write"):
             self._records.flush()
             self._spans.flush()
@@ -95,15 +109,23 @@ class PartWriter:
         files = self._of_records.hexdigest() + self._of_spans.hexdigest()
         return SortedPart(self.samples, self._written, self.raw_bytes, self._digest.hexdigest(), files, tuple(problems))
 
-    def _write_run(self) -> None:
+    def _hand_over(self) -> None:
+        """Give what is held to the thread, which writes one run at a time."""
+        self._await_run()
+        if self._run:
+            self._writing = self._thread.submit(self._write_run, self._run)
+        self._run, self._held = [], 0
+
+    def _await_run(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write_run(self, run: Sequence[Records]) -> None:
         """Write the records of one run sorted by key, and their spans in the order of the source.
 
         Records are copied in whole words, so that one call copies many small ones. Bytes of any value fill the last
         word.
         """
-        run, self._run, self._held = self._run, [], 0
-        if not run:
-            return
         sizes = np.concatenate([records.sizes for records in run])
         order = sorted_places(self._keys.next(len(sizes)))
         memory = np.frombuffer(b"".join([*(records.memory.data for records in run), bytes(WORD)]), np.uint8)
@@ -112,7 +134,7 @@ class PartWriter:
         rows = np.empty(len(sizes), SPAN)
         rows["offset"][order] = self._written + np.cumsum(room) - room
         rows["size"] = sizes
-        rows["checksum"] = np.concatenate([checksums(records) for records in run])
+        rows["checksum"] = np.concatenate([records.checksums() for records in run])
         with storage_errors(Path(self._records.name), "cannot write"):
             for low, high in cut_blocks(room, _COPIED_BYTES):
                 copied = _copied(memory, begins[low:high], room[low:high])
@@ -121,11 +143,6 @@ class PartWriter:
             self._of_spans.update(rows.tobytes())
             self._spans.write(rows.tobytes())
         self._written += int(room.sum())
-
-
-def checksums(records: Records) -> NDArray[np.uint64]:
-    """xxh3 of each record."""
-    return np.fromiter(map(xxhash.xxh3_64_intdigest, records.pieces()), np.uint64, len(records))
 
 
 def _copied(memory: NDArray[np.uint8], begins: NDArray[np.int64], room: NDArray[np.int64]) -> Buffer:

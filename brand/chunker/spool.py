@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from brand.chunker.report import OnProgress, Progress
 from brand.chunker.shuffle import Keys
-from brand.chunker.sortedparts import PARTS_NAME, SPAN, WORD, PartWriter, SortedPart, checksums, part_files
+from brand.chunker.sortedparts import PARTS_NAME, SPAN, WORD, PartWriter, SortedPart, part_files
 from brand.chunker.source import Indices
 from brand.errors import SourceError
 from brand.formats.mapped import gather, map_array, release
@@ -78,7 +78,7 @@ class SpoolSource:
         starts = np.empty(len(order), np.int64)
         starts[order] = begins[order] + moved
         records = Records(memory, starts, sizes)
-        wrong = np.flatnonzero(checksums(records) != spans["checksum"])
+        wrong = np.flatnonzero(records.checksums() != spans["checksum"])
         if len(wrong):
             part = int(np.searchsorted(self._bases, begins[wrong[0]], "right")) - 1
             path, _ = part_files(self.folder / PARTS_NAME, part)
@@ -172,8 +172,11 @@ def spool_records(
     with storage_errors(folder, "cannot write"):
         (folder / PARTS_NAME).mkdir(exist_ok=True)
     records_path, spans_path = part_files(folder / PARTS_NAME, 0)
-    with records_path.open("wb") as data, spans_path.open("wb") as spans:
-        writer = PartWriter(data, spans, Keys(seed))
+    with (
+        records_path.open("wb") as data,
+        spans_path.open("wb") as spans,
+        PartWriter(data, spans, Keys(seed)) as writer,
+    ):
         for some in records:
             if writer.add(some):
                 on_progress(Progress("spool", writer.samples, total, writer.raw_bytes, None))

@@ -74,10 +74,13 @@ def scatter(array: NDArray[Any], indices: Indices, values: NDArray[Any]) -> None
 
 
 def release(*arrays: NDArray[Any]) -> None:
-    """Give resident pages of mapped arrays back to the page cache. Nothing is lost: the next touch maps them again."""
+    """Give resident pages of mapped arrays back to the page cache. Nothing is lost: the next touch maps them again.
+
+    An array that fits in a window keeps its pages: mapping them again for each chunk takes longer than packing it.
+    """
     for array in arrays:
         mapping = _mapping_of(array)
-        if mapping is not None and _DONTNEED is not None:
+        if mapping is not None and _DONTNEED is not None and array.nbytes > WINDOW_BYTES:
             mapping.madvise(_DONTNEED)
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final, overload
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from brand.formats.values import Buffer, lengths
-from brand.native import CORE
+from brand.native import CORE, XXH3
 
 SMALL: Final = 4096
 """Pieces below this mean size are first copied together into bytes: slicing bytes is faster than slicing a view."""
@@ -61,6 +62,10 @@ class Records(Sequence[bytes]):
         """The bytes of each record, where they are large without a copy."""
         return slices(self.memory, self.starts, self.sizes)
 
+    def checksums(self) -> NDArray[np.uint64]:
+        """XXH3 of each record."""
+        return checksums(self.memory, self.starts, self.sizes)
+
     def windows(self, size: int) -> NDArray[np.void]:
         """The `size` bytes from each place of the memory on, without a copy."""
         return windows(self.memory, size)
@@ -81,3 +86,12 @@ def slices(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[
         first = int(starts.min())
         data, starts = memory[first : int((starts + sizes).max())].tobytes(), starts - first
     return [data[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
+
+
+def checksums(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """XXH3 of each of the pieces that `slices` makes."""
+    if CORE is None or not XXH3:
+        return np.fromiter(map(xxhash.xxh3_64_intdigest, slices(memory, starts, sizes)), np.uint64, len(starts))
+    made = np.empty(len(starts), np.uint64)
+    CORE.digests(XXH3[0], memory, np.ascontiguousarray(starts), np.ascontiguousarray(sizes), made)
+    return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +11,8 @@ from numpy.typing import NDArray
 
 from brand.formats.compression import Decompressor
 from brand.formats.record import RecordDecoder
-from brand.formats.records import slices
+from brand.formats.records import checksums, slices
 from brand.formats.values import Buffer
-from brand.native import CORE, XXH3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +38,8 @@ class Stored:
 
     def right(self) -> NDArray[np.bool_]:
         """Whether each sample has the recorded checksum, shape (samples,)."""
-        if CORE is None or not XXH3:
-            return are_right(self.pieces(), self.rows)
-        right = np.empty(len(self), np.bool_)
-        sizes, checksums = self.rows["size"].astype(np.int64), np.ascontiguousarray(self.rows["checksum"])
-        CORE.are_right(XXH3[0], self.memory, np.ascontiguousarray(self.starts), sizes, checksums, right)
+        found = checksums(self.memory, self.starts, self.rows["size"].astype(np.int64))
+        right: NDArray[np.bool_] = found == self.rows["checksum"]
         return right
 
     def view(self, number: int) -> memoryview:
@@ -64,10 +59,3 @@ class Stored:
 def is_right(piece: Buffer, checksum: int) -> bool:
     """Whether the stored bytes of a sample have this checksum."""
     return xxhash.xxh3_64_intdigest(piece) == checksum
-
-
-def are_right(pieces: Sequence[Buffer], rows: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Whether the stored bytes of each sample have the checksum in its row, shape (samples,)."""
-    digest = xxhash.xxh3_64_intdigest
-    right: NDArray[np.bool_] = np.array([digest(piece) for piece in pieces], np.uint64) == rows["checksum"]
-    return right

@@ -19,10 +19,10 @@ def pieces(memory: _Memory, starts: _Numbers, sizes: _Numbers, /) -> list[bytes]
 def texts(memory: _Memory, starts: _Numbers, sizes: _Numbers, /) -> list[str]:
     """The text of each piece, from UTF-8."""
 
-def are_right(
-    digest: int, memory: _Memory, starts: _Numbers, sizes: _Numbers, checksums: _Numbers, right: NDArray[np.bool_], /
+def digests(
+    digest: int, memory: _Memory, starts: _Numbers, sizes: _Numbers, made: NDArray[np.uint64], /
 ) -> None:
-    """Set `right[i]` to whether the digest of a piece is `checksums[i]`."""
+    """Set `made[i]` to the digest of a piece."""
 
 def gather(memory: _Memory, starts: _Numbers, sizes: _Numbers, out: _Memory, /) -> None:
     """Copy the pieces to `out`, side by side."""

@@ -41,12 +41,11 @@ static PyObject *core_texts(PyObject *self, PyObject *const *args, Py_ssize_t gi
 
 typedef uint64_t (*Digest)(const void *, size_t);
 
-static PyObject *core_are_right(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *core_digests(PyObject *self, PyObject *const *args, Py_ssize_t given) {
     Pieces pieces;
-    Numbers checksums;
     Py_buffer out;
     PyObject *done = NULL;
-    if (!has_arguments(given, 6))
+    if (!has_arguments(given, 5))
         return NULL;
     Digest digest = (Digest)PyLong_AsVoidPtr(args[0]);
     if (!digest) {
@@ -56,22 +55,18 @@ static PyObject *core_are_right(PyObject *self, PyObject *const *args, Py_ssize_
     }
     if (!take_pieces(args[1], PyBUF_SIMPLE, args[2], args[3], &pieces))
         return NULL;
-    if (take_numbers(args[4], pieces.count, &checksums)) {
-        if (PyObject_GetBuffer(args[5], &out, PyBUF_WRITABLE) == 0) {
-            if (out.len == pieces.count) {
-                Py_BEGIN_ALLOW_THREADS
-                for (Py_ssize_t i = 0; i < pieces.count; i++) {
-                    fetch_ahead(&pieces, i);
-                    uint64_t found = digest(piece(&pieces, i), (size_t)pieces.sizes.items[i]);
-                    ((char *)out.buf)[i] = found == (uint64_t)checksums.items[i];
-                }
-                Py_END_ALLOW_THREADS
-                done = Py_NewRef(Py_None);
-            } else
-                PyErr_SetString(PyExc_ValueError, "an array has another length than the others");
-            PyBuffer_Release(&out);
-        }
-        PyBuffer_Release(&checksums.view);
+    if (PyObject_GetBuffer(args[4], &out, PyBUF_WRITABLE) == 0) {
+        if (out.len == pieces.count * (Py_ssize_t)sizeof(uint64_t)) {
+            Py_BEGIN_ALLOW_THREADS
+            for (Py_ssize_t i = 0; i < pieces.count; i++) {
+                fetch_ahead(&pieces, i);
+                ((uint64_t *)out.buf)[i] = digest(piece(&pieces, i), (size_t)pieces.sizes.items[i]);
+            }
+            Py_END_ALLOW_THREADS
+            done = Py_NewRef(Py_None);
+        } else
+            PyErr_SetString(PyExc_ValueError, "an array has another length than the others");
+        PyBuffer_Release(&out);
     }
     release_pieces(&pieces);
     return done;
@@ -187,8 +182,8 @@ static PyObject *core_unpack(PyObject *self, PyObject *const *args, Py_ssize_t g
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))core_##name, METH_FASTCALL, NULL}
 
 static PyMethodDef methods[] = {
-    METHOD(pieces),  METHOD(texts),       METHOD(are_right), METHOD(gather),
-    METHOD(scatter), METHOD(copy_mapped), METHOD(unpacker),  METHOD(unpack),
+    METHOD(pieces),  METHOD(texts),       METHOD(digests),  METHOD(gather),
+    METHOD(scatter), METHOD(copy_mapped), METHOD(unpacker), METHOD(unpack),
     METHOD(sort),    {NULL, NULL, 0, NULL},
 };
 

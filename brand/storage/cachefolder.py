@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, FormatError
 from brand.formats.constants import SAMPLES_NAME
 from brand.formats.publish import publish_bytes, storage_reason
-from brand.formats.stored import Stored, are_right
+from brand.formats.stored import Stored
 from brand.formats.values import Buffer
 from brand.storage.cachelayout import (
     FACTS_NAME,
@@ -152,7 +152,7 @@ class CacheFolder:
         ends all writing (`stopped`), and the log has a line.
         """
         here, pieces = np.zeros(len(places), np.bool_), stored.pieces()
-        new = np.flatnonzero(are_right(pieces, stored.rows) & ~self.held[places])
+        new = np.flatnonzero(stored.right() & ~self.held[places])
         sizes = stored.rows["size"].astype(np.int64)
         chunks, offsets = places // self._chunk_size, stored.rows["offset"].astype(np.int64)
         apart = (chunks[new[1:]] != chunks[new[:-1]]) | (offsets[new[1:]] != (offsets + sizes)[new[:-1]])

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
-from brand.formats import arrays, compression, record, records, stored
+from brand.formats import arrays, compression, record, records
 from brand.formats.arrays import ArrayFile
 from brand.formats.compression import Decompressor
 from brand.formats.constants import ROW
@@ -41,7 +41,7 @@ from tests.rounds import examples
 pytestmark = pytest.mark.skipif(CORE is None, reason="the core was not built here, or BRAND_NATIVE=0")
 
 SCHEMA = Schema((("text", "str"), ("label", "int"), ("raw", "bytes")))
-USERS: list[ModuleType] = [arrays, compression, random, record, records, stored, vectored, wants]
+USERS: list[ModuleType] = [arrays, compression, random, record, records, vectored, wants]
 """The modules that call the core."""
 
 
@@ -125,7 +125,7 @@ def test_nothing_outside_of_the_memory_is_touched(wanted: list[tuple[int, int]])
         lambda: core().pieces(memory, starts, sizes),
         lambda: core().texts(memory, starts, sizes),
         lambda: core().gather(memory, starts, sizes, out),
-        lambda: core().are_right(XXH3[0], memory, starts, sizes, starts, np.empty(len(starts), np.bool_)),
+        lambda: core().digests(XXH3[0], memory, starts, sizes, np.empty(len(starts), np.uint64)),
         lambda: core().unpack(core().unpacker(borrowed.zstd(), b""), memory, starts, sizes, sizes, out),
     ]
     for call in calls:
@@ -217,9 +217,9 @@ def test_memory_that_finds_no_place_is_not_scattered(lengths: list[int], at: int
         lambda memory, two, one: core().pieces(memory, two, one),
         lambda memory, two, one: core().pieces(memory, two, two.view(np.uint8)[:15]),
         lambda memory, two, one: core().gather(memory, two, two, memory[:1].copy()),
-        lambda memory, two, one: core().are_right(XXH3[0], memory, two, two, one, np.empty(2, np.bool_)),
-        lambda memory, two, one: core().are_right(XXH3[0], memory, two, two, two, np.empty(1, np.bool_)),
-        lambda memory, two, one: core().are_right(0, memory, two, two, two, np.empty(2, np.bool_)),
+        lambda memory, two, one: core().digests(XXH3[0], memory, two, one, np.empty(2, np.uint64)),
+        lambda memory, two, one: core().digests(XXH3[0], memory, two, two, np.empty(3, np.uint64)),
+        lambda memory, two, one: core().digests(0, memory, two, two, np.empty(2, np.uint64)),
         lambda memory, two, one: core().copy_mapped(-1, memory, two, one, memory.copy()),
         lambda memory, two, one: core().copy_mapped(-1, memory, two, 100 * two + 100, np.empty(300, np.uint8)),
         lambda memory, two, one: core().unpack(
