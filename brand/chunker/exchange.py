@@ -31,7 +31,7 @@ from brand.formats.schema import Schema
 
 LEAST_BYTES: Final = 32 << 20
 """Stored bytes of a stretch, at least, where shards are smaller."""
-_VERSION: Final = 2
+_VERSION: Final = 3
 """Raised when parts are written differently, so that those of an earlier version of Brand are made again."""
 SKIP_HINT: Final = "--on-error skip leaves such samples out and lists them"
 

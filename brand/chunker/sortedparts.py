@@ -23,20 +23,16 @@ from typing import BinaryIO, Final, Self
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from brand.chunker.report import Problem
 from brand.chunker.shuffle import Keys, sorted_places
 from brand.formats.contents import cut_blocks
 from brand.formats.publish import publish_bytes, storage_errors
-from brand.formats.records import SMALL, Records, windows
-from brand.formats.values import Buffer
+from brand.formats.records import Records
 
 PARTS_NAME: Final = "parts"
 """Folder of the parts in a work folder."""
 RUN_BYTES: Final = 32 << 20
-WORD: Final = 16
-"""Bytes of the words in which small records are copied."""
 SPAN: Final = np.dtype([("offset", "<u8"), ("size", "<u8"), ("checksum", "<u8")])
 _OBJECT_BYTES: Final = 64
 """Bytes that Python needs for each record beside its contents."""
@@ -121,39 +117,23 @@ class PartWriter:
             self._writing.result()
 
     def _write_run(self, run: Sequence[Records]) -> None:
-        """Write the records of one run sorted by key, and their spans in the order of the source.
-
-        Records are copied in whole words, so that one call copies many small ones. Bytes of any value fill the last
-        word.
-        """
+        """Write the records of one run sorted by key, and their spans in the order of the source."""
         sizes = np.concatenate([records.sizes for records in run])
         order = sorted_places(self._keys.next(len(sizes)))
-        memory = np.frombuffer(b"".join([*(records.memory.data for records in run), bytes(WORD)]), np.uint8)
-        begins, ordered = (np.cumsum(sizes) - sizes)[order], sizes[order]
-        room = -(-ordered // WORD) * WORD
+        together = Records.side_by_side(b"".join([records.memory.data for records in run]), sizes)
+        ordered = together[order]
         rows = np.empty(len(sizes), SPAN)
-        rows["offset"][order] = self._written + np.cumsum(room) - room
+        rows["offset"][order] = self._written + np.cumsum(ordered.sizes) - ordered.sizes
         rows["size"] = sizes
-        rows["checksum"] = np.concatenate([records.checksums() for records in run])
+        rows["checksum"] = together.checksums()
         with storage_errors(Path(self._records.name), "cannot write"):
-            for low, high in cut_blocks(room, _COPIED_BYTES):
-                copied = _copied(memory, begins[low:high], room[low:high])
+            for low, high in cut_blocks(ordered.sizes, _COPIED_BYTES):
+                copied = ordered[low:high].joined()
                 self._of_records.update(copied)
                 self._records.write(copied)
             self._of_spans.update(rows.tobytes())
             self._spans.write(rows.tobytes())
-        self._written += int(room.sum())
-
-
-def _copied(memory: NDArray[np.uint8], begins: NDArray[np.int64], room: NDArray[np.int64]) -> Buffer:
-    """Pieces of a memory, one after the other; `room` holds their sizes, which are whole words."""
-    if int(room.mean()) >= SMALL:
-        return b"".join(Records(memory, begins, room).pieces())
-    words = room // WORD
-    at = np.repeat(begins - WORD * (np.cumsum(words) - words), words)
-    at += np.arange(0, WORD * len(at), WORD)
-    copied: Buffer = windows(memory, WORD)[at].data
-    return copied
+        self._written += len(together.memory)
 
 
 def part_files(folder: Path, number: int) -> tuple[Path, Path]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from brand.chunker.report import OnProgress, Progress
 from brand.chunker.shuffle import Keys
-from brand.chunker.sortedparts import PARTS_NAME, SPAN, WORD, PartWriter, SortedPart, part_files
+from brand.chunker.sortedparts import PARTS_NAME, SPAN, PartWriter, SortedPart, part_files
 from brand.chunker.source import Indices
 from brand.errors import SourceError
 from brand.formats.mapped import gather, map_array, release
@@ -34,7 +34,7 @@ _SPANS_A_STEP: Final = 1 << 18
 class SpoolSource:
     """Spooled samples. Picklable; opens its files anew in each process.
 
-    A record has an address: the files of records lie in one address space, side by side with a gap between them.
+    A record has an address: the files of records lie in one address space, with a gap between them.
     """
 
     file_field = ""
@@ -45,7 +45,7 @@ class SpoolSource:
         self.raw_bytes = sum(part.raw_bytes for part in parts)
         digests = [part.digest for part in parts]
         self._digest = digests[0] if len(digests) == 1 else xxhash.xxh3_128_hexdigest("".join(digests).encode())
-        room = np.array([part.file_bytes + WORD for part in parts], np.int64)
+        room = np.array([part.file_bytes + 1 for part in parts], np.int64)
         self._bases: NDArray[np.int64] = np.cumsum(room) - room
 
     def __getstate__(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class SpoolSource:
         order = np.argsort(spans["offset"], kind="stable")
         begins, sizes = spans["offset"].astype(np.int64), spans["size"].astype(np.int64)
         gaps = begins[order[1:]] - (begins + sizes)[order[:-1]]
-        first = np.concatenate(([0], 1 + np.flatnonzero((gaps < 0) | (gaps >= WORD))))
+        first = np.concatenate(([0], 1 + np.flatnonzero(gaps)))
         last = np.concatenate((first[1:], [len(order)])) - 1
         heads, tails = begins[order[first]], (begins + sizes)[order[last]]
         ends = np.cumsum(tails - heads)

@@ -43,10 +43,10 @@ class Records(Sequence[bytes]):
     def __getitem__(self, number: int) -> bytes: ...
 
     @overload
-    def __getitem__(self, number: slice) -> Records: ...
+    def __getitem__(self, number: slice | NDArray[np.intp]) -> Records: ...
 
-    def __getitem__(self, number: int | slice) -> bytes | Records:
-        if isinstance(number, slice):
+    def __getitem__(self, number: int | slice | NDArray[np.intp]) -> bytes | Records:
+        if isinstance(number, slice | np.ndarray):
             return Records(self.memory, self.starts[number], self.sizes[number])
         return bytes(self.view(number))
 
@@ -61,6 +61,14 @@ class Records(Sequence[bytes]):
     def pieces(self) -> list[Buffer]:
         """The bytes of each record, where they are large without a copy."""
         return slices(self.memory, self.starts, self.sizes)
+
+    def joined(self) -> Buffer:
+        """The bytes of all records, one after the other: a copy."""
+        if CORE is None:
+            return b"".join(self.pieces())
+        made = np.empty(int(self.sizes.sum()), np.uint8)
+        CORE.gather(self.memory, np.ascontiguousarray(self.starts), np.ascontiguousarray(self.sizes), made)
+        return made.data
 
     def checksums(self) -> NDArray[np.uint64]:
         """XXH3 of each record."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from brand.formats.compression import Decompressor
@@ -54,8 +53,3 @@ class Stored:
         """
         sizes, raw_sizes = self.rows["size"].astype(np.int64), self.rows["raw_size"].astype(np.int64)
         return decode.columns(*decompressor.unpack_all(self.memory, self.starts, sizes, raw_sizes), raw_sizes)
-
-
-def is_right(piece: Buffer, checksum: int) -> bool:
-    """Whether the stored bytes of a sample have this checksum."""
-    return xxhash.xxh3_64_intdigest(piece) == checksum

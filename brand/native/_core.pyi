@@ -40,6 +40,22 @@ def copy_mapped(landing: int, landed: _Memory, addresses: _Numbers, sizes: _Numb
     The kernel copies into the file `landing`, which is mapped as `landed`.
     """
 
+def read_cached(
+    digest: int,
+    files: _Numbers,
+    offsets: _Numbers,
+    memory: _Memory | memoryview,
+    starts: _Numbers,
+    sizes: _Numbers,
+    late: int,
+    made: NDArray[np.uint64],
+    there: NDArray[np.bool_],
+    /,
+) -> bool:
+    """Read pieces of open files from the page cache into pieces of `memory`. `there[i]`: it has all of a piece, whose
+    digest is `made[i]`. False where more than `late` are not there; then it stops.
+    """
+
 def sort(words: NDArray[np.uint64], length: int, /) -> None:
     """Sort each row of `length` words, ascending, in place."""
 

@@ -92,6 +92,16 @@ static inline void fetch_ahead(const Pieces *pieces, Py_ssize_t i) {
         __builtin_prefetch(next + 64 * line);
 }
 
+/* XXH3 of the package xxhash. */
+typedef uint64_t (*Digest)(const void *, size_t);
+
+static inline Digest lent_digest(PyObject *address) {
+    Digest digest = (Digest)PyLong_AsVoidPtr(address);
+    if (!digest && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "no function was lent");
+    return digest;
+}
+
 static inline int has_arguments(Py_ssize_t given, Py_ssize_t wanted) {
     if (given == wanted)
         return 1;
@@ -103,6 +113,9 @@ static inline int has_arguments(Py_ssize_t given, Py_ssize_t wanted) {
 PyObject *core_gather(PyObject *self, PyObject *const *args, Py_ssize_t given);
 PyObject *core_scatter(PyObject *self, PyObject *const *args, Py_ssize_t given);
 PyObject *core_copy_mapped(PyObject *self, PyObject *const *args, Py_ssize_t given);
+
+/* reading.c */
+PyObject *core_read_cached(PyObject *self, PyObject *const *args, Py_ssize_t given);
 
 /* sorting.c */
 PyObject *core_sort(PyObject *self, PyObject *const *args, Py_ssize_t given);

@@ -39,21 +39,14 @@ static PyObject *core_texts(PyObject *self, PyObject *const *args, Py_ssize_t gi
 
 /* Checksums */
 
-typedef uint64_t (*Digest)(const void *, size_t);
-
 static PyObject *core_digests(PyObject *self, PyObject *const *args, Py_ssize_t given) {
     Pieces pieces;
     Py_buffer out;
     PyObject *done = NULL;
     if (!has_arguments(given, 5))
         return NULL;
-    Digest digest = (Digest)PyLong_AsVoidPtr(args[0]);
-    if (!digest) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "no function was lent");
-        return NULL;
-    }
-    if (!take_pieces(args[1], PyBUF_SIMPLE, args[2], args[3], &pieces))
+    Digest digest = lent_digest(args[0]);
+    if (!digest || !take_pieces(args[1], PyBUF_SIMPLE, args[2], args[3], &pieces))
         return NULL;
     if (PyObject_GetBuffer(args[4], &out, PyBUF_WRITABLE) == 0) {
         if (out.len == pieces.count * (Py_ssize_t)sizeof(uint64_t)) {
@@ -184,7 +177,7 @@ static PyObject *core_unpack(PyObject *self, PyObject *const *args, Py_ssize_t g
 static PyMethodDef methods[] = {
     METHOD(pieces),  METHOD(texts),       METHOD(digests),  METHOD(gather),
     METHOD(scatter), METHOD(copy_mapped), METHOD(unpacker), METHOD(unpack),
-    METHOD(sort),    {NULL, NULL, 0, NULL},
+    METHOD(sort),    METHOD(read_cached), {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", NULL, 0, methods, NULL, NULL, NULL, NULL};

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from brand.formats.stored import is_right
+from brand.native import CORE, XXH3
 from brand.storage.crew import Crew
 from brand.storage.dataset import StoredDataSet
 from brand.storage.files import Range, RangeReader, plenty_open
@@ -51,32 +52,70 @@ class CachedSamples:
 
         Returns whether they were there and have right checksums. A few that are not there are read.
         """
-        chunks, sizes = places // self._data.header.chunk_size, rows["size"].astype(np.int64)
+        chunks, sizes = places.astype(np.int64) // self._data.header.chunk_size, rows["size"].astype(np.int64)
         if not self._data.are_inside(chunks, rows).all():
             return False  # an exact read says what is wrong with the index
 
+        offsets, checksums = rows["offset"].astype(np.int64), rows["checksum"]
+
         def copy(number: int, part: slice) -> bool:
-            wanted = zip(*(each[part].tolist() for each in (chunks, rows["offset"], starts, sizes)), strict=True)
-            ranges = [(chunk, offset, memory[start : start + size]) for chunk, offset, start, size in wanted]
-            return _copied(self._readers[number], ranges, rows["checksum"][part].tolist())
+            wanted = _Wanted(chunks[part], offsets[part], memory, starts[part], sizes[part])
+            return _copied(self._readers[number], wanted, checksums[part])
 
         return all(self._crew.each(copy, self._crew.parts(sizes)))
 
 
-def _copied(reader: RangeReader, ranges: list[Range], checksums: list[int]) -> bool:
+class _Wanted(NamedTuple):
+    """Which ranges of chunk files are to be read to where in `memory`."""
+
+    chunks: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    memory: memoryview
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def ranges(self, which: NDArray[np.intp] | slice) -> list[Range]:
+        """Some of them."""
+        columns = (self.chunks, self.offsets, self.starts, self.sizes)
+        wanted = zip(*(column[which].tolist() for column in columns), strict=True)
+        return [(chunk, offset, self.memory[start : start + size]) for chunk, offset, start, size in wanted]
+
+
+def _copied(reader: RangeReader, wanted: _Wanted, checksums: NDArray[np.uint64]) -> bool:
     """Fill ranges. Returns whether all but a few were in the page cache, and have the right checksums."""
-    late: list[int] = []
+    found, there = np.zeros(len(checksums), np.uint64), np.zeros(len(checksums), np.bool_)
     with suppress(OSError):
-        for number, wanted in enumerate(ranges):
-            if not reader.filled_from_cache(wanted):
-                late.append(number)
-                if len(late) > len(ranges) // FEW:
-                    return False
-            elif not is_right(wanted[2], checksums[number]):
-                return False
-        reader.read_into([ranges[number] for number in late])
-        return all(is_right(ranges[number][2], checksums[number]) for number in late)
+        if not _read_together(reader, wanted, found, there):
+            return False
+        late = np.flatnonzero(~there)
+        ranges = wanted.ranges(late)
+        reader.read_into(ranges)
+        found[late] = [xxhash.xxh3_64_intdigest(buffer) for _, _, buffer in ranges]
+        return bool((found == checksums).all())
     return False
+
+
+def _read_together(reader: RangeReader, wanted: _Wanted, found: NDArray[np.uint64], there: NDArray[np.bool_]) -> bool:
+    """Read what the page cache has, and set the checksums of that. Returns whether that was all but a few.
+
+    Without the core, and where so many files cannot be open at a time, there is a call for each range.
+    """
+    few = len(there) // FEW
+    if CORE is not None and XXH3:
+        chunks, which = np.unique(wanted.chunks, return_inverse=True)
+        files = reader.descriptors(chunks.tolist())
+        if files is not None:
+            opened = np.array(files, np.int64)[which]
+            offsets, starts, sizes = map(np.ascontiguousarray, (wanted.offsets, wanted.starts, wanted.sizes))
+            read: bool = CORE.read_cached(XXH3[0], opened, offsets, wanted.memory, starts, sizes, few, found, there)
+            return read
+    for number, one in enumerate(wanted.ranges(slice(None))):
+        there[number] = reader.filled_from_cache(one)
+        if there[number]:
+            found[number] = xxhash.xxh3_64_intdigest(one[2])
+        elif np.count_nonzero(~there[: number + 1]) > few:
+            return False
+    return True
 
 
 def cached_samples(data: StoredDataSet) -> Callable[[Crew], CachedSamples] | None:

@@ -90,6 +90,15 @@ class OpenFiles:
             self._open.move_to_end(number)
         return descriptor
 
+    def together(self, numbers: Sequence[int]) -> list[int] | None:
+        """Descriptors of files, all of them valid until the next call; None where fewer can be open. Raises OSError."""
+        if len(numbers) > self._most:
+            return None
+        for number in numbers:
+            self.descriptor(number)
+        found = [self._open[number] for number in numbers if number in self._open]
+        return found if len(found) == len(numbers) else None
+
     def _opened(self, path: str) -> int:
         """Open a file. Where the process may have no more descriptors, close all other files of this object first."""
         try:
@@ -137,6 +146,10 @@ class RangeReader:
     def close(self) -> None:
         """See `Reader`."""
         self._files.close()
+
+    def descriptors(self, numbers: Sequence[int]) -> list[int] | None:
+        """See `OpenFiles.together`."""
+        return self._files.together(numbers)
 
     def filled_from_cache(self, wanted: Range) -> bool:
         """Fill a range from the page cache. Returns whether the cache held all of it. Raises OSError."""

@@ -30,6 +30,7 @@ from brand.chunker.shuffle import Keys, open_order, write_order
 from brand.chunker.sortedparts import SPAN, find_part
 from brand.errors import SourceError
 from brand.formats.record import Numbered, encode_records
+from brand.formats.records import Records
 from brand.formats.schema import Schema
 from brand.storage.dataset import StoredDataSet
 from tests.rounds import Chance, examples, rounds
@@ -232,21 +233,22 @@ def test_a_sample_that_is_not_the_one_that_was_read_is_named(damage: Any, compre
     assert tree_digest(target) == tree_digest(undisturbed)
 
 
-@pytest.mark.parametrize("step", ["_copied", "sorted_places"])
+@pytest.mark.parametrize("step", ["joined", "sorted_places"])
 def test_a_step_that_goes_wrong_is_found(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that are copied wrongly, or whose order does not fit their places."""
     texts = [[f"{n} {'x' * (n % 60)}" for n in range(40)]]
-    right: Any = getattr(sortedparts, step)
+    where: Any = Records if step == "joined" else sortedparts
+    right: Any = getattr(where, step)
 
-    def copied(memory: Any, begins: Any, room: Any) -> Any:
-        return bytes(right(memory, np.roll(begins, 1), room))
+    def joined(records: Records) -> Any:
+        return bytes(right(Records(records.memory, np.roll(records.starts, 1), records.sizes)))
 
     def places(keys: Any) -> Any:
         order = right(keys).copy()
         order[1] = order[0]
         return order
 
-    monkeypatch.setattr(sortedparts, step, {"_copied": copied, "sorted_places": places}[step])
+    monkeypatch.setattr(where, step, joined if step == "joined" else places)
     source, _, _ = exchange(Texts(texts), Options(jobs=1), tmp_path, silent)
     with pytest.raises(SourceError, match="is not what was read from the source"):
         source.records(np.arange(len(source)))

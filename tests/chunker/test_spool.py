@@ -16,7 +16,6 @@ from brand.chunker import Progress, pack, sortedparts
 from brand.chunker import spool as spool_module
 from brand.chunker.report import silent
 from brand.chunker.shuffle import open_order, write_order
-from brand.chunker.sortedparts import WORD
 from brand.chunker.spool import SAMPLES_A_STEP, SpoolSource, spool
 from brand.errors import SchemaError, SourceError
 from brand.formats.record import encode_records
@@ -62,7 +61,7 @@ def test_records_come_back_equal_for_any_run_size(
 
 @pytest.mark.parametrize("sizes", [(5, 3 * SMALL), (3 * SMALL,), (0, 15, 16, 17), (1, 5 << 20)])
 def test_small_and_large_records_come_back_equal(sizes: tuple[int, ...], tmp_path: Path) -> None:
-    """Small ones are copied in words, large ones piece by piece, and a run may hold both."""
+    """A run may hold both."""
     texts = [chr(97 + number % 26) * sizes[number % len(sizes)] for number in range(12)]
     source = spooled(texts, tmp_path)
     assert list(source.records(np.arange(12))) == list(encode_records(SCHEMA, samples_of(texts), range(12)))
@@ -93,7 +92,7 @@ def test_where_one_sample_ends_is_part_of_the_fingerprint(tmp_path: Path) -> Non
 
 
 def test_a_chunk_lies_in_each_run_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Consecutive places of the shuffled order lie in a run side by side, but for parts of words: one read a run."""
+    """Consecutive places of the shuffled order lie in a run side by side: one read a run."""
     monkeypatch.setattr(sortedparts, "RUN_BYTES", 30_000)
     texts = [f"{i:06d}" for i in range(5 * SAMPLES_A_STEP)]
     told: list[Progress] = []
@@ -103,7 +102,7 @@ def test_a_chunk_lies_in_each_run_in_one_piece(tmp_path: Path, monkeypatch: pyte
     write_order(tmp_path / "order.bin", [len(texts)], 0)
     places = open_order(tmp_path / "order.bin", len(texts))[640:1280]
     spans = np.sort(source._spans[places], order="offset")
-    pieces = 1 + int((spans["offset"][1:] >= spans["offset"][:-1] + spans["size"][:-1] + WORD).sum())
+    pieces = 1 + int((spans["offset"][1:] != spans["offset"][:-1] + spans["size"][:-1]).sum())
     assert pieces <= runs
 
 

@@ -59,6 +59,17 @@ def core() -> ModuleType:
     return CORE
 
 
+def bools(count: int) -> NDArray[np.bool_]:
+    return np.zeros(count, np.bool_)
+
+
+def read_cached(
+    digest: int, files: Any, offsets: Any, memory: Any, starts: Any, sizes: Any, made: Any, there: Any
+) -> bool:
+    """Into a copy of `memory`, and nothing may be missing."""
+    return bool(core().read_cached(digest, files, offsets, memory.copy(), starts, sizes, 0, made, there))
+
+
 def numbers(*values: int) -> NDArray[np.int64]:
     return np.array(values, np.int64)
 
@@ -126,6 +137,9 @@ def test_nothing_outside_of_the_memory_is_touched(wanted: list[tuple[int, int]])
         lambda: core().texts(memory, starts, sizes),
         lambda: core().gather(memory, starts, sizes, out),
         lambda: core().digests(XXH3[0], memory, starts, sizes, np.empty(len(starts), np.uint64)),
+        lambda: read_cached(
+            *(XXH3[0], starts, starts, memory, starts, sizes, np.empty(len(starts), np.uint64), bools(len(starts)))
+        ),
         lambda: core().unpack(core().unpacker(borrowed.zstd(), b""), memory, starts, sizes, sizes, out),
     ]
     for call in calls:
@@ -220,6 +234,11 @@ def test_memory_that_finds_no_place_is_not_scattered(lengths: list[int], at: int
         lambda memory, two, one: core().digests(XXH3[0], memory, two, one, np.empty(2, np.uint64)),
         lambda memory, two, one: core().digests(XXH3[0], memory, two, two, np.empty(3, np.uint64)),
         lambda memory, two, one: core().digests(0, memory, two, two, np.empty(2, np.uint64)),
+        lambda memory, two, one: read_cached(0, two, two, memory, two, two, np.empty(2, np.uint64), bools(2)),
+        lambda memory, two, one: read_cached(XXH3[0], one, two, memory, two, two, np.empty(2, np.uint64), bools(2)),
+        lambda memory, two, one: read_cached(XXH3[0], two, one, memory, two, two, np.empty(2, np.uint64), bools(2)),
+        lambda memory, two, one: read_cached(XXH3[0], two, two, memory, two, two, np.empty(3, np.uint64), bools(2)),
+        lambda memory, two, one: read_cached(XXH3[0], two, two, memory, two, two, np.empty(2, np.uint64), bools(1)),
         lambda memory, two, one: core().copy_mapped(-1, memory, two, one, memory.copy()),
         lambda memory, two, one: core().copy_mapped(-1, memory, two, 100 * two + 100, np.empty(300, np.uint8)),
         lambda memory, two, one: core().unpack(

@@ -64,6 +64,15 @@ def copied(data: StoredDataSet, places: np.ndarray) -> list[bytes] | None:
     return [bytes(memory[start : start + size]) for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
 
 
+@pytest.fixture(autouse=True, params=["core", "no core", "few files"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call for all samples of a thread, or a call for each."""
+    if request.param == "no core":
+        monkeypatch.setattr(cached, "CORE", None)
+    if request.param == "few files":
+        monkeypatch.setattr(cached, "plenty_open", lambda: 2)
+
+
 def test_samples_come_out_of_the_page_cache(large: Path) -> None:
     warm(large)
     data, places = StoredDataSet(large), np.arange(SAMPLES)[::-3].copy()
