@@ -61,8 +61,8 @@ class SortedPart:
 class PartWriter:
     """Writes one part. The caller opens the two files, and publishes the part that `finish` returns.
 
-    A thread sorts and writes a run while the caller makes the records of the next one. The thread owns the files and
-    what is counted of them; it ends with the `with` block.
+    A thread sorts and writes a run while the caller makes the records of the next one. While it writes, it owns the
+    files, their checksums and the count of what is written. It ends with the `with` block.
     """
 
     def __init__(self, records: BinaryIO, spans: BinaryIO, keys: Keys) -> None:

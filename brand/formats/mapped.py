@@ -76,7 +76,7 @@ def scatter(array: NDArray[Any], indices: Indices, values: NDArray[Any]) -> None
 def release(*arrays: NDArray[Any]) -> None:
     """Give resident pages of mapped arrays back to the page cache. Nothing is lost: the next touch maps them again.
 
-    An array that fits in a window keeps its pages: mapping them again for each chunk takes longer than packing it.
+    An array that fits in a window keeps its pages: they take little, and to map them again for each chunk takes time.
     """
     for array in arrays:
         mapping = _mapping_of(array)

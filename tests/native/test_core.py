@@ -34,14 +34,14 @@ from brand.node.client import wants
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import Pages
 from brand.protocol import random
-from brand.storage import vectored
+from brand.storage import cached, vectored
 from brand.storage.crew import Crew
 from tests.rounds import examples
 
 pytestmark = pytest.mark.skipif(CORE is None, reason="the core was not built here, or BRAND_NATIVE=0")
 
 SCHEMA = Schema((("text", "str"), ("label", "int"), ("raw", "bytes")))
-USERS: list[ModuleType] = [arrays, compression, random, record, records, vectored, wants]
+USERS: list[ModuleType] = [arrays, cached, compression, random, record, records, vectored, wants]
 """The modules that call the core."""
 
 
@@ -145,6 +145,19 @@ def test_nothing_outside_of_the_memory_is_touched(wanted: list[tuple[int, int]])
     for call in calls:
         with pytest.raises(ValueError, match="outside"):
             call()
+
+
+def test_a_part_of_a_piece_is_not_there(tmp_path: Path) -> None:
+    """A file has ten bytes: a piece of them may be there, and one that ends behind them is not."""
+    (tmp_path / "ten").write_bytes(b"0123456789")
+    memory, made, there = np.zeros(20, np.uint8), np.zeros(2, np.uint64), bools(2)
+    with (tmp_path / "ten").open("rb") as file:
+        files, offsets, places = numbers(*2 * [file.fileno()]), numbers(0, 5), numbers(0, 10)
+        assert core().read_cached(XXH3[0], files, offsets, memory, places, numbers(10, 10), 2, made, there)
+    assert not there[1]
+    if there[0]:
+        assert memory[:10].tobytes() == b"0123456789"
+        assert made[0] == xxhash.xxh3_64_intdigest(b"0123456789")
 
 
 SIZES = st.lists(st.one_of(st.integers(0, 200), st.integers(3_900, 4_300), st.integers(0, 20_000)), max_size=8)
