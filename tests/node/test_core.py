@@ -201,6 +201,21 @@ def test_chunks_in_the_page_cache_are_left_there_as_a_whole() -> None:
     assert world_.core.counters.reads.reads == 0
 
 
+def test_chunks_that_were_found_ahead_need_no_read() -> None:
+    """Of any chunk that the epoch has not begun to read."""
+    world_ = world(SAMPLES, depth=1)
+    run = world_.register(1, **ORDER)
+    world_.begin(1, run, 0)
+    world_.step()
+    world_.finish_job()
+    world_.step()
+    world_.finish_read(left={0}, whole=True, ahead=range(SAMPLES // 8))
+    world_.step()
+    assert not world_.reads
+    assert draw(world_, 1, run, 0, range(SAMPLES)) == 0.0
+    assert world_.core.counters.reads.reads == 0
+
+
 @pytest.mark.slow
 def test_what_is_kept_grows_again_when_a_second_run_has_ended() -> None:
     """A short run beside a long one: afterwards as much is kept as before."""

@@ -171,7 +171,9 @@ class Walk:
         elif what == "read" and world.reads:
             read = rng.randrange(len(world.reads))
             failed, left = (some_pieces(rng, world.reads[read], share) for share in (0.05, self.left))
-            world.finish_read(read, failed=failed, left=left, whole=rng.random() < 0.5)
+            chunks = range(len(world.index.chunks))
+            ahead = rng.sample(chunks, min(len(chunks), rng.randrange(3)))
+            world.finish_read(read, failed=failed, left=left, whole=rng.random() < 0.5, ahead=ahead)
         elif what == "job" and world.jobs:
             world.finish_job(looks=rng.random() < 0.5)
         elif what == "odd":

@@ -413,11 +413,17 @@ class World:
     # -- what threads do ---------------------------------------------------------------------------------------------
 
     def finish_read(
-        self, number: int = 0, *, failed: Collection[int] = (), left: Collection[int] = (), whole: bool = False
+        self,
+        number: int = 0,
+        *,
+        failed: Collection[int] = (),
+        left: Collection[int] = (),
+        whole: bool = False,
+        ahead: Collection[int] = (),
     ) -> None:
         """A read ends. Its pieces have the bytes of the file; those of `failed`, as far as it has them, an error
         half-way. Those of `left` are left in the page cache, where their job shares nothing, and where `whole`, all of
-        their chunks.
+        their chunks and those that were found `ahead`.
         """
         read = self.reads.pop(number)
         lost = tuple(sorted(piece for piece in failed if piece < len(read.pieces)))
@@ -426,7 +432,8 @@ class World:
         for piece, vector in enumerate(read.vectors):
             if piece not in aside:
                 self._fill(read, piece, vector, failed=piece in lost)
-        chunks = tuple(np.unique(read.pieces["chunk"][list(aside)]).tolist()) if whole else ()
+        found = {*read.pieces["chunk"][list(aside)].tolist(), *ahead} if whole and aside else ()
+        chunks = tuple(sorted(found))
         self.tell(ReadEnded(read, lost, aside, chunks))
         for piece in lost + aside:
             if not read.pieces["cached"][piece]:

@@ -6,6 +6,7 @@ clients    connections of clients
 exchange   messages of nodes become stimuli
 work       plans and reads, in threads
 executor   the threads
+scouting   which chunks these find in the page cache ahead of the reads
 recording  a log of all decisions, and its replay
 troubles   what the log says of failing storage
 repeats    which of many similar events get a line

@@ -21,6 +21,7 @@ from brand.node.decide.tasks import Answer, EndPreparer, Fill, Forget, MakePlan,
 from brand.node.memory.pages import PageCounts
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.preparers import PreparerProcesses
+from brand.node.serve.scouting import Scout
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
 from brand.node.wire.lease import Held
@@ -67,6 +68,7 @@ class Work:
         self._data, self._pages_of, self._executor = data, pages_of, executor
         self._wanted, self._tell, self._troubles, self._storing = wanted, tell, troubles, storing
         self._node, self._preparers, self._leaves = node, preparers, leaves
+        self._scout = Scout(self._in_page_cache)
         self._timeline: Timeline | None = None
 
     def __repr__(self) -> str:
@@ -143,10 +145,10 @@ class Work:
                 # Without `close` each of many threads would keep some chunks open.
                 self._data.check_tables(read.places_of(number).astype(np.int64), close=True)
             chunk, offset, size = int(piece["chunk"]), int(piece["offset"]), int(piece["size"])
-            if leaves and in_page_cache(path := self._data.location.chunk_file(chunk), offset, size):
+            if leaves and in_page_cache(self._data.location.chunk_file(chunk), offset, size):
                 left.append(number)
-                if chunk not in chunks and in_page_cache(path):
-                    chunks.add(chunk)
+                if chunk not in chunks and self._in_page_cache(chunk):
+                    chunks.update([chunk, *self._scout.beyond(read.epoch.plan, chunk)])
                 return
             start_s = time.monotonic()
             readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number])
@@ -162,6 +164,10 @@ class Work:
             self._tell(ReadEnded(read, tuple(sorted(errors)), tuple(sorted(left)), tuple(sorted(chunks))))
 
         self._executor.share(job, len(read.pieces), done)
+
+    def _in_page_cache(self, chunk: int) -> bool:
+        """Whether clients can take all samples of a chunk from the page cache."""
+        return in_page_cache(self._data.location.chunk_file(chunk))
 
     def answered(self, answer: Answer) -> None:
         """A draw is answered: its waits go into the trace."""
