@@ -19,6 +19,8 @@ from brand.protocol.random import blocks
 
 FOUND: Final = 1 << 13
 """Reads that the queue looks through at a time, for those that come next."""
+PASSED: Final = 256
+"""Reads that the queue looks through at a time, for the next one that is needed."""
 
 
 class ReadQueue:
@@ -33,6 +35,8 @@ class ReadQueue:
         """Which reads are to start. It counts from read number `_end` on."""
         self._read_of: NDArray[Any] | None = None
         """The read of each place, where the plan's job shares."""
+        self._without: NDArray[np.bool_] | None = None
+        """Chunks of which no read is needed, shape (chunks,); None: there is none."""
 
     def __repr__(self) -> str:
         return f"ReadQueue({len(self.rest())} of {self._plan.read_count} reads are to be started)"
@@ -40,8 +44,9 @@ class ReadQueue:
     @property
     def next(self) -> int | None:
         """Number of the next read; None: no read is left."""
-        if self._at == len(self._soon):
-            self._look(1)
+        self._look(1)
+        if self._without is not None:
+            self._pass_over(self._without)
         return int(self._soon[self._at]) if self._at < len(self._soon) else None
 
     @property
@@ -95,6 +100,13 @@ class ReadQueue:
         todo[self.rest()] = todo[self._read_of[places]] = True
         self._start(todo)
 
+    def need_no_more(self, chunks: NDArray[np.integer[Any]]) -> None:
+        """None of what is due lies in these chunks, until `fill` or `put_back`."""
+        if self._plan.reads is not None:
+            if self._without is None:
+                self._without = np.zeros(self._plan.mapping.chunks, np.bool_)
+            self._without[chunks] = True
+
     def pop(self, count: int = 1) -> None:
         """The next reads have started, or are not needed."""
         self._at += count
@@ -102,7 +114,18 @@ class ReadQueue:
     def _start(self, wanted: NDArray[np.bool_]) -> None:
         """From now on start these reads, shape (reads,), and no others."""
         self._later, self._end = PackedMask(wanted), 0
-        self._soon, self._at = self._soon[:0], 0
+        self._soon, self._at, self._without = self._soon[:0], 0, None
+
+    def _pass_over(self, without: NDArray[np.bool_]) -> None:
+        """The next reads are not needed, up to one of another chunk."""
+        reads = self._plan.reads
+        assert reads is not None
+        while self._at < len(self._soon):
+            needed = ~without[reads["chunk"][self._soon[self._at : self._at + PASSED]]]
+            self._at += int(needed.argmax()) if needed.any() else len(needed)
+            if needed.any():
+                return
+            self._look(1)
 
     def _look(self, most: int) -> None:
         """Find the numbers of the next reads, at least `most` where there are so many."""

@@ -322,9 +322,11 @@ def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) ->
 
     So nobody need look at each of its reads.
     """
-    size = epoch.plan.mapping.chunk_size
-    places = (np.array(chunks)[:, None] * size + np.arange(size)).ravel()
+    size, numbers = epoch.plan.mapping.chunk_size, np.array(chunks)
+    places = (numbers[:, None] * size + np.arange(size)).ravel()
     places = places[places < len(residents.pages_of)]
-    places = places[epoch.to_read(places) & ~residents.present(places)]
-    residents.left.leave(places)
-    epoch.states.leaves(places)
+    due = places[epoch.to_read(places)]
+    present = residents.present(due)
+    residents.left.leave(due[~present])
+    epoch.states.leaves(due[~present])
+    epoch.reads.need_no_more(np.setdiff1d(numbers, due[present] // size))
