@@ -7,6 +7,8 @@ SCRATCH ?= bench-scratch
 BENCH ?= $(BIN)/python
 LAB ?=
 FFCV ?=
+TURNS ?= 5
+SECONDS ?= 30
 ROUNDS ?= 100
 CHECK ?=
 SETUP := $(VENV)/.ready
@@ -16,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Tests start thousands of Python processes. Where none may keep what it compiled, each compiles all of Brand again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo quick test everywhere explore marks coverage lint bench docs release-check clean
+.PHONY: help demo quick test everywhere explore marks coverage lint bench bench-more docs release-check clean
 help:
 	@echo "make demo    convert, look at, verify and train from a small real data set"
 	@echo "make quick   all tests but the slow ones: less than a minute"
@@ -27,7 +29,8 @@ help:
 	@echo "make marks   measure which tests are marked slow and are not, and the other way round"
 	@echo "make coverage  the lines of brand/node that its own tests do not run"
 	@echo "make lint    ruff, mypy --strict, import-linter"
-	@echo "make bench   all benchmarks; rivals take part where they are installed (bench/README.md)"
+	@echo "make bench   the README's table, by TURNS (5) of each library; rivals take part where they are installed"
+	@echo "make bench-more  how long conversions take, exact reads, opening a large data set (bench/README.md)"
 	@echo "make docs    the documentation as HTML in docs/_build/html; what its pages show is run"
 	@echo "make release-check  the wheel in new environments: Python 3.11 to 3.13, the oldest and the newest PyTorch. Takes some"
 	@echo "             gigabytes of disk at a time; make release-check CHECK='--python 3.12 --torch 2.13.0' chooses"
@@ -91,21 +94,24 @@ lint: $(DEV)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# What stands in the README's table, and what its columns are compared with.
+TABLE := "sequential limit" "no I/O" "plain files" spdl mosaicml litdata webdataset ffcv brand "brand, DataLoader" "brand, compressed"
 bench: $(DEV)
 	@test -d "$(DATA)" || { echo "make bench DATA=FOLDER: a folder with images/<class>/* and text/*.jsonl (bench/README.md)"; exit 2; }
+	@test -n "$(LAB)" || { echo "make bench LAB=COMMAND: what limits storage and memory (bench/README.md)"; exit 2; }
+	$(BENCH) -m bench.training_data --data $(DATA) --work $(SCRATCH)
+	$(if $(FFCV),$(FFCV) -m bench.training_data --data $(DATA) --work $(SCRATCH) --only ffcv)
+	for task in images records; do $(BENCH) -m bench.training_reads --work $(SCRATCH) --lab $(LAB) $(if $(FFCV),--ffcv $(FFCV)) \
+		--task $$task --regime nas-4 nvme-4 warm --only $(TABLE) --repeat $(TURNS) --seconds $(SECONDS) \
+		--out bench/results/training-$$task.json || exit 1; done
+	$(BENCH) -m bench.honest_table bench/results/training-images.json bench/results/training-records.json
+
+bench-more: $(DEV)
+	@test -d "$(DATA)" || { echo "make bench-more DATA=FOLDER: a folder with images/<class>/* and text/*.jsonl (bench/README.md)"; exit 2; }
 	$(BENCH) -m bench.convert --data $(DATA) --work $(SCRATCH) --out bench/results/convert.json
 	$(BENCH) -m bench.exact_reads --data $(DATA) --work $(SCRATCH) --out bench/results/exact_reads.json
 	$(BENCH) -m bench.open_large --work $(SCRATCH) --out bench/results/open_large.json
 	$(BENCH) -m bench.convert_memory --data $(DATA) --work $(SCRATCH) --out bench/results/convert_memory.json
-ifeq ($(LAB),)
-	@echo "make bench LAB=COMMAND measures training, too (bench/README.md)"
-else
-	$(BENCH) -m bench.training_data --data $(DATA) --work $(SCRATCH)
-	$(if $(FFCV),$(FFCV) -m bench.training_data --data $(DATA) --work $(SCRATCH) --only ffcv)
-	for task in images records; do $(BENCH) -m bench.training_reads --work $(SCRATCH) --lab $(LAB) $(if $(FFCV),--ffcv $(FFCV)) \
-		--task $$task --regime nas-4 nvme-4 warm --repeat 5 --out bench/results/training-$$task.json || exit 1; done
-	$(BENCH) -m bench.honest_table bench/results/training-images.json bench/results/training-records.json
-endif
 
 docs: $(DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html

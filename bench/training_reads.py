@@ -51,7 +51,7 @@ import numpy as np
 from bench import harness, system
 from bench.harness import Outcome
 from bench.training_data import KINDS, Store
-from bench.training_loaders import BATCH, BRAND, FFCV, LIMIT, WAYS, WORKERS, Job, Way, load
+from bench.training_loaders import BATCH, BRAND, FFCV, LIMIT, NO_IO, WAYS, WORKERS, Job, Way, load
 from bench.training_loop import age_s, save_labels, shuffles, speeds, take
 
 IDLE_MEMORY: Final = 32_000_000
@@ -358,19 +358,21 @@ def main() -> None:
         ways = [way for way in ways if way.pixels]
     if arguments.task == "images":
         ways = [way for way in ways if way.images]
-    rivals, results = [way.rival for way in ways], {}
+    results = {}
     before: dict[bool, dict[str, list[Outcome]]] = {True: {}, False: {}}
     for regime in arguments.regime:
-        measurements = Measurements(arguments, regime, ways, before[REGIMES[regime].cold])
-        outcomes = harness.round_robin(rivals, arguments.repeat, measurements.measure)
+        cold = REGIMES[regime].cold
+        here = [way for way in ways if way is not (NO_IO if cold else LIMIT)]
+        measurements = Measurements(arguments, regime, here, before[cold])
+        outcomes = harness.round_robin([way.rival for way in here], arguments.repeat, measurements.measure)
         shape = "decoded to 224 x 224, " if arguments.pixels else ""
-        harness.show(table_of(f"{arguments.task}, {shape}{regime}", outcomes, ways))
+        harness.show(table_of(f"{arguments.task}, {shape}{regime}", outcomes, here))
         results[regime] = {"runs": outcomes, "before": measurements.before}
     if arguments.out:
         settings = {"batch": BATCH, "workers": WORKERS, "seconds": arguments.seconds, "epochs": arguments.epochs}
         settings |= {"task": arguments.task, "pixels": arguments.pixels, "repeat": arguments.repeat}
         settings |= {"lab_options": arguments.lab_options, "ffcv": _version_of_ffcv(arguments.ffcv)}
-        harness.save(arguments.out, __doc__, settings, rivals, results)
+        harness.save(arguments.out, __doc__, settings, [way.rival for way in ways], results)
 
 
 if __name__ == "__main__":
