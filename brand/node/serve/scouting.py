@@ -26,7 +26,7 @@ class Scout:
     """Looks ahead. `holds` says whether the page cache holds a chunk. Any thread may use it."""
 
     def __init__(self, holds: Callable[[int], bool]) -> None:
-        self._holds = holds
+        self.holds = holds
         self._looking = threading.Lock()
         """Its holder owns what follows."""
         self._plan: Plan | None = None
@@ -59,7 +59,7 @@ class Scout:
         held: list[int] = []
         for chunk in self._order[self._seen : self._seen + self._most]:
             self._seen += 1
-            if not self._holds(chunk):
+            if not self.holds(chunk):
                 self._most = FEWEST
                 return held
             held.append(chunk)

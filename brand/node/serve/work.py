@@ -68,7 +68,7 @@ class Work:
         self._data, self._pages_of, self._executor = data, pages_of, executor
         self._wanted, self._tell, self._troubles, self._storing = wanted, tell, troubles, storing
         self._node, self._preparers, self._leaves = node, preparers, leaves
-        self._scout = Scout(self._in_page_cache)
+        self._scout = Scout(lambda chunk: in_page_cache(data.location.chunk_file(chunk)))
         self._timeline: Timeline | None = None
 
     def __repr__(self) -> str:
@@ -147,7 +147,7 @@ class Work:
             chunk, offset, size = int(piece["chunk"]), int(piece["offset"]), int(piece["size"])
             if leaves and in_page_cache(self._data.location.chunk_file(chunk), offset, size):
                 left.append(number)
-                if chunk not in chunks and self._in_page_cache(chunk):
+                if chunk not in chunks and self._scout.holds(chunk):
                     chunks.update([chunk, *self._scout.beyond(read.epoch.plan, chunk)])
                 return
             start_s = time.monotonic()
@@ -164,10 +164,6 @@ class Work:
             self._tell(ReadEnded(read, tuple(sorted(errors)), tuple(sorted(left)), tuple(sorted(chunks))))
 
         self._executor.share(job, len(read.pieces), done)
-
-    def _in_page_cache(self, chunk: int) -> bool:
-        """Whether clients can take all samples of a chunk from the page cache."""
-        return in_page_cache(self._data.location.chunk_file(chunk))
 
     def answered(self, answer: Answer) -> None:
         """A draw is answered: its waits go into the trace."""
