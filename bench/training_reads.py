@@ -8,7 +8,8 @@ training_data.py makes them, training_loaders.py says how each library is used.
 
 Regimes: `warm` (everything is in the page cache, and memory is plenty); `nvme-4` and `nvme-10` (the machine's own disk,
 nothing cached, memory for what the idle process needs and for a quarter or a tenth of the data); `nas-4` and `nas-10`
-(the same at 120 MB/s and 400 operations a second).
+(the same at 120 MB/s and 400 operations a second). The sequential limit takes part where data are cold, `no I/O` in
+`warm`.
 
 1. A run on a small data set checks every sample against the source. For the cold regimes, a run on the whole data set
    measures what the processes of a rival need without data: the peak of their memory while the page cache of another

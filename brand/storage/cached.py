@@ -26,9 +26,8 @@ LEAST_BYTES: Final = 4096
 """The mean size of samples that are worth a system call each. Smaller ones come faster many at a time."""
 LEAST_DATA: Final = 64 << 20
 """The size of a data set that is worth it. A smaller one is soon in the server's memory, which serves it faster."""
-FEW: Final = 16
-"""One sample of so many may come from the storage. To ask the server costs the whole draw a wait, and the kernel
-sometimes says that a page is missing which is there."""
+FEW: Final = 64
+"""One sample of so many may come from the storage. The kernel sometimes says that a page is missing which is there."""
 
 
 class CachedSamples:

@@ -32,15 +32,6 @@ pytestmark = places.EVERYWHERE
 ORDER: dict[str, Any] = {"protocol": "uniform", "seed": 1}
 
 
-def begun(world_: World) -> RunNumber:
-    """A client begins an epoch, whose plan is made."""
-    run = world_.register(1, **ORDER)
-    world_.begin(1, run, 0)
-    world_.step()
-    world_.finish_job()
-    return run
-
-
 def drawn(world_: World, run: RunNumber) -> NDArray[Any]:
     """The places of an epoch in the order of its draws."""
     return world_.plan(world_.runs[run].order, 0).sample_of
@@ -49,7 +40,7 @@ def drawn(world_: World, run: RunNumber) -> NDArray[Any]:
 def test_bundles_are_the_next_samples_sorted_by_place() -> None:
     """As many bundles as reads may be under way; each counts its samples as reads."""
     world_ = world(SAMPLES, depth=3)
-    run = begun(world_)
+    run = world_.begun(1, **ORDER)
     world_.step()
     places = drawn(world_, run)
     assert [read.places.tolist() for read in world_.reads] == [
@@ -69,7 +60,7 @@ def test_bundles_are_the_next_samples_sorted_by_place() -> None:
 def test_a_bundle_takes_what_memory_has_room_for() -> None:
     """And the rest when draws have freed it; every sample comes from memory."""
     world_ = world(20)
-    run = begun(world_)
+    run = world_.begun(1, **ORDER)
     world_.step()
     places = drawn(world_, run)
     assert [len(read.places) for read in world_.reads] == [20]
@@ -83,7 +74,7 @@ def test_large_samples_make_small_bundles(monkeypatch: pytest.MonkeyPatch, most:
     """By the memory that they take; a sample that is larger than the bound is a bundle of its own."""
     monkeypatch.setattr(reads, "BUNDLE_BYTES", most)
     world_ = World([96] * 60, 8, 61, 2)
-    begun(world_)
+    world_.begun(1, **ORDER)
     world_.step()
     assert [len(read.places) for read in world_.reads] == expected
 
@@ -91,7 +82,7 @@ def test_large_samples_make_small_bundles(monkeypatch: pytest.MonkeyPatch, most:
 def test_samples_that_are_there_need_no_read() -> None:
     """What another run holds goes from due to held, a bundle at a time."""
     world_ = world(SAMPLES // 2)
-    first = begun(world_)
+    first = world_.begun(1, **ORDER)
     world_.quiet()
     read = world_.core.counters.reads.reads
     ahead = set(world_.epochs()[first, 0].epoch.states.all(HELD).tolist())
@@ -110,7 +101,7 @@ def test_samples_that_are_there_need_no_read() -> None:
 def test_a_piece_that_fails_costs_its_own_sample(failed: list[int]) -> None:
     """The others of the bundle are held; the failed ones are read exactly."""
     world_ = world(SAMPLES, depth=1)
-    run = begun(world_)
+    run = world_.begun(1, **ORDER)
     world_.step()
     places = world_.reads[0].places
     lost = places[list(failed)].tolist()
@@ -127,7 +118,7 @@ def test_a_piece_that_fails_costs_its_own_sample(failed: list[int]) -> None:
 def test_rows_of_the_index_that_cannot_be_read_cost_their_samples_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of the samples of the first bundle: the bundle has the others."""
     world_ = world(SAMPLES, depth=1)
-    run = begun(world_)
+    run = world_.begun(1, **ORDER)
     bad = drawn(world_, run)[[3, 17]].tolist()
     rows_at = world_.index.rows_at
 

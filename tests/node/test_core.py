@@ -59,10 +59,7 @@ def test_one_rank_after_the_other() -> None:
 def test_clients_are_heard_between_a_few_reads() -> None:
     """A step starts some reads and leaves more to the next one; the loop does not sleep until all have started."""
     world_ = world(SAMPLES, depth=2 * AT_ONCE + 1)
-    run = world_.register(1, **ORDER)
-    world_.begin(1, run, 0)
-    world_.step()
-    world_.finish_job()
+    world_.begun(1, **ORDER)
     started = []
     while world_.step():
         started.append(sum(read.count for read in world_.reads))
@@ -74,10 +71,7 @@ def test_clients_are_heard_between_a_few_reads() -> None:
 def test_stripes_start_together_where_the_storage_is_faster_than_the_loop() -> None:
     """Several reads have ended since the last step. Where one has, the next ones start alone."""
     world_ = world(SAMPLES, depth=3)
-    run = world_.register(1, **ORDER)
-    world_.begin(1, run, 0)
-    world_.step()
-    world_.finish_job()
+    run = world_.begun(1, **ORDER)
     plan = world_.epochs()[run, 0].epoch.plan
     started = []
     for ended in (0, 3, 1, 2, 1):
@@ -204,10 +198,7 @@ def test_chunks_in_the_page_cache_are_left_there_as_a_whole() -> None:
 def test_chunks_that_were_found_ahead_need_no_read() -> None:
     """Of any chunk that the epoch has not begun to read."""
     world_ = world(SAMPLES, depth=1)
-    run = world_.register(1, **ORDER)
-    world_.begin(1, run, 0)
-    world_.step()
-    world_.finish_job()
+    run = world_.begun(1, **ORDER)
     world_.step()
     world_.finish_read(left={0}, whole=True, ahead=range(SAMPLES // 8))
     world_.step()

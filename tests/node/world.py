@@ -318,6 +318,14 @@ class World:
         self.tell(ClientBegins(ClientNumber(client), key, position, rank, replicas, batch, processes))
         self.check()
 
+    def begun(self, client: int, **order: Any) -> RunNumber:
+        """A client begins the first epoch of a new run, and its plan is made."""
+        run = self.register(client, **order)
+        self.begin(client, run, 0)
+        self.step()
+        self.finish_job()
+        return run
+
     def draw(self, client: int, run: int, epoch: int, positions: Sequence[int]) -> bool:
         """A client asks for samples; whether it may: not before it got what it asked for, nor with too many leases."""
         asked, key = np.array(positions, np.int64), (RunNumber(run), epoch)

@@ -20,7 +20,7 @@ from brand.protocol.random import blocks
 FOUND: Final = 1 << 13
 """Reads that the queue looks through at a time, for those that come next."""
 PASSED: Final = 256
-"""Reads that the queue looks through at a time, for the next one that is needed."""
+"""Reads that the queue looks through at a time, for the next one that it does not pass over."""
 
 
 class ReadQueue:
@@ -35,8 +35,8 @@ class ReadQueue:
         """Which reads are to start. It counts from read number `_end` on."""
         self._read_of: NDArray[Any] | None = None
         """The read of each place, where the plan's job shares."""
-        self._without: NDArray[np.bool_] | None = None
-        """Chunks of which no read is needed, shape (chunks,); None: there is none."""
+        self._passed: NDArray[np.bool_] | None = None
+        """Chunks whose reads the queue passes over, shape (chunks,); None: there are none."""
 
     def __repr__(self) -> str:
         return f"ReadQueue({len(self.rest())} of {self._plan.read_count} reads are to be started)"
@@ -45,8 +45,8 @@ class ReadQueue:
     def next(self) -> int | None:
         """Number of the next read; None: no read is left."""
         self._look(1)
-        if self._without is not None:
-            self._pass_over(self._without)
+        if self._passed is not None:
+            self._go_on(self._passed)
         return int(self._soon[self._at]) if self._at < len(self._soon) else None
 
     @property
@@ -100,12 +100,12 @@ class ReadQueue:
         todo[self.rest()] = todo[self._read_of[places]] = True
         self._start(todo)
 
-    def need_no_more(self, chunks: NDArray[np.integer[Any]]) -> None:
-        """None of what is due lies in these chunks, until `fill` or `put_back`."""
+    def pass_over(self, chunks: NDArray[np.integer[Any]]) -> None:
+        """Pass over the reads of these chunks: no sample in them is due. `fill` and `put_back` end this."""
         if self._plan.reads is not None:
-            if self._without is None:
-                self._without = np.zeros(self._plan.mapping.chunks, np.bool_)
-            self._without[chunks] = True
+            if self._passed is None:
+                self._passed = np.zeros(self._plan.mapping.chunks, np.bool_)
+            self._passed[chunks] = True
 
     def pop(self, count: int = 1) -> None:
         """The next reads have started, or are not needed."""
@@ -114,16 +114,17 @@ class ReadQueue:
     def _start(self, wanted: NDArray[np.bool_]) -> None:
         """From now on start these reads, shape (reads,), and no others."""
         self._later, self._end = PackedMask(wanted), 0
-        self._soon, self._at, self._without = self._soon[:0], 0, None
+        self._soon, self._at, self._passed = self._soon[:0], 0, None
 
-    def _pass_over(self, without: NDArray[np.bool_]) -> None:
-        """The next reads are not needed, up to one of another chunk."""
+    def _go_on(self, passed: NDArray[np.bool_]) -> None:
+        """Go on to the next read of a chunk that is not passed over."""
         reads = self._plan.reads
         assert reads is not None
         while self._at < len(self._soon):
-            needed = ~without[reads["chunk"][self._soon[self._at : self._at + PASSED]]]
-            self._at += int(needed.argmax()) if needed.any() else len(needed)
-            if needed.any():
+            soon = self._soon[self._at : self._at + PASSED]
+            needed = np.flatnonzero(~passed[reads["chunk"][soon]])
+            self._at += int(needed[0]) if len(needed) else len(soon)
+            if len(needed):
                 return
             self._look(1)
 

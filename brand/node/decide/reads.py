@@ -320,13 +320,14 @@ class Reads:
 def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) -> None:
     """The page cache holds these chunks. An epoch leaves there what it has not begun to read, as clients take it.
 
-    So nobody need look at each of its reads.
+    So the queue passes over their reads. Where a sample of a chunk is in memory, the chunk's reads find it there.
     """
     size, numbers = epoch.plan.mapping.chunk_size, np.array(chunks)
     places = (numbers[:, None] * size + np.arange(size)).ravel()
     places = places[places < len(residents.pages_of)]
     due = places[epoch.to_read(places)]
     present = residents.present(due)
-    residents.left.leave(due[~present])
-    epoch.states.leaves(due[~present])
-    epoch.reads.need_no_more(np.setdiff1d(numbers, due[present] // size))
+    left = due[~present]
+    residents.left.leave(left)
+    epoch.states.leaves(left)
+    epoch.reads.pass_over(np.setdiff1d(numbers, due[present] // size))

@@ -174,7 +174,7 @@ class ReadEnded:
     left: tuple[int, ...] = ()
     """Numbers of its pieces that the page cache holds and that were left there: clients have them already."""
     chunks: tuple[int, ...] = ()
-    """Numbers of chunks all of whose samples the page cache holds, of these pieces and of the plan's next reads."""
+    """Numbers of chunks that the page cache holds: those of these pieces, and those that the plan reads next."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,25 +1,27 @@
 """Which chunks does the page cache hold, of those that an epoch has still to read? The threads that read look.
 
-Where the page cache holds a chunk it is likely to hold the next ones, and a look costs a tenth of a read that the loop
+Where the page cache holds a chunk, it is likely to hold the next ones. A look costs a tenth of a read that the loop
 decides, starts and ends. So the thread that has found a chunk there looks at those that the plan reads next: a few, and
-twice as many with each look, until one is not there. One thread looks at a time, and the others go on with their reads:
-so the first draws do not wait for looks.
+twice as many with each look, until one is not there. One thread looks at a time. The others go on with their reads, so
+the first draws do not wait for looks.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.protocol.plan import Plan
 
 FEWEST: Final = 4
 """The chunks of a first look."""
 MOST: Final = 64
-"""The most chunks of one look: the read that it belongs to ends some milliseconds later."""
+"""The most chunks of one look. The read of the thread that looks ends so much later."""
 
 
 class Scout:
@@ -29,9 +31,10 @@ class Scout:
         self.holds = holds
         self._looking = threading.Lock()
         """Its holder owns what follows."""
-        self._plan: Plan | None = None
-        self._order: list[int] = []
-        """The chunks of the plan, by their first reads."""
+        self._reads: weakref.ref[NDArray[np.void]] | None = None
+        """The reads of the plan of the last look. A plan that is over is not held in memory."""
+        self._order: NDArray[np.int32] = np.arange(0, dtype=np.int32)
+        """The chunks of that plan, by their first reads."""
         self._seen, self._most = 0, FEWEST
         """How many of them were read or looked at, and how many the next look may look at."""
 
@@ -39,17 +42,18 @@ class Scout:
         return f"Scout({self._seen} of {len(self._order)} chunks, the next {self._most})"
 
     def beyond(self, plan: Plan, chunk: int) -> list[int]:
-        """Chunks that the page cache holds, from the one behind `chunk` on, in the order of the plan's first reads.
+        """Chunks that the page cache holds, of those behind `chunk` in the order of the plan's first reads.
 
-        None of them where another thread looks.
+        It is empty where another thread looks, and where each sample is a read of its own.
         """
         if plan.reads is None or not self._looking.acquire(blocking=False):
             return []
         try:
-            if plan is not self._plan:
+            if self._reads is None or self._reads() is not plan.reads:
                 chunks, firsts = np.unique(plan.reads["chunk"], return_index=True)
-                self._plan, self._order, self._seen, self._most = plan, chunks[np.argsort(firsts)].tolist(), 0, FEWEST
-            self._seen = max(self._seen, self._order.index(chunk) + 1)
+                self._reads, self._order = weakref.ref(plan.reads), chunks[np.argsort(firsts)]
+                self._seen, self._most = 0, FEWEST
+            self._seen = max(self._seen, int(np.flatnonzero(self._order == chunk)[0]) + 1)
             return self._look()
         finally:
             self._looking.release()
@@ -57,7 +61,7 @@ class Scout:
     def _look(self) -> list[int]:
         """The next chunks, up to the first that is not there."""
         held: list[int] = []
-        for chunk in self._order[self._seen : self._seen + self._most]:
+        for chunk in self._order[self._seen : self._seen + self._most].tolist():
             self._seen += 1
             if not self.holds(chunk):
                 self._most = FEWEST
