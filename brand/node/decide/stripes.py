@@ -1,7 +1,7 @@
 """Which operations bring what is absent of the next reads of a plan? Pure.
 
 A read of a plan spans neighbouring samples of one chunk: a stripe. A decision costs the loop much the same for one
-stripe as for four, so the next few can start as one read, with an operation for each.
+stripe as for a few, so the next few can start as one read, with an operation for each.
 """
 
 from __future__ import annotations

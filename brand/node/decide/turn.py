@@ -67,7 +67,7 @@ Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | 
 
 MAX_UNSENT: Final = 16 << 20
 """A node sends no more samples on a stream that holds so many bytes that the other side has not taken."""
-AT_ONCE: Final = 4
+AT_ONCE: Final = 8
 """The most reads ahead that one step starts. Each takes the loop up to a millisecond, and clients wait meanwhile."""
 _FRONT: Final = 64
 """About how many bytes a message has beside its samples."""

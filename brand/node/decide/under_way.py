@@ -12,7 +12,7 @@ class UnderWay:
         self.count = 0
         """A bundle is one; stripes that start together are as many."""
         self._ended = 0
-        """Reads that have ended since the last look at them."""
+        """Reads that have ended since the last call of `outrun`, counted as above."""
 
     def __repr__(self) -> str:
         return f"UnderWay({self.count})"
@@ -24,7 +24,7 @@ class UnderWay:
     def ends(self, read: Read) -> None:
         """A read has ended."""
         self.count -= read.count
-        self._ended += 1
+        self._ended += read.count
 
     def outrun(self) -> bool:
         """Whether the storage is faster than the loop: several reads have ended since the last call."""

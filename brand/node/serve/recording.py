@@ -61,7 +61,7 @@ from brand.protocol.order import Order
 from brand.protocol.plan import read_of_sample
 from brand.protocol.random import blocks
 
-VERSION: Final = 7
+VERSION: Final = 8
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size."""
 
