@@ -331,7 +331,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--task", choices=KINDS, required=True)
     parser.add_argument("--pixels", action="store_true", help="decode the images")
     parser.add_argument("--regime", choices=tuple(REGIMES), nargs="+", default=list(REGIMES))
-    parser.add_argument("--only", nargs="+", metavar="RIVAL")
+    parser.add_argument("--only", nargs="+", choices=[way.rival.name for way in WAYS], metavar="RIVAL")
     parser.add_argument("--seconds", type=float, default=30.0, help="after the first batch (%(default)s)")
     parser.add_argument("--epochs", type=int, default=2, help="%(default)s")
     parser.add_argument("--step", default="launch", help=argparse.SUPPRESS)
