@@ -69,21 +69,32 @@ def test_clients_are_heard_between_a_few_reads() -> None:
 
 
 def test_stripes_start_together_where_the_storage_is_faster_than_the_loop() -> None:
-    """Several have ended since the last step, alone or together. Where one has, the next one starts alone."""
-    world_ = world(SAMPLES, depth=3)
+    """One less than have ended since the last step. Where one read ends at a time, all soon start alone again."""
+    world_ = world(SAMPLES, depth=5)
     run = world_.begun(1, **ORDER)
     plan = world_.epochs()[run, 0].epoch.plan
-    started = []
-    for ended in (0, 1, 2, 1, 1, 2, 1):
+
+    def started(ended: int) -> list[int]:
         for _ in range(ended):
             world_.finish_read()
         world_.step()
-        started.append([read.count for read in world_.reads])
-    assert started == [[1, 1, 1], [1, 1, 1], [1, 2], [2, 1], [1, 2], [3], [3]]
+        return [read.count for read in world_.reads]
+
+    assert started(0) == [1, 1, 1, 1, 1]
+    assert started(1) == [1, 1, 1, 1, 1]
+    assert started(5) == [4, 1]
     together = world_.reads[0]
-    assert len(together.pieces) == 3
-    numbers = (12, 13, 14)
+    assert len(together.pieces) == 4
+    numbers = (6, 7, 8, 9)
     assert together.places.tolist() == [place for number in numbers for place in plan.places_held(number).tolist()]
+    assert [started(1) for _ in range(6)] == [
+        [1, 3, 1],
+        [3, 1, 1],
+        [1, 1, 2, 1],
+        [1, 2, 1, 1],
+        [2, 1, 1, 1],
+        [1, 1, 1, 1, 1],
+    ]
 
 
 def test_what_another_run_has_brought_into_memory_is_given_at_once() -> None:

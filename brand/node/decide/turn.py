@@ -298,9 +298,9 @@ class Turn:
         reads = self.core.reads
         yield from self.fetches.reads(self._free)
         yield from self.answering.reads(self._free)
-        left, together, self._starting = AT_ONCE, reads.under_way.outrun() or self._starting, False
+        left, together, self._starting = AT_ONCE, AT_ONCE if self._starting else reads.under_way.together(), False
         while self._free > 0 and not self._starting:
-            read = reads.next(now_s, min(left, self._free) if together else 1)
+            read = reads.next(now_s, min(left, self._free, together))
             if read is not None:
                 left -= read.count
                 self._starting = left == 0

@@ -1,4 +1,4 @@
-"""How many large reads are under way, and do they end faster than the loop starts new ones?"""
+"""How many large reads are under way, and how many may start as one?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class UnderWay:
         self.count = 0
         """A bundle is one; stripes that start together are as many."""
         self._ended = 0
-        """Reads that have ended since the last call of `outrun`, counted as above."""
+        """Reads that have ended since the last call of `together`, counted as above."""
 
     def __repr__(self) -> str:
         return f"UnderWay({self.count})"
@@ -26,7 +26,11 @@ class UnderWay:
         self.count -= read.count
         self._ended += read.count
 
-    def outrun(self) -> bool:
-        """Whether the storage is faster than the loop: several reads have ended since the last call."""
+    def together(self) -> int:
+        """How many reads may start as one: one less than have ended since the last call.
+
+        Where the storage is faster than the loop, several have. Where it is slower, they end one by one, and after one of
+        several stripes fewer start together, until each starts alone: samples come when all of their read is there.
+        """
         ended, self._ended = self._ended, 0
-        return ended > 1
+        return max(1, ended - 1)
