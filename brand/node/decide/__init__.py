@@ -7,7 +7,7 @@ core           one node, as far as it needs no other
 draws          when a draw is answered, and with what
 reads          which read starts next
 stripes        which operations bring what is absent of the next reads
-under_way      how many reads have started and not ended
+under_way      how many reads have started and not ended, and how many may start as one
 keeping        when the node chooses kept samples anew
 epochs         when an epoch begins and ends
 lives          where in its life an epoch is

@@ -29,8 +29,8 @@ class UnderWay:
     def together(self) -> int:
         """How many reads may start as one: one less than have ended since the last call.
 
-        Where the storage is faster than the loop, several have. Where it is slower, they end one by one, and after one of
-        several stripes fewer start together, until each starts alone: samples come when all of their read is there.
+        Where the storage is faster than the loop, several have. Where it is slower, they end one by one, so fewer
+        start together each time, until each starts alone: samples come when all of their read is there.
         """
         ended, self._ended = self._ended, 0
         return max(1, ended - 1)
