@@ -104,7 +104,7 @@ class Turn:
         self.fetches = Fetches(index, by_share, samples, self.core.counters.nodes, reads_here=each_has_all)
         self.answering = Answering(members.others, depth)
         self._starting = False
-        """Whether the last step has started `AT_ONCE` reads, so that the next one may have more to start."""
+        """Whether the last step has started `AT_ONCE` reads, so that the next one may start more, as one."""
 
     def __repr__(self) -> str:
         return f"Turn({self.core!r}, {self.telling!r}, {self.divisions!r}, {self.answering!r})"
