@@ -77,7 +77,7 @@ explore: SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 explore: $(DEV)
 	$(BIN)/python -m pytest -n auto -m "(rounds or hypothesis) and not realdata and not pages" --rounds $(ROUNDS) --seed $(SEED) \
 		--everywhere --hypothesis-profile explore --hypothesis-seed $(SEED)
-	$(BIN)/python -m brand.testing.integrity --trials $$((200 * $(ROUNDS))) --seed $(SEED)
+	$(BIN)/python -m tests.tools.integrity --trials $$((200 * $(ROUNDS))) --seed $(SEED)
 
 marks: $(DEV)
 	$(BIN)/python -m tests.marks

@@ -24,8 +24,8 @@ from bench.harness import show, table
 from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
 from brand.protocol.order import Order
 from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import RunningCluster, running_cluster
 from brand.testing.node import attached
+from tests.tools.cluster import RunningCluster, running_cluster
 
 NODES = 3
 BATCH = 256

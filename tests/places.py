@@ -27,7 +27,7 @@ from brand.storage.indexcopy import copy_index
 from brand.storage.location import Location, Where
 from brand.storage.remote import Remote
 from brand.testing import storage
-from brand.testing.objects import Keys, ObjectStore
+from tests.tools.objects import Keys, ObjectStore
 
 EVERYWHERE: Final = pytest.mark.usefixtures("lies_in")
 IN_A_FOLDER: Final = pytest.mark.parametrize("lies_in", ["folder"], indirect=True)

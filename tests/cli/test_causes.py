@@ -25,7 +25,6 @@ import pytest
 from brand.node.serve.http import HttpPort
 from brand.node.serve.why import HINTS, LONG_S, NAMES
 from brand.node.wire.looping import LOOP
-from brand.testing.cluster import running_cluster
 from brand.testing.node import random_address, running_server
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader
@@ -33,6 +32,7 @@ from tests.browser import NEEDS_BROWSER, Browser, browser
 from tests.cli.test_page import fetch, first_line
 from tests.node.test_metrics import read
 from tests.support import running_brand, wait_until
+from tests.tools.cluster import running_cluster
 from tests.torch.support import make_samples, make_set
 from tests.torch.test_waits import Gate
 

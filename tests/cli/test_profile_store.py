@@ -16,9 +16,9 @@ from brand.storage.probestore import DEPTHS, MOST_IN_FLIGHT, SIZES, StoreProbe, 
 from brand.storage.profile import Profile, is_assumed, load_profile
 from brand.storage.ranges import cells_that_fit
 from brand.stores import cloud
-from brand.testing.objects import Busy, Expired, Fault, Faults
 from tests.shop import SPEECHES, Shop, shop
 from tests.support import brand
+from tests.tools.objects import Busy, Expired, Fault, Faults
 
 pytestmark = pytest.mark.slow
 

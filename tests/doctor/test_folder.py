@@ -13,8 +13,8 @@ from brand.storage import device
 from brand.storage.dataset import StoredDataSet
 from brand.storage.device import device_name, mount_of
 from brand.storage.profile import Profile, save_profile
-from brand.testing.damage import flip_bit
 from tests.support import Disk, brand
+from tests.tools.damage import flip_bit
 
 
 def findings(where: Path | str) -> dict[str, Finding]:

@@ -17,11 +17,11 @@ from brand.storage.dataset import StoredDataSet
 from brand.storage.reindex import reindex
 from brand.storage.unpack import unpack
 from brand.storage.verify import verify
-from brand.testing.forge import take_apart
 from tests.golden import make
 from tests.golden.inputs import SETS, clip_files, picture_files
 from tests.independent_reader import Reader
 from tests.support import files_below
+from tests.tools.forge import take_apart
 
 GOLDEN = Path(__file__).resolve().parent / "v1"
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_bytes())

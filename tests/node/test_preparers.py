@@ -554,7 +554,7 @@ def test_a_server_that_prepares_is_replayed(pictures: Path, tmp_path: Path) -> N
     node = NodeServer(pictures, random_address(), memory=0.5, record=record, prepared=Prepared("1MB", 1))
     with running(str(pictures), node) as server:
         assert len(epoch(server, {"image": SMALL})) == 120
-    command = [sys.executable, "-m", "brand.testing.replay", str(record), str(pictures)]
+    command = [sys.executable, "-m", "tests.tools.replay", str(record), str(pictures)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert "the same decisions" in done.stdout, done.stderr
 

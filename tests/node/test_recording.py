@@ -141,7 +141,7 @@ def test_a_record_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_server_records_and_is_replayed(texts: Path, tmp_path: Path) -> None:
-    """A real server, storage and client; `python -m brand.testing.replay` decides the same."""
+    """A real server, storage and client; `python -m tests.tools.replay` decides the same."""
     record = tmp_path / "record"
     server = NodeServer(texts, random_address(), memory=0.5, record=record)
     with running(str(texts), server) as found:
@@ -153,7 +153,7 @@ def test_a_server_records_and_is_replayed(texts: Path, tmp_path: Path) -> None:
             assert sum(len(part.places) for part in drawn) == 50
         client.close()
     assert len(StoredDataSet(texts)) >= 200
-    command = [sys.executable, "-m", "brand.testing.replay", str(record), str(texts)]
+    command = [sys.executable, "-m", "tests.tools.replay", str(record), str(texts)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert "the same decisions" in done.stdout
 

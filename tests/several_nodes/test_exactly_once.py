@@ -12,11 +12,11 @@ from brand.protocol.minio import MinioPolicy
 from brand.protocol.policy import Policy
 from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.uniform import UniformPolicy
-from brand.testing.cluster import running_cluster
 from tests import places
 from tests.orders import STRIPES, order_of, slots_across
 from tests.several_nodes.support import Rank, all_open, all_reachable, check_epoch, draw_in_step, node_of, servers
 from tests.support import wait_until
+from tests.tools.cluster import running_cluster
 
 pytestmark = [places.EVERYWHERE, pytest.mark.slow]
 

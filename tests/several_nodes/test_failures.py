@@ -19,7 +19,6 @@ from brand.node.decide import fetches
 from brand.node.setup.member import Member
 from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import running_cluster
 from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
@@ -36,6 +35,7 @@ from tests.several_nodes.support import (
     servers,
 )
 from tests.support import LIMIT_S, wait_until
+from tests.tools.cluster import running_cluster
 
 pytestmark = [places.EVERYWHERE, pytest.mark.slow]
 

@@ -43,12 +43,12 @@ from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
 from brand.simulate.running import Run, Work, work_of
 from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import running_cluster
 from brand.testing.node import running_server
 from tests.orders import STRIPES, order_of, slots_across
 from tests.rounds import examples
 from tests.several_nodes.support import Rank, all_open, draw_in_step, node_of
 from tests.support import wait_until
+from tests.tools.cluster import running_cluster
 
 CLIENT = ClientNumber(1)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.testing.forge import put_together, set_preamble, sign_files, sign_index, table, take_apart
 from tests.formats.test_chunk import header, whole_chunk
 from tests.storage.support import chunk
 from tests.support import LIMIT_S
+from tests.tools.forge import put_together, set_preamble, sign_files, sign_index, table, take_apart
 
 pytestmark = pytest.mark.slow
 

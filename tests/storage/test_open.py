@@ -15,9 +15,9 @@ import pytest
 import brand
 from brand import BrandError
 from brand.stores import forking
-from brand.testing.objects import Fault, Faults, Reset, Short
 from tests.shop import SPEECHES, Shop, shop
 from tests.storage.support import SAMPLES
+from tests.tools.objects import Fault, Faults, Reset, Short
 
 pytestmark = pytest.mark.slow
 

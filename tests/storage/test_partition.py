@@ -30,9 +30,9 @@ from brand.storage.reindex import reindex
 from brand.storage.summary import summarise
 from brand.storage.unpack import unpack
 from brand.storage.verify import verify
-from brand.testing.damage import flip_bit, truncate
 from tests.storage.support import NOTES, SAMPLES, SCHEMA, chunk, divide, told_by_verify
 from tests.support import files_below
+from tests.tools.damage import flip_bit, truncate
 
 WORK = ".brand-partition"
 

@@ -28,9 +28,9 @@ from brand.formats.manifest import pack_manifest, read_manifest
 from brand.storage.dataset import StoredDataSet
 from brand.storage.fetching import fetch_index
 from brand.storage.indexcopy import copy_index
-from brand.testing.objects import Busy, Fault, Faults, Lost, Request
 from tests.buckets import Bucket, bucket
 from tests.storage.support import NOTES, SAMPLES, divide
+from tests.tools.objects import Busy, Fault, Faults, Lost, Request
 
 DENSE = "s3://bucket/dense.brand"
 

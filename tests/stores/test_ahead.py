@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from brand.stores import ahead
 from brand.stores.ahead import ReadAhead
 from brand.stores.store import Store, Wanted, open_store, read_all
-from brand.testing.objects import Busy, Fault, Faults, Http, ObjectStore, Reset
 from tests.rounds import examples
+from tests.tools.objects import Busy, Fault, Faults, Http, ObjectStore, Reset
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ median and the maximum of the rounds. A job that was killed or stopped is left o
 iteration whose workers have to start. `none` shows what the machine itself costs. `--seed` and the number of a round
 fix all but the moment at which processes get the processor. `tests/torch/test_shared_faults.py` has some of these
 rounds. `--keep` gets the folder of each round that was wrong: what its processes said, and the decisions of a server
-that was started by hand, for `python -m brand.testing.replay`.
+that was started by hand, for `python -m tests.tools.replay`.
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader
 
 from brand.errors import UsageError
 from brand.protocol.tickets import positions_of, tag_and_epoch
-from brand.testing.cluster import RunningCluster, running_cluster
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
 from tests.node.conftest import texts as texts
 from tests.support import LIMIT_S
+from tests.tools.cluster import RunningCluster, running_cluster
 
 pytestmark = [places.EVERYWHERE, pytest.mark.usefixtures("one_job")]
 NODES, BATCH, SAMPLES = 3, 16, 1200

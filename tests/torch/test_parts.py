@@ -20,13 +20,13 @@ from brand.node.serve.server import NodeServer
 from brand.node.setup.caching import Cache
 from brand.node.setup.choose import ProtocolChoice, Stripes
 from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import running_cluster
-from brand.testing.damage import flip_bit
 from brand.testing.node import random_address, running, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.places import EVERYWHERE
 from tests.storage.support import chunk as chunk_path
 from tests.support import wait_until
+from tests.tools.cluster import running_cluster
+from tests.tools.damage import flip_bit
 from tests.torch.support import MANY_WORKERS, indices_of, planned, served
 
 SAMPLES = 75
@@ -242,6 +242,6 @@ def test_a_recorded_server_is_replayed(small: Path, tmp_path: Path) -> None:
     with running(str(small), NodeServer(small, random_address(), memory=0.5, record=record)) as found:
         data_set = BrandDataset(small, server=found.address, fields=("index",))
         assert sorted(indices_of(BrandLoader(data_set, 8, sampler=BrandSampler(data_set, part=MASK)))) == PART
-    command = [sys.executable, "-m", "brand.testing.replay", str(record), str(small)]
+    command = [sys.executable, "-m", "tests.tools.replay", str(record), str(small)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert "the same decisions" in done.stdout

@@ -21,13 +21,13 @@ from brand.formats.media import Waveform
 from brand.node.setup.choose import ProtocolChoice, Stripes
 from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
-from brand.testing.damage import flip_bit
-from brand.testing.forge import put_together, sign_index, take_apart
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
 from tests.orders import order_of
 from tests.storage.support import chunk as chunk_path
+from tests.tools.damage import flip_bit
+from tests.tools.forge import put_together, sign_index, take_apart
 from tests.torch.support import failure_of, make_samples, make_set, planned, records, records_of, served
 
 pytestmark = places.EVERYWHERE

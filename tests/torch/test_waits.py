@@ -22,13 +22,13 @@ from brand.node.client.look import look_at
 from brand.node.serve.metrics import prometheus
 from brand.node.wire.lease import Held
 from brand.node.wire.looping import CAUSES, LOOP
-from brand.testing.cluster import running_cluster
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from brand.torch.iteration import PROFILED
 from brand.torch.waits import Course, Span, Waits, asked
 from tests.node.test_metrics import read
 from tests.support import wait_until
+from tests.tools.cluster import running_cluster
 from tests.torch.support import make_samples, make_set, served
 
 COUNT = 75

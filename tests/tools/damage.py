@@ -3,7 +3,7 @@
 flip_bit, overwrite, truncate, extend    one file, as the caller says
 any_damage                               any such damage to a whole data set, drawn with a seed (`Damage`)
 
-`python -m brand.testing.integrity` finds out what reads, draws and `verify` make of thousands of damages.
+`python -m tests.tools.integrity` finds out what reads, draws and `verify` make of thousands of damages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Thousands of damages, one after the other: what do `verify`, exact reads and draws make of them?
 
-    python -m brand.testing.integrity [--trials 20000] [--seed N] [--first N] [--jobs 2] [--work FOLDER]
+    python -m tests.tools.integrity [--trials 20000] [--seed N] [--first N] [--jobs 2] [--work FOLDER]
 
-Child processes run the trials (`brand.testing.trials`), so a child that dies or hangs is counted and replaced. Prints
+Child processes run the trials (`tests.tools.trials`), so a child that dies or hangs is counted and replaced. Prints
 a table by kind of damage, and for each trial that went wrong the options that repeat it (`--seed S --first N --trials
 1`). The exit code is 1 if any trial went wrong.
 """
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.node.serve.tuning import tune_server_process
-from brand.testing.damage import KINDS
-from brand.testing.trials import make_sets, open_subjects, run_trial
+from tests.tools.damage import KINDS
+from tests.tools.trials import make_sets, open_subjects, run_trial
 
 STUCK_S: Final = 120.0
 """A process that writes nothing for so long counts as hung."""
@@ -74,7 +74,7 @@ class _Child:
         command = [
             sys.executable,
             "-m",
-            "brand.testing.integrity",
+            "tests.tools.integrity",
             "--child",
             str(self._work),
             "--seed",
@@ -158,7 +158,7 @@ def bad(result: Result) -> bool:
 
 def main() -> None:
     """Parent or child."""
-    parser = argparse.ArgumentParser(prog="python -m brand.testing.integrity", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.integrity", description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=20_000)
     parser.add_argument("--seed", type=int, help="(a fresh one)")
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")

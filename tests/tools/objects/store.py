@@ -26,12 +26,12 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Final
 
-from brand.testing.objects.answers import Answer, FilePiece, Pause, Piece, Repeated, answer
-from brand.testing.objects.faults import Asked, Faults, Operation, Reset, What, refusal, spoil
-from brand.testing.objects.flavours import S3, Flavour
-from brand.testing.objects.folder import Body, Folder
-from brand.testing.objects.pipe import Pipe
-from brand.testing.objects.service import Call, Service
+from tests.tools.objects.answers import Answer, FilePiece, Pause, Piece, Repeated, answer
+from tests.tools.objects.faults import Asked, Faults, Operation, Reset, What, refusal, spoil
+from tests.tools.objects.flavours import S3, Flavour
+from tests.tools.objects.folder import Body, Folder
+from tests.tools.objects.pipe import Pipe
+from tests.tools.objects.service import Call, Service
 
 _SILENCE_S: Final = 60.0
 """How long a client may send nothing, or take nothing."""

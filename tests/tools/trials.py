@@ -34,9 +34,9 @@ from brand.protocol.owners import owner_of_chunk
 from brand.storage.dataset import StoredDataSet
 from brand.storage.partition import partition
 from brand.storage.verify import verify
-from brand.testing.damage import any_damage, read_files, write_files
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandSampler
+from tests.tools.damage import any_damage, read_files, write_files
 
 BATCH: Final = 12
 _STATIC: Final = ("index", "key")

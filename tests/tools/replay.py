@@ -1,6 +1,6 @@
 """Would a server decide again as it did? Looks at a log that `brand serve --record` has written.
 
-    python -m brand.testing.replay RECORD DST
+    python -m tests.tools.replay RECORD DST
 
 The log and the data set are enough to look at a failure of a user's server. The log holds the bytes of samples only
 where nodes fetch them by name.
@@ -30,5 +30,5 @@ def main(record: str, data_set: str) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python -m brand.testing.replay RECORD DST")
+        sys.exit("usage: python -m tests.tools.replay RECORD DST")
     sys.exit(main(*sys.argv[1:]))

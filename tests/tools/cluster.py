@@ -24,9 +24,9 @@ from brand.node.setup.choose import DEFAULT_DEPTH
 from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
 from brand.node.setup.tls import Tls
-from brand.testing.link import Link
 from brand.testing.node import RunningServer, random_address, running
 from brand.testing.storage import Habit
+from tests.tools.link import Link
 
 
 @dataclass

@@ -11,12 +11,12 @@
         assert "LIST" not in {request.operation for request in store.requests}
 
 It is a real HTTP server in threads of this process, on loopback where no other address is given. Objects are files of a
-folder, so that a data set of any size can be served from where it lies; `python -m brand.testing.objects FOLDER` does
+folder, so that a data set of any size can be served from where it lies; `python -m tests.tools.objects FOLDER` does
 so in a process of its own. It needs the standard library only. It takes only keys that are names of files, and promises
 no durability.
 """
 
-from brand.testing.objects.faults import (
+from tests.tools.objects.faults import (
     Bomb,
     Busy,
     Endless,
@@ -32,9 +32,9 @@ from brand.testing.objects.faults import (
     WrongETag,
     WrongRange,
 )
-from brand.testing.objects.flavours import S3, Flavour, Gcs, Http
-from brand.testing.objects.signature import Keys
-from brand.testing.objects.store import ObjectStore, Request
+from tests.tools.objects.flavours import S3, Flavour, Gcs, Http
+from tests.tools.objects.signature import Keys
+from tests.tools.objects.store import ObjectStore, Request
 
 __all__ = [
     "S3",

@@ -17,11 +17,11 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 from xml.sax.saxutils import escape
 
-from brand.testing.objects.answers import Answer, FilePiece, answer
-from brand.testing.objects.faults import Operation
-from brand.testing.objects.flavours import Flavour, xml
-from brand.testing.objects.folder import Body, Folder, Found, is_key
-from brand.testing.objects.signature import UNSIGNED, Signed
+from tests.tools.objects.answers import Answer, FilePiece, answer
+from tests.tools.objects.faults import Operation
+from tests.tools.objects.flavours import Flavour, xml
+from tests.tools.objects.folder import Body, Folder, Found, is_key
+from tests.tools.objects.signature import UNSIGNED, Signed
 
 SMALLEST_PART: Final = 5 << 20
 """Of an upload in parts, but for its last one; as in S3."""

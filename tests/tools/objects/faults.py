@@ -17,8 +17,8 @@ from fnmatch import fnmatchcase
 from random import Random
 from typing import Final, Literal, NamedTuple
 
-from brand.testing.objects.answers import Answer, Pause, Repeated, answer, split
-from brand.testing.objects.flavours import Flavour
+from tests.tools.objects.answers import Answer, Pause, Repeated, answer, split
+from tests.tools.objects.flavours import Flavour
 
 Operation = Literal["GET", "HEAD", "LIST", "PUT", "START", "PART", "COMPLETE", "ABORT", "MAKE", "OTHER"]
 """START, PART, COMPLETE and ABORT belong to an upload in parts; MAKE makes a bucket; the store has no other."""

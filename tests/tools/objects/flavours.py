@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
-from brand.testing.objects.answers import Answer, answer
-from brand.testing.objects.signature import Keys, Signed, refusal
+from tests.tools.objects.answers import Answer, answer
+from tests.tools.objects.signature import Keys, Signed, refusal
 
 Allowed = Callable[[str | None], bool]
 """Whether a write may happen where an object has this ETag now; None: where there is no object."""

@@ -1,4 +1,4 @@
-"""The store in a process of its own: `python -m brand.testing.objects FOLDER`, for benchmarks and for a look by hand.
+"""The store in a process of its own: `python -m tests.tools.objects FOLDER`, for benchmarks and for a look by hand.
 
 It prints the store's URL, serves until its standard input ends, and then prints each request that came, as a line of
 JSON.
@@ -11,15 +11,15 @@ import json
 import sys
 from typing import Final
 
-from brand.testing.objects.flavours import S3, Flavour, Gcs, Http
-from brand.testing.objects.store import ObjectStore
+from tests.tools.objects.flavours import S3, Flavour, Gcs, Http
+from tests.tools.objects.store import ObjectStore
 
 _FLAVOURS: Final[dict[str, type[S3 | Gcs | Http]]] = {"s3": S3, "gcs": Gcs, "http": Http}
 
 
 def main() -> None:
     """Serve a folder."""
-    parser = argparse.ArgumentParser(prog="python -m brand.testing.objects", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.objects", description=main.__doc__)
     parser.add_argument("folder", help="folder of buckets; the objects in them are files")
     parser.add_argument("--flavour", choices=_FLAVOURS, default="s3", help="how the store speaks (default: s3)")
     parser.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds before each answer")
