@@ -52,9 +52,14 @@ def _refuse(name: str) -> None:
 
 def brand(*args: object) -> Outcome:
     """Run the command `brand` in this process."""
+    return called(main, "brand", *args)
+
+
+def called(main: Callable[[], None], name: str, *args: object) -> Outcome:
+    """Call the main function of a command in this process."""
     out, err = io.BytesIO(), io.BytesIO()
     streams = io.TextIOWrapper(out, "utf-8"), io.TextIOWrapper(err, "utf-8", errors="backslashreplace")
-    before, sys.argv = sys.argv, ["brand", *map(str, args)]
+    before, sys.argv = sys.argv, [name, *map(str, args)]
     try:
         with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
             try:

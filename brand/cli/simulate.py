@@ -1,4 +1,4 @@
-"""`brand simulate DST`; `--scene` leads to `scenes`, and `--job` to `jobs`."""
+"""`brand simulate DST`; `--job` leads to `jobs`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from brand.cli.dataset import DATA_SET
 from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.jobs import Asked, show_jobs
 from brand.cli.output import duration, echo, print_json, size
-from brand.cli.scenes import show_scene
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
 from brand.node.setup.choose import MinIO, Pool, ProtocolChoice, Slots, Stripes, Uniform
@@ -36,10 +35,8 @@ _MOST_ROWS: Final = 100
 _WIDTH: Final = 240
 """Room for all columns: a narrow terminal wraps lines, which is better than a table that wraps cells."""
 _ASSUMED: Final = f"{DEFAULT} (assumed)"
-_OF_SCENES: Final = {"scene", "policies", "plot", "as_json"}
-"""Options that go with `--scene`."""
-_OF_JOBS: Final = {"dst", "samples", "mean_bytes", "memory", "epochs", "decode", "job", "prepared"} | _OF_SCENES - {
-    "scene"
+_OF_JOBS: Final = {
+    *("dst", "samples", "mean_bytes", "memory", "epochs", "decode", "job", "prepared", "policies", "plot", "as_json")
 }
 """Options that go with `--job`."""
 _UNSAID: Final = {"chosen", "0"}
@@ -89,15 +86,13 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @click.option("--samples", type=click.IntRange(1), help="Without DST: samples of a data set that is not there yet.")
 @click.option("--mean-bytes", metavar="SIZE", help="Without DST: mean stored size of a sample, such as 110kB.")
 @click.option("--sigma", metavar="SIZE", help="Without DST: standard deviation of the sizes. Default: all are equal.")
-@click.option("--scene", metavar="NAME", help="Simulate a paper's scene instead: hdmlp-t1, or a TOML file.")
 @click.option("--job", metavar="JOB", multiple=True, help="One of several jobs that share a server: see below.")
 @click.option("--prepared", metavar="SIZE:SIZE", help="Of jobs: memory for prepared samples, and the size of one.")
-@click.option("--policies", metavar="A,B,...", help="Policies of the scene, or of the jobs. Default: see below.")
+@click.option("--policies", metavar="A,B,...", help="Policies of the jobs. Default: see below.")
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def simulate(
     dst: Path | None,
-    scene: str | None,
     job: tuple[str, ...],
     policies: str | None,
     plot: Path | None,
@@ -112,22 +107,16 @@ def simulate(
     With --job, once for each of several jobs that share a server, say what they read together. A JOB is its speed
     beside the others', or 1500/s samples a second; then ,start=0.5 epochs of the fastest job, ,part=0.1 of the samples,
     ,epochs=3. The --policies are follow, joader, coordl and alone; the default is follow,alone.
-
-    With --scene, simulate policies of papers, each beside the seconds that the paper printed. The default is all.
     """
-    if scene is not None:
-        _check_alone("--scene", _OF_SCENES)
-        show_scene(scene, "all" if policies is None else policies, plot, as_json=as_json)
-        return
     if job:
-        _check_alone("--job", _OF_JOBS)
+        _check_alone()
         asked = _of_jobs(job, policies, given)
         show_jobs(
             _with_storage(_data(dst, given["samples"], given["mean_bytes"], None), dst), asked, plot, as_json=as_json
         )
         return
     if policies is not None or given["prepared"] is not None:
-        raise UsageError("--policies and --prepared belong to jobs and scenes: give --scene or --job, too")
+        raise UsageError("--policies and --prepared belong to jobs: give --job, too")
     figure = empty_figure(plot) if plot else None
     data = _data(dst, given["samples"], given["mean_bytes"], given["sigma"])
     price = Price(given["price_reads"], given["price_gb"], given["price_hour"])
@@ -146,14 +135,14 @@ def simulate(
             echo(f"The epochs are drawn in {plot}")
 
 
-def _check_alone(leads: str, with_it: set[str]) -> None:
-    """A scene has numbers of its own, and jobs do without most. Raises `UsageError` where the user gave others."""
+def _check_alone() -> None:
+    """Raise `UsageError` if the user gave an option that jobs do not use."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
-        if name not in with_it and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+        if name not in _OF_JOBS and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             what = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
-            raise UsageError(f"{leads} has no use for it: leave out {what}")
+            raise UsageError(f"--job has no use for it: leave out {what}")
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------

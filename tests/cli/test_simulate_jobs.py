@@ -117,9 +117,8 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
         (("--job", "1", "--prepared", "2GB"), "such as 2GB:262kB"),
         (("--job", "1", "--prepared", "2GB:big"), "--prepared 2GB:big: 'big' is no size"),
         (("--job", "1", "--nodes", "2"), "--job has no use for it: leave out --nodes"),
-        (("--job", "1", "--scene", "hdmlp-t1"), "--scene has no use for it: leave out --memory"),
-        (("--prepared", "2GB:1kB"), "give --scene or --job"),
-        (("--policies", "follow"), "give --scene or --job"),
+        (("--prepared", "2GB:1kB"), "give --job"),
+        (("--policies", "follow"), "give --job"),
     ],
 )
 def test_wrong_use_says_what_to_give(wrong: tuple[str, ...], cure: str) -> None:

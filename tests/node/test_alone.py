@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bench.papers import hits
 from brand.formats.constants import ROW
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import ON_TOP, SLACK_SHARE, Choice, Placement
@@ -41,7 +42,6 @@ from brand.protocol.plan import read_of_sample
 from brand.protocol.policy import Policy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
-from brand.simulate import hits
 
 SIZE = 70_000
 UNIFORM = UniformPolicy(1)

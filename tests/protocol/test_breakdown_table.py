@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.papers_brand import BREAKDOWN, SAMPLES, Setting, counts
+from bench.papers.breakdown import BREAKDOWN, SAMPLES, Setting, counts
 
 
 @pytest.mark.slow

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from bench.papers.demand import PEERS, STORAGE, Demand
+from bench.papers.policies import POLICIES
+from bench.papers.scene import Scene
 from brand.errors import UsageError
-from brand.simulate.demand import PEERS, STORAGE, Demand
-from brand.simulate.policies import POLICIES
-from brand.simulate.scene import Scene
+from tests.papers.models import scenes
 from tests.rounds import examples
-from tests.simulate.models import scenes
 
 
 def demanded(scene: Scene, policy: str) -> Demand:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.papers.frequency import node_draws
+from bench.papers.reuse import reuse_distances, share_longer
 from brand.errors import UsageError
-from brand.simulate.frequency import node_draws
-from brand.simulate.reuse import reuse_distances, share_longer
 from tests.rounds import examples
 
 

@@ -1,7 +1,7 @@
 """How even do allotments of loading threads make the GPUs of Lobster's node?
 
 Each GPU has a queue of requests for its next batch, and all queues share a budget of loading threads
-(`brand.node.decide.allotment` has the ways to allot them). Training takes the same
+(`bench.papers.allotment` has the ways to allot them). Training takes the same
 time on every GPU, and the slowest batch decides when the iteration ends.
 
     Throughput, Portfolio   how long loading takes with k threads, and preprocessing      (equation 1; section 4.1)
@@ -18,8 +18,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.papers.allotment import TAU, Allotment, by_requests, ready_s
 from brand.errors import UsageError
-from brand.node.decide.allotment import TAU, Allotment, Queues, by_requests, ready_s
+from brand.node.decide.allotment import Queues
 
 GAP: Final = 0.1
 """An iteration is imbalanced where its GPUs could begin this share of the training time apart."""

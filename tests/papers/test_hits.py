@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bench.papers_theory import HITS, STEADY, hit_figures
+from bench.papers import hits
+from bench.papers.frequency import node_draws
+from bench.papers.theory import HITS, STEADY, hit_figures
 from brand.errors import UsageError
 from brand.protocol.random import Stream, permutation
-from brand.simulate import hits
-from brand.simulate.frequency import node_draws
 from tests.rounds import examples
 
 Draws = NDArray[np.int64]

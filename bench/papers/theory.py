@@ -15,12 +15,12 @@ from functools import cache
 from typing import Final
 
 from bench.harness import show, table
-from brand.node.decide.allotment import ALLOTMENTS, binary_search, least
-from brand.simulate.frequency import counted_above, draw_counts, expected_above, node_draws
-from brand.simulate.hits import RULES
-from brand.simulate.reuse import reuse_distances, share_longer
-from brand.simulate.threads import Outcome, ThreadScene, outcome
-from brand.simulate.threads import algorithm_1_as_printed as as_printed
+from bench.papers.allotment import ALLOTMENTS, binary_search, least
+from bench.papers.frequency import counted_above, draw_counts, expected_above, node_draws
+from bench.papers.hits import RULES
+from bench.papers.reuse import reuse_distances, share_longer
+from bench.papers.threads import Outcome, ThreadScene, outcome
+from bench.papers.threads import algorithm_1_as_printed as as_printed
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.papers_theory import THREADS, thread_figures
-from brand.errors import UsageError
-from brand.node.decide.allotment import Queues, algorithm_1, binary_search
-from brand.simulate.threads import (
+from bench.papers.allotment import algorithm_1, binary_search
+from bench.papers.theory import THREADS, thread_figures
+from bench.papers.threads import (
     Portfolio,
     ThreadScene,
     Throughput,
@@ -18,6 +17,8 @@ from brand.simulate.threads import (
     imbalance,
     outcome,
 )
+from brand.errors import UsageError
+from brand.node.decide.allotment import Queues
 
 scenes = list(THREADS)
 """16 threads; 32; 32 with half of the samples local; 32 with wrong predictions."""

@@ -1,4 +1,4 @@
-"""`brand simulate --scene`: the papers' tables, their JSON and their picture, and what is wrong use."""
+"""`python -m bench.papers.show_scene`: the papers' tables, their JSON and their picture, and what is wrong use."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from brand.simulate.policies import POLICIES
-from tests.support import brand
+from bench.papers.policies import POLICIES
+from bench.papers.show_scene import main
+from tests.support import Outcome, called
 
 SMALL = """
 samples = 400
@@ -28,6 +29,11 @@ local_mb_s = [20000, 20000]
 """800 MB for four nodes with memory for half of them."""
 
 
+def show(*args: object) -> Outcome:
+    """Run `python -m bench.papers.show_scene` in this process."""
+    return called(main, "show_scene", *args)
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Path:
     """A scene that is simulated at once; its lower bound of 4 s is published as 8 s."""
@@ -39,7 +45,7 @@ def scene(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_a_table_of_the_thesis_is_printed_beside_ours() -> None:
     """Each row has our seconds, the published ones, the deviation, and the seconds of the fair clock."""
-    lines = brand("simulate", "--scene", "hdmlp-t1", "--policies", "perfect,staging").out.splitlines()
+    lines = show("hdmlp-t1", "--policies", "perfect,staging").out.splitlines()
     assert lines[0] == "hdmlp-t1: 10,000 samples of 0.027 MB, 10 epochs, 4 nodes"
     assert [line.split() for line in lines[2:]] == [
         ["perfect", "7.30", "7.30", "+0.0%", "7.30"],
@@ -49,17 +55,15 @@ def test_a_table_of_the_thesis_is_printed_beside_ours() -> None:
 
 def test_all_policies_are_the_default(scene: Path) -> None:
     """In the order of the papers."""
-    default, every = (
-        brand("simulate", "--scene", scene, *asked, "--json").json for asked in ((), ("--policies", "all"))
-    )
+    default, every = (show(scene, *asked, "--json").json for asked in ((), ("--policies", "all")))
     assert default == every
     assert [row["policy"] for row in default["rows"]] == list(POLICIES)
 
 
 def test_seconds_are_scaled_so_that_the_lower_bound_is_the_published_one(scene: Path) -> None:
     """Also where the lower bound is not asked for."""
-    (naive,) = brand("simulate", "--scene", scene, "--policies", "naive", "--json").json["rows"]
-    perfect, again = brand("simulate", "--scene", scene, "--policies", "perfect, naive", "--json").json["rows"]
+    (naive,) = show(scene, "--policies", "naive", "--json").json["rows"]
+    perfect, again = show(scene, "--policies", "perfect, naive", "--json").json["rows"]
     assert perfect["in_turn_s"] == pytest.approx(8)
     assert perfect["deviation_percent"] == pytest.approx(0)
     assert naive == again
@@ -68,11 +72,11 @@ def test_seconds_are_scaled_so_that_the_lower_bound_is_the_published_one(scene: 
 
 def test_a_policy_that_cannot_serve_the_scene_says_why(scene: Path) -> None:
     """In the table below, in JSON beside its empty cells."""
-    asked = "simulate", "--scene", scene, "--policies", "lbann"
-    out = brand(*asked).out.splitlines()
+    asked = scene, "--policies", "lbann"
+    out = show(*asked).out.splitlines()
     assert out[2].split() == ["lbann", "N/A"]
     assert out[3].startswith("lbann: the data store holds everything in memory")
-    (row,) = brand(*asked, "--json").json["rows"]
+    (row,) = show(*asked, "--json").json["rows"]
     assert row["in_turn_s"] is row["fair_s"] is row["deviation_percent"] is None
     assert out[3] == f"lbann: {row['reason']}"
 
@@ -81,7 +85,7 @@ def test_ours_are_drawn_beside_the_published(scene: Path, tmp_path: Path) -> Non
     """With matplotlib."""
     pytest.importorskip("matplotlib")
     plot = tmp_path / "scene.svg"
-    found = brand("simulate", "--scene", scene, "--plot", plot)
+    found = show(scene, "--plot", plot)
     assert found.code == 0
     assert f"drawn in {plot}" in found.out
     assert "<svg" in plot.read_text()
@@ -91,29 +95,27 @@ def test_published_seconds_are_numbers(scene: Path) -> None:
     """The message names the file and the policy."""
     for wrong in ('naive = "long"', "naive = 0", "naive = nan"):
         scene.write_text(f"{SMALL}\n[published]\n{wrong}\n")
-        found = brand("simulate", "--scene", scene, "--policies", "naive")
+        found = show(scene, "--policies", "naive")
         assert found.code == 2
         assert f"{scene}: published naive" in found.err
     scene.write_text(f"published = 3\n{SMALL}")
-    assert "give a table [published]" in brand("simulate", "--scene", scene).err
+    assert "give a table [published]" in show(scene).err
 
 
 @pytest.mark.parametrize(
     ("wrong", "cure"),
     [
-        (("--scene",), "--scene"),
-        (("--scene", "hdmlp-t9"), "hdmlp-t1, hdmlp-t2"),
-        (("--scene", "hdmlp-t1", "--policies", "naive,best"), "give perfect, naive, staging"),
-        (("--scene", "hdmlp-t1", "--policies", ""), "give perfect, naive, staging"),
-        (("--scene", "hdmlp-t1", "--memory", "1GB"), "leave out --memory"),
-        (("--scene", "hdmlp-t1", "--batch", "256"), "leave out --batch"),
-        (("photos.brand", "--scene", "hdmlp-t1"), "leave out DST"),
-        (("--scene", "hdmlp-t1", "--plot", "scene.txt"), ".png, .svg, .pdf"),
-        (("--policies", "naive"), "give --scene"),
+        ((), "NAME|FILE"),
+        (("hdmlp-t9"), "hdmlp-t1, hdmlp-t2"),
+        (("hdmlp-t1", "--policies", "naive,best"), "give perfect, naive, staging"),
+        (("hdmlp-t1", "--policies", ""), "give perfect, naive, staging"),
+        (("hdmlp-t1", "--memory", "1GB"), "unrecognized arguments: --memory"),
+        (("hdmlp-t1", "hdmlp-t2"), "unrecognized arguments: hdmlp-t2"),
+        (("hdmlp-t1", "--plot", "scene.txt"), ".png, .svg, .pdf"),
     ],
 )
 def test_wrong_use_says_what_to_give(wrong: tuple[str, ...], cure: str) -> None:
     """With exit code 2."""
-    found = brand("simulate", *wrong)
+    found = show(*wrong)
     assert found.code == 2
     assert cure in found.err

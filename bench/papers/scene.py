@@ -11,7 +11,6 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -224,7 +223,7 @@ def load_grid(name: str | Path) -> Grid:
 
 
 def _shipped() -> Any:
-    return files("brand.simulate") / "scenes"
+    return Path(__file__).parent / "scenes"
 
 
 def _table(name_or_path: str | Path) -> dict[str, Any]:

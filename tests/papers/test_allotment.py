@@ -10,18 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.node.decide.allotment import (
+from bench.papers.allotment import (
     ALLOTMENTS,
-    Queues,
     algorithm_1,
     binary_search,
     by_requests,
     equal,
     greedy,
-    late_s,
     least,
-    seconds_with,
 )
+from brand.node.decide.allotment import Queues, late_s, seconds_with
 from tests.rounds import examples
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bench.papers.clock import fair, in_turn
+from bench.papers.policies import POLICIES
+from bench.papers.scene import Rules, Scene, load_grid, load_published, load_scene
 from brand.errors import UsageError
-from brand.simulate.clock import fair, in_turn
-from brand.simulate.policies import POLICIES
-from brand.simulate.scene import Rules, Scene, load_grid, load_published, load_scene
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.errors import UsageError
-from brand.simulate.frequency import (
+from bench.papers.frequency import (
     Another,
     counted_above,
     draw_counts,
@@ -22,6 +21,7 @@ from brand.simulate.frequency import (
     often,
     seldom,
 )
+from brand.errors import UsageError
 from tests.rounds import examples
 
 TENTH = Fraction(1, 10)

@@ -13,13 +13,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.papers.demand import PEERS, READY, STORAGE, Demand, Fills, Preload, by_source
+from bench.papers.scene import Scene
 from brand.errors import UsageError
 from brand.node.setup.choose import Facts, Nodes, choose_order
 from brand.protocol.owners import owner_of_group
 from brand.protocol.placement import place
-from brand.simulate.demand import PEERS, READY, STORAGE, Demand, Fills, Preload, by_source
 from brand.simulate.running import Run, work_of
-from brand.simulate.scene import Scene
 
 Policy = Callable[[Scene, NDArray[Any]], Demand]
 

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.simulate.demand import Demand
-from brand.simulate.scene import Rules, Scene
+from bench.papers.demand import Demand
+from bench.papers.scene import Rules, Scene
 
 
 @st.composite

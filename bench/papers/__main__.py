@@ -5,9 +5,9 @@
 `tables`: each policy in the four tables of the thesis behind HDMLP, by the clock `in_turn`. `grid`: policy `frequency`
 with more or less memory and disk. A cell has our seconds, the published ones, and their ratio; all are multiplied by
 the factor that makes the lower bound (`perfect`) the published one. The last column is the clock `fair`, in which nodes
-share what storage gives. `theory`: access counts, reuse distances, hits and threads (`papers_theory.py`). `brand`:
-misses, requests and reads of Brand's own paper, from real plans (`papers_brand.py`). `joader`: reads of several jobs
-with one cache (`papers_joader.py`).
+share what storage gives. `theory`: access counts, reuse distances, hits and threads (`theory.py`). `brand`:
+misses, requests and reads of Brand's own paper, from real plans (`breakdown.py`). `joader`: reads of several jobs
+with one cache (`joader.py`).
 
 `--scale 0.1` simulates a tenth of the samples of `tables` and `grid`, with a tenth of the room.
 """
@@ -17,12 +17,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from bench import papers_brand, papers_joader, papers_theory
 from bench.harness import progress, show, table
-from brand.simulate.cells import cells
-from brand.simulate.clock import in_turn
-from brand.simulate.policies import POLICIES
-from brand.simulate.scene import load_grid, load_published, load_scene
+from bench.papers import breakdown, joader, theory
+from bench.papers.cells import cells
+from bench.papers.clock import in_turn
+from bench.papers.policies import POLICIES
+from bench.papers.scene import load_grid, load_published, load_scene
 
 
 def tables(scale: float) -> None:
@@ -55,9 +55,9 @@ def grid(scale: float) -> None:
 SECTIONS: dict[str, Callable[[float], None]] = {
     "tables": tables,
     "grid": grid,
-    "theory": lambda _: papers_theory.print_all(),
-    "brand": lambda _: papers_brand.print_all(),
-    "joader": lambda _: papers_joader.print_all(),
+    "theory": lambda _: theory.print_all(),
+    "brand": lambda _: breakdown.print_all(),
+    "joader": lambda _: joader.print_all(),
 }
 """What can be printed; a function takes the scale."""
 

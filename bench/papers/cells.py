@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.papers.clock import fair, in_turn
+from bench.papers.policies import POLICIES
+from bench.papers.scene import load_published, load_scene
 from brand.errors import UsageError
-from brand.simulate.clock import fair, in_turn
-from brand.simulate.policies import POLICIES
-from brand.simulate.scene import load_published, load_scene
 
 
 @dataclass(frozen=True, slots=True)

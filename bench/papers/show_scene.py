@@ -1,16 +1,24 @@
-"""`brand simulate --scene NAME`: what a paper printed, beside what the simulator yields."""
+"""How many seconds does each policy take in one scene of a paper, and how many did the paper print?
+
+    python -m bench.papers.show_scene NAME|FILE [--policies A,B,...] [--plot FILE] [--json]
+
+NAME is a scene of the folder `scenes`, such as hdmlp-t1; FILE is a TOML file with the same fields. All policies are the
+default. `--plot` draws them (.png, .svg or .pdf), `--json` prints all digits.
+"""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.papers.cells import Cell, cells
+from bench.papers.policies import POLICIES
+from bench.papers.scene import Scene, load_scene
 from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.output import echo, print_json
-from brand.errors import counted
-from brand.simulate.cells import Cell, cells
-from brand.simulate.policies import POLICIES
-from brand.simulate.scene import Scene, load_scene
+from brand.errors import UsageError, counted
 
 
 def show_scene(name: str, policies: str, plot: Path | None, *, as_json: bool) -> None:
@@ -81,3 +89,21 @@ def _draw(rows: list[Cell], figure: Any) -> None:
     axes.set_xticks(range(len(rows)), [cell.policy for cell in rows], rotation=45, ha="right")
     axes.set(ylabel="seconds")
     axes.legend()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print one scene."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scene", metavar="NAME|FILE")
+    parser.add_argument("--policies", metavar="A,B,...", default="all")
+    parser.add_argument("--plot", metavar="FILE", type=Path)
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    given = parser.parse_args(arguments)
+    try:
+        show_scene(given.scene, given.policies, given.plot, as_json=given.as_json)
+    except UsageError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

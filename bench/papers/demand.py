@@ -1,7 +1,7 @@
 """What does a policy ask of storage, local tiers and other nodes, in each iteration?
 
-    policy(scene, draws) -> Demand        no seconds                    (`brand.simulate.policies`)
-    clock(scene, demand, draws) -> seconds                              (`brand.simulate.clock`)
+    policy(scene, draws) -> Demand        no seconds                    (`bench.papers.policies`)
+    clock(scene, demand, draws) -> seconds                              (`bench.papers.clock`)
 
 Sources are numbers: 0 is storage; 1, 2, ... are the local tiers of a node, fastest first; `PEERS` and `READY`
 count from the end of the axis.
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.simulate.scene import Scene
+from bench.papers.scene import Scene
 
 STORAGE: Final = 0
 """The storage that all nodes share."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.simulate.demand import READY, STORAGE, Demand, Fills, Preload
-from brand.simulate.scene import Scene
+from bench.papers.demand import READY, STORAGE, Demand, Fills, Preload
+from bench.papers.scene import Scene
 
 _LITTLE_MB: Final = 1e-9
 _BLOCK: Final = 25

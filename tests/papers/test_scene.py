@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from bench.papers.clock import in_turn
+from bench.papers.policies import POLICIES
+from bench.papers.scene import Scene, load_grid, load_published, load_scene, scene_names
 from brand.errors import UsageError
-from brand.simulate.clock import in_turn
-from brand.simulate.policies import POLICIES
-from brand.simulate.scene import Scene, load_grid, load_published, load_scene, scene_names
+from tests.papers.models import scenes
 from tests.rounds import examples
-from tests.simulate.models import scenes
 
 T2 = load_scene("hdmlp-t2")
 FILE = """

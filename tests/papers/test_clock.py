@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.papers import clock
+from bench.papers.clock import fair, in_turn, side_by_side
+from bench.papers.demand import PEERS, STORAGE, Demand, Preload, by_source
+from bench.papers.policies import POLICIES
+from bench.papers.scene import Rules, Scene
 from brand.errors import UsageError
-from brand.simulate import clock
-from brand.simulate.clock import fair, in_turn, side_by_side
-from brand.simulate.demand import PEERS, STORAGE, Demand, Preload, by_source
-from brand.simulate.policies import POLICIES
-from brand.simulate.scene import Rules, Scene
+from tests.papers.models import ThesisModel, scenes, shared_ends
 from tests.rounds import examples
-from tests.simulate.models import ThesisModel, scenes, shared_ends
 
 PLAIN = Scene(
     samples=8,
