@@ -9,20 +9,11 @@ from typing import Any, Final
 
 import click
 
-from brand.chunker import (
-    Choice,
-    Layout,
-    Options,
-    PartReport,
-    Progress,
-    Report,
-    convert_audio,
-    convert_from,
-    convert_images,
-    plan_audio,
-    plan_images,
-)
-from brand.chunker.report import OnProgress
+from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
+from brand.chunker.distributed import TaskReport, plan_audio, plan_images
+from brand.chunker.fields import FieldMapping
+from brand.chunker.plan import Layout
+from brand.chunker.report import OnProgress, Progress
 from brand.cli.output import duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
 from brand.errors import counted
@@ -93,7 +84,7 @@ def _on_error(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _run(
-    convert: Callable[[Options, OnProgress], Report | PartReport], given: dict[str, Any], noun: str, *, as_json: bool
+    convert: Callable[[Options, OnProgress], Report | TaskReport], given: dict[str, Any], noun: str, *, as_json: bool
 ) -> None:
     """Convert with the options of `given`, which are taken out, and print the report.
 
@@ -118,13 +109,13 @@ def _run(
         report = convert(options, on_progress)
     if as_json:
         print_json(report.to_json())
-    elif isinstance(report, PartReport):
+    elif isinstance(report, TaskReport):
         print_part(report)
     else:
         print_report(report, noun)
 
 
-def folder_verb(command: Callable[..., Report | PartReport]) -> Callable[..., None]:
+def folder_verb(command: Callable[..., Report | TaskReport]) -> Callable[..., None]:
     """Add the options of a conversion of a folder of files. The command gets them as one `Options`."""
 
     @_always
@@ -195,7 +186,7 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         as_json: bool,
         **given: Any,
     ) -> None:
-        choice = Choice(names_of(columns), codecs, nulls)
+        choice = FieldMapping(names_of(columns), codecs, nulls)
         _run(
             lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress),
             given,
@@ -214,7 +205,7 @@ def convert() -> None:
 @convert.command()
 @folder_verb
 @several_machines
-def images(src: str, dst: str, options: Options, on_progress: OnProgress, **together: Any) -> Report | PartReport:
+def images(src: str, dst: str, options: Options, on_progress: OnProgress, **together: Any) -> Report | TaskReport:
     """Convert the image folder SRC into the data set DST.
 
     Folders at the top of SRC are classes, in ImageFolder's order; without such folders the set has no labels. The files
@@ -249,7 +240,7 @@ def audio(
     transcripts: str | None,
     columns: str | None,
     **together: Any,
-) -> Report | PartReport:
+) -> Report | TaskReport:
     """Convert the audio folder SRC into the data set DST.
 
     Folders at the top of SRC are classes; without such folders the set has no labels. The files are kept as they are.

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from brand.chunker import Job, Options, Part, PartReport, Report, run_part, seal
+from brand.chunker import Options, Report
+from brand.chunker.distributed import Job, Task, TaskReport, run_task, seal
 from brand.chunker.report import OnProgress
 from brand.cli.output import chunk_run, duration, echo, size
 from brand.errors import UsageError, counted
@@ -17,15 +18,15 @@ from brand.errors import UsageError, counted
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class _Part(click.ParamType[Part]):
+class _TaskType(click.ParamType[Task]):
     """A part: `3/8`."""
 
     name = "part"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Part:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Task:
         """Parse a part; the error says what is allowed."""
         try:
-            return value if isinstance(value, Part) else Part.parse(str(value))
+            return value if isinstance(value, Task) else Task.parse(str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
 
@@ -39,7 +40,7 @@ def several_machines(command: Command) -> Command:
         ),
         click.option(
             "--part",
-            type=_Part(),
+            type=_TaskType(),
             metavar="K/N",
             help="Make only part K of N, counted from 0, beside other machines that see SRC and DST; `brand seal DST`"
             " finishes it.",
@@ -70,10 +71,10 @@ def convert_together(
     options: Options,
     on_progress: OnProgress,
     *,
-    part: Part | None,
+    part: Task | None,
     engine: str | None,
     address: str | None,
-) -> Report | PartReport | None:
+) -> Report | TaskReport | None:
     """Work on a conversion with other machines. Returns None where no option asks for that.
 
     `plan` makes the job; it takes `parts` and `on_progress`.
@@ -84,7 +85,7 @@ def convert_together(
         raise UsageError("--address is for --engine ray")
     if part is not None:
         job = plan(parts=part.of, on_progress=on_progress)
-        return replace(run_part(job, part, jobs=options.jobs, on_progress=on_progress), target=dst)
+        return replace(run_task(job, part, jobs=options.jobs, on_progress=on_progress), target=dst)
     if engine is None:
         return None
     from brand.engines.ray import make_chunks
@@ -96,7 +97,7 @@ def convert_together(
     return replace(report, target=dst, chunks_found=found, seconds=time.monotonic() - started)
 
 
-def print_part(report: PartReport) -> None:
+def print_part(report: TaskReport) -> None:
     """Say what a part did, and what is still to do."""
     if report.chunks:
         which = chunk_run(report.first, report.first + report.chunks - 1)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from brand.chunker import Layout, Options, Part, convert_images, plan_images, run, run_part, seal
+from brand.chunker import Options, convert_images
+from brand.chunker.distributed import Task, plan_images, run, run_task, seal
 from brand.chunker.job import read_decided
 from brand.chunker.kept import KeptChunks, keep_chunk
+from brand.chunker.plan import Layout
 from brand.errors import BrandError, MissingChunksError, MissingFileError, NotADataSetError, TargetExistsError
 from tests.chunker.crashes import steps_survived
 from tests.support import brand, tree_digest
@@ -44,7 +46,7 @@ def chunk(target: Path, number: int) -> Path:
 
 def make_again(fashion: Path, target: Path, *parts: int) -> None:
     for number in parts:
-        run_part(plan_images(fashion / "test", target, PLAIN, parts=5), Part(number, 5), jobs=1)
+        run_task(plan_images(fashion / "test", target, PLAIN, parts=5), Task(number, 5), jobs=1)
 
 
 def test_missing_chunks_are_told_with_the_parts_that_make_them(
