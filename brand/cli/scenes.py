@@ -1,4 +1,4 @@
-"""`brand simulate --scene NAME`: what a paper printed, beside what the simulator yields."""
+"""`brand simulate --scene NAME`: compare a paper's printed figures with the simulator's."""
 
 from __future__ import annotations
 
