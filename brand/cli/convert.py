@@ -1,14 +1,10 @@
-"""`brand convert FORMAT SRC DST`: folders of files, and data that other tools have written."""
+"""`brand convert FORMAT SRC DST`: convert folders of files, and data that other tools have written."""
 
 from __future__ import annotations
 
+import click
 import functools
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final
-
-import click
-
 from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
 from brand.chunker.distributed import TaskReport, plan_audio, plan_images
 from brand.chunker.fields import FieldMapping
@@ -18,6 +14,8 @@ from brand.cli.output import duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
 from brand.errors import counted
 from brand.formats.schema import CODECS
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SHOWN: Final = 10
@@ -27,7 +25,7 @@ _EVERYWHERE: Final = (
 
 
 Run = Callable[..., Report]
-"""Converts data of another tool: kind, source, target and options, and the keywords of `convert_from`."""
+"""Converts data of another tool: format, source, target and options, and the keywords of `convert_from`."""
 
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and no progress.")
 
@@ -38,7 +36,7 @@ class Bytes(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse a number of bytes; the error says what is allowed."""
+        """Parse a number of bytes. The error lists the allowed forms."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", str(value).strip().lower())
         if match is None:
             self.fail(f"{value!r} is no size; write for example 4MiB, 10MB or 65536", param, ctx)
@@ -46,7 +44,7 @@ class Bytes(click.ParamType[int]):
 
 
 def _always(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the arguments and options that every conversion has."""
+    """Add the arguments and options of every conversion."""
     for add in reversed(
         (
             click.argument("src", type=click.Path()),
@@ -86,9 +84,9 @@ def _on_error(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def _run(
     convert: Callable[[Options, OnProgress], Report | TaskReport], given: dict[str, Any], noun: str, *, as_json: bool
 ) -> None:
-    """Convert with the options of `given`, which are taken out, and print the report.
+    """Convert with the options of `given`, which are removed from it, and print the report.
 
-    `noun` is what can be left out.
+    `noun` names one item of the source in the report.
     """
     options = Options(
         seed=given.pop("seed"),
@@ -116,7 +114,7 @@ def _run(
 
 
 def folder_verb(command: Callable[..., Report | TaskReport]) -> Callable[..., None]:
-    """Add the options of a conversion of a folder of files. The command gets them as one `Options`."""
+    """Add the options of a conversion of a folder of files. The command receives them as one `Options`."""
 
     @_always
     @_on_error("file")
@@ -142,7 +140,7 @@ def folder_verb(command: Callable[..., Report | TaskReport]) -> Callable[..., No
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    """`NAME=VALUE` as often as it was given."""
+    """Parse `NAME=VALUE` for each time that the option was given."""
     pairs = {}
     for value in values:
         name, equals, told = value.partition("=")
@@ -153,7 +151,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
 
 
 def import_verb(kind: str, run: Run) -> Callable[..., None]:
-    """A verb that converts one format of another tool; `run` converts with its options."""
+    """Make the command that converts one format of another tool; `run` converts with its options."""
 
     @_always
     @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
@@ -199,7 +197,7 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
 
 @click.group()
 def convert() -> None:
-    """Convert a folder of files, or data of another tool, into a chunked data set."""
+    """Convert files, or data of another tool, into a data set."""
 
 
 @convert.command()
@@ -208,9 +206,9 @@ def convert() -> None:
 def images(src: str, dst: str, options: Options, on_progress: OnProgress, **together: Any) -> Report | TaskReport:
     """Convert the image folder SRC into the data set DST.
 
-    Folders at the top of SRC are classes, in ImageFolder's order; without such folders the set has no labels. The files
-    are kept as they are, and a file's kind is found from its contents. DST is a folder, or a URL as s3://bucket/name. A
-    conversion that was stopped goes on with the same command.
+    Folders at the top of SRC are classes, in the order of ImageFolder. Without such folders the data set has no labels.
+    Files are stored unchanged, and the type of a file is found from its contents. DST is a folder, or a URL such as
+    s3://bucket/name. If a conversion was stopped, the same command continues it.
     """
     plan = functools.partial(plan_images, src, dst, options)
     report = convert_together(plan, dst, options, on_progress, **together)
@@ -243,8 +241,8 @@ def audio(
 ) -> Report | TaskReport:
     """Convert the audio folder SRC into the data set DST.
 
-    Folders at the top of SRC are classes; without such folders the set has no labels. The files are kept as they are.
-    DST is a folder, or a URL as s3://bucket/name. A conversion that was stopped goes on with the same command.
+    Folders at the top of SRC are classes. Without such folders the data set has no labels. Files are stored unchanged.
+    DST is a folder, or a URL such as s3://bucket/name. If a conversion was stopped, the same command continues it.
     """
     names = names_of(columns)
     texts: dict[str, Any] = {"transcripts": transcripts, "columns": names}
@@ -262,19 +260,19 @@ IMPORTS: Final = {
     "jsonl": "Convert the JSON lines SRC: a folder, a file, or a pattern.",
     "csv": "Convert the CSV or TSV files SRC: a folder, a file, or a pattern.",
 }
-"""Formats of other tools, and the first sentence of their help."""
+"""The formats of other tools, each with the first sentence of its help."""
 
 for _kind, _help in IMPORTS.items():
     convert.command(_kind, help=f"{_help} {_EVERYWHERE}")(import_verb(_kind, convert_from))
 
 
 def names_of(columns: str | None) -> tuple[str, ...]:
-    """The names in a list such as `speaker,age`."""
+    """Return the names in a list such as `speaker,age`."""
     return tuple(name.strip() for name in (columns or "").split(",") if name.strip())
 
 
 def print_report(report: Report, noun: str = "file") -> None:
-    """Say what a conversion did, or would do; `noun` is what can be left out."""
+    """Print the result of a conversion or of its dry run; `noun` names one item of the source."""
     would = "would become" if report.dry_run else "are now"
     classes = "" if report.classes is None else f" in {counted(len(report.classes), 'class', 'classes')}"
     packed = "not compressed"

@@ -1,30 +1,28 @@
-"""`brand convert ... --part K/N` and `--engine ray`: options of a conversion that several machines work on."""
+"""`brand convert ... --task K/N` and `--engine ray`: options for a conversion on several machines."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, TypeVar
-
 import click
-
+import time
 from brand.chunker import Options, Report
 from brand.chunker.distributed import Job, Task, TaskReport, run_task, seal
 from brand.chunker.report import OnProgress
 from brand.cli.output import chunk_run, duration, echo, size
 from brand.errors import UsageError, counted
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class _TaskType(click.ParamType[Task]):
-    """A part: `3/8`."""
+class _TaskNumber(click.ParamType[Task]):
+    """Parses a task of a conversion: `3/8`."""
 
-    name = "part"
+    name = "task"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Task:
-        """Parse a part; the error says what is allowed."""
+        """Parse a task. The error lists the allowed forms."""
         try:
             return value if isinstance(value, Task) else Task.parse(str(value))
         except UsageError as error:
@@ -32,15 +30,15 @@ class _TaskType(click.ParamType[Task]):
 
 
 def several_machines(command: Command) -> Command:
-    """Add the options. The command gets them as `part`, `engine` and `address`."""
+    """Add the options. The command receives them as `part`, `engine` and `address`."""
     for option in (
         click.option("--address", help="With --engine ray: the cluster (default: RAY_ADDRESS, or a new one here)."),
         click.option(
             "--engine", type=click.Choice(["ray"]), help="Let a Ray cluster make the chunks, then finish DST."
         ),
         click.option(
-            "--part",
-            type=_TaskType(),
+            "--task",
+            type=_TaskNumber(),
             metavar="K/N",
             help="Make only part K of N, counted from 0, beside other machines that see SRC and DST; `brand seal DST`"
             " finishes it.",
@@ -51,8 +49,8 @@ def several_machines(command: Command) -> Command:
 
 
 def one_machine(command: Command) -> Command:
-    """Refuse these options with the reason, and do not list them."""
-    for name in ("--engine", "--part"):
+    """Hide these options, and refuse them with the reason."""
+    for name in ("--engine", "--task"):
         command = click.option(name, hidden=True, expose_value=False, callback=_refuse)(command)
     return command
 
@@ -80,7 +78,7 @@ def convert_together(
     `plan` makes the job; it takes `parts` and `on_progress`.
     """
     if part is not None and engine is not None:
-        raise UsageError("--part and --engine: an engine makes all parts by itself, so give one of the two")
+        raise UsageError("--task and --engine: an engine makes all parts by itself, so give one of the two")
     if address is not None and engine is None:
         raise UsageError("--address is for --engine ray")
     if part is not None:

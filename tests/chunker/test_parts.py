@@ -27,8 +27,8 @@ PLAIN = Options(layout=Layout(8), jobs=1)
 
 
 def part(source: Path, target: Path, which: str, *more: object) -> Outcome:
-    """`brand convert images SOURCE TARGET --part WHICH`."""
-    return brand("convert", "images", source, target, "--chunk-size", 8, "-j", 1, "--part", which, *more)
+    """`brand convert images SOURCE TARGET --task WHICH`."""
+    return brand("convert", "images", source, target, "--chunk-size", 8, "-j", 1, "--task", which, *more)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_parts_at_the_same_time_have_the_bytes_of_one_process(
     command = ["convert", "images", fashion / "test", target, "--chunk-size", 8, "-j", 2, "--json"]
     with contextlib.ExitStack() as stack:
         started = [
-            stack.enter_context(running_brand(*command, "--part", f"{number}/{count}"))
+            stack.enter_context(running_brand(*command, "--task", f"{number}/{count}"))
             for number in (*range(count), *range(count))
         ]
         for process in started:
@@ -89,7 +89,7 @@ def test_where_locks_do_nothing_between_machines_the_bytes_are_the_same(
     command = [sys.executable, "-c", LOCKS_DO_NOTHING, "convert", "images", str(fashion / "test"), str(target)]
     started = [
         subprocess.Popen(
-            [*command, "--chunk-size", "8", "-j", "1", "--part", f"{number}/{at_once}"],
+            [*command, "--chunk-size", "8", "-j", "1", "--task", f"{number}/{at_once}"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -442,7 +442,7 @@ def test_options_that_do_not_go_together_are_wrong_use(
 
 def test_parts_of_a_store_are_refused_with_the_way_there(fashion: Path) -> None:
     """Convert into a folder, and copy."""
-    told = brand("convert", "images", fashion / "test", "s3://bucket/set", "--part", "0/2")
+    told = brand("convert", "images", fashion / "test", "s3://bucket/set", "--task", "0/2")
     assert told.code == 2
     assert "`brand copy FOLDER s3://bucket/set`" in told.err
 

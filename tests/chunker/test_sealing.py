@@ -59,8 +59,8 @@ def test_missing_chunks_are_told_with_the_parts_that_make_them(
     told = brand("seal", target)
     assert told.code == 1
     assert "3 chunks of 75 are missing" in told.err
-    assert "`brand convert ... --part 0/5` makes 1 chunk, the first is 0" in told.err
-    assert "`brand convert ... --part 2/5` makes 2 chunks, the first is 31" in told.err
+    assert "`brand convert ... --task 0/5` makes 1 chunk, the first is 0" in told.err
+    assert "`brand convert ... --task 2/5` makes 2 chunks, the first is 31" in told.err
     listed = brand("seal", target, "--json")
     assert listed.code == 1
     assert listed.json == {"target": str(target), "missing": [0, 31, 32], "parts": {"0/5": [0], "2/5": [31, 32]}}
@@ -108,7 +108,7 @@ def test_a_damaged_chunk_is_named_and_made_again(
     assert "1 chunk of 75 is missing or damaged" in told.err
     assert "00000040.brand" in told.err
     assert why in told.err
-    assert "--part 2/5" in told.err
+    assert "--task 2/5" in told.err
     assert not (target / "brand.json").exists()
     make_again(fashion, target, 2)
     seal(target)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-
-from tests.support import brand
+from pathlib import (Path)
+from tests.support import (brand)
 
 IMAGINED = "--samples", "20000", "--mean-bytes", "100kB", "--memory", "0.1"
 
@@ -61,7 +59,7 @@ def test_each_memory_and_policy_makes_a_row_of_json() -> None:
         "0.1,1GB",
         "--policies",
         "follow,joader,coordl,alone",
-        "--prepared",
+        "--decoded-memory",
         "200MB:200kB",
         "--decode",
         "4",
@@ -114,10 +112,10 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
         (("--job", "1", "--job", "100/s"), "give all speeds in samples a second"),
         (("--job", "1", "--job", "1,epochs=2"), "give each of them one, or none"),
         (("--job", "1", "--policies", "fifo"), "give some of follow, joader, coordl, alone"),
-        (("--job", "1", "--prepared", "2GB"), "such as 2GB:262kB"),
-        (("--job", "1", "--prepared", "2GB:big"), "--prepared 2GB:big: 'big' is no size"),
+        (("--job", "1", "--decoded-memory", "2GB"), "such as 2GB:262kB"),
+        (("--job", "1", "--decoded-memory", "2GB:big"), "--decoded-memory 2GB:big: 'big' is no size"),
         (("--job", "1", "--nodes", "2"), "--job has no use for it: leave out --nodes"),
-        (("--prepared", "2GB:1kB"), "give --job"),
+        (("--decoded-memory", "2GB:1kB"), "give --job"),
         (("--policies", "follow"), "give --job"),
     ],
 )
