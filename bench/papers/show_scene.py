@@ -9,15 +9,16 @@ default. `--plot` draws them (.png, .svg or .pdf), `--json` prints all digits.
 from __future__ import annotations
 
 import argparse
-from bench.papers.cells import (Cell, cells)
-from bench.papers.policies import (POLICIES)
-from bench.papers.scene import (Scene, load_scene)
-from brand.cli.drawing import (empty_figure, save_figure)
-from brand.cli.output import (echo, print_json)
-from brand.errors import (UsageError, counted)
-from collections.abc import (Sequence)
-from pathlib import (Path)
-from typing import (Any)
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.papers.cells import Cell, cells
+from bench.papers.policies import POLICIES
+from bench.papers.scene import Scene, load_scene
+from brand.cli.drawing import empty_figure, save_figure
+from brand.cli.output import echo, print_json
+from brand.errors import UsageError, counted
 
 
 def show_scene(name: str, policies: str, plot: Path | None, *, as_json: bool) -> None:

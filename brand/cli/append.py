@@ -21,8 +21,8 @@ _THEN = "An append that was stopped goes on with the same command."
 def append() -> None:
     """Add a segment of samples to a collection.
 
-    A collection is a data set that grows, and the first append makes it. The collection fixes the fields, the chunk size,
-    the compression and the labels of its classes.
+    A collection is a data set that grows, and the first append makes it. The collection fixes the fields, the chunk
+    size, the compression and the labels of its classes.
     """
 
 

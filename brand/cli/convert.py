@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import click
 import functools
 import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import click
+
 from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
 from brand.chunker.distributed import TaskReport, plan_audio, plan_images
 from brand.chunker.fields import FieldMapping
@@ -14,8 +18,6 @@ from brand.cli.output import duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
 from brand.errors import counted
 from brand.formats.schema import CODECS
-from collections.abc import Callable, Sequence
-from typing import Any, Final
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SHOWN: Final = 10

@@ -24,8 +24,8 @@ def delete(
 ) -> None:
     """Delete samples from the next version of the collection DST.
 
-    The bytes stay for older versions; `brand compact` and `brand redact` remove them. A search for keys reads all samples
-    once.
+    The bytes stay for older versions; `brand compact` and `brand redact` remove them. A search for keys reads all
+    samples once.
     """
     wanted = wanted_of(keys, key_file, indices)
     if undo and (keys or key_file is not None):

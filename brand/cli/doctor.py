@@ -30,8 +30,8 @@ _WIDTHS: Final = (len("problem"), len("shared memory"))
 def doctor(dst: Path | str | None, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
     """Check this machine, the packages and optionally a data set.
 
-    The command checks the installed packages, the kernel and the limits of this process, and trains from a small data set
-    in a temporary folder. With DST, it also checks that data set and its storage.
+    The command checks the installed packages, the kernel and the limits of this process, and trains from a small data
+    set in a temporary folder. With DST, it also checks that data set and its storage.
 
     Exit code 1 means that something is broken. A missing extra is no error.
     """

@@ -19,10 +19,10 @@ from brand.cli.output import echo
 from brand.cli.serve import (
     cache_option,
     check_tls,
-    http_option,
-    memory_options,
     decoding_of,
     decoding_options,
+    http_option,
+    memory_options,
     say,
     tls_options,
 )
@@ -64,8 +64,8 @@ def launch(
     """Start data servers of DST on several hosts until Ctrl-C.
 
     DST is the same path or URL on every host; {node} in it, in --cache, --address, --http and the TLS files stands for
-    0 to K-1. A training on a host attaches with BrandDataset(DST, server=ADDRESS). The addresses are printed when all nodes
-    are ready.
+    0 to K-1. A training on a host attaches with BrandDataset(DST, server=ADDRESS). The addresses are printed when all
+    nodes are ready.
 
     If a node ends before all are ready, all nodes are stopped. If a node ends later, the other nodes continue.
     """

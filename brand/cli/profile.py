@@ -39,8 +39,9 @@ _BAR: Final = 48
 def profile(path: Path | str, seconds: float | None, plot: Path | None, dry_run: bool, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Measure the bandwidth of the storage below PATH.
 
-    PATH is a data set, a folder or a large file. The command drops its files from the page cache and reads them in random
-    blocks, by read size and reads in flight. The result fixes the length of a stripe, and is stored for this storage.
+    PATH is a data set, a folder or a large file. The command drops its files from the page cache and reads them in
+    random blocks, by read size and reads in flight. The result fixes the length of a stripe, and is stored for this
+    storage.
 
     PATH may be the URL of a data set in an object store. The command then prints the highest cost first: requests and
     bytes.

@@ -20,8 +20,8 @@ from brand.errors import MissingChunksError
 def seal(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
     """Finalise the data set DST that tasks of `brand convert` made.
 
-    Exit code 1 means that chunks are missing or damaged; the report lists the tasks that make them. A second run changes
-    nothing.
+    Exit code 1 means that chunks are missing or damaged; the report lists the tasks that make them. A second run
+    changes nothing.
     """
     with meter(quiet=as_json) as show:
 

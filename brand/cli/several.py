@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import click
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import click
+
 from brand.chunker import Options, Report
 from brand.chunker.distributed import Job, Task, TaskReport, run_task, seal
 from brand.chunker.report import OnProgress
 from brand.cli.output import chunk_run, duration, echo, size
 from brand.errors import UsageError, counted
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, TypeVar
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -73,7 +75,7 @@ def convert_together(
     engine: str | None,
     address: str | None,
 ) -> Report | TaskReport | None:
-    """Work on a conversion with other machines. Returns None where no option asks for that.
+    """Convert with other machines. Return None if no option asks for that.
 
     `plan` makes the job; it takes `parts` and `on_progress`.
     """
@@ -96,7 +98,7 @@ def convert_together(
 
 
 def print_part(report: TaskReport) -> None:
-    """Say what a part did, and what is still to do."""
+    """Print the result of a task, and the tasks that remain."""
     if report.chunks:
         which = chunk_run(report.first, report.first + report.chunks - 1)
         echo(

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import click
 import itertools
 import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+
 from brand.chunker.plan import Layout, chunk_samples
 from brand.cli.dataset import DATA_SET
 from brand.cli.drawing import empty_figure, save_figure
@@ -18,11 +25,6 @@ from brand.simulate.pace import Machine
 from brand.simulate.storages import ASSUMED_STORE, BUILT_IN, DEFAULT, Storage, storage_below, storage_named
 from brand.simulate.whatif import Answer, Case, Data, Price, answer, data_of, imagine
 from brand.storage.dataset import StoredDataSet
-from click.core import ParameterSource
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Final, TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
@@ -114,9 +116,9 @@ def simulate(
     The simulator makes the decisions of a data server, with the real plan and the real sizes. Only the time is a model.
     Several values of an option, separated by commas, make a row each.
 
-    With --job, given once for each of several jobs that share a server, the command predicts their reads together. A JOB is
-    its relative speed, or 1500/s samples per second; then ,start=0.5 epochs of the fastest job, ,part=0.1 of the samples,
-    ,epochs=3. The --policies are follow, joader, coordl and alone; the default is follow,alone.
+    With --job, given once for each of several jobs that share a server, the command predicts their reads together. A
+    JOB is its relative speed, or 1500/s samples per second; then ,start=0.5 epochs of the fastest job, ,part=0.1 of the
+    samples, ,epochs=3. The --policies are follow, joader, coordl and alone; the default is follow,alone.
     """
     if job:
         _check_alone()
