@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -68,7 +67,6 @@ class CacheFolder:
         header, digest = data.header, data.manifest.files[SAMPLES_NAME][1]
         file_sizes = data.chunk_rows["file_size"]
         self._data, self._sizes, self._chunk_size = data, sizes, header.chunk_size
-        self._clock = _PublishClock()
         self._shrunk: set[int] = set()
         """Parts with blocks of samples that were forgotten since the last `publish`."""
         self._lost = False
@@ -143,7 +141,6 @@ class CacheFolder:
         """
         if self._lost:
             return
-        self._clock.restart()
         try:
             self._parts.flush()
             self._home.publish_held(self.held)
@@ -155,14 +152,16 @@ class CacheFolder:
 
     def publish_if_due(self) -> None:
         """Publish if enough was written, or long enough ago."""
-        if (self._parts.dirty or self._shrunk) and self._clock.is_due():
+        size, since_s = self._parts.unflushed()
+        if (self._parts.dirty or self._shrunk) and (size >= EVERY_BYTES or since_s >= EVERY_S):
             self.publish()
 
     def drop(self, places: NDArray[Any]) -> None:
         """Forget the parts with these samples, which cannot be read."""
         numbers = np.unique(places // self._chunk_size).tolist()
         for number in numbers:
-            self._clear(np.arange(len(self.held))[number * self._chunk_size : (number + 1) * self._chunk_size])
+            whole = np.arange(len(self.held))[number * self._chunk_size : (number + 1) * self._chunk_size]
+            self._clear(whole, leaving=False)
             self._parts.discard(number)
         if self.writes and not self._lost:
             self.publish()  # first: a bit on the disk means that the bytes are there
@@ -172,20 +171,18 @@ class CacheFolder:
 
     def forget(self, places: NDArray[Any]) -> None:
         """Forget these samples: their bytes have changed, or their room is wanted. They may be stored again."""
-        self._space.leave(self._clear(places))
+        self._clear(places, leaving=True)
         self._shrunk.update(np.unique(places // self._chunk_size).tolist() if self.writes else ())
 
     def close(self) -> None:
         """Release the folder, without publishing."""
         self._home.close()
 
-    def _clear(self, places: NDArray[Any]) -> int:
-        """Clear the bits of samples. Returns the bytes of those that were held."""
+    def _clear(self, places: NDArray[Any], *, leaving: bool) -> None:
+        """Clear the bits of samples. `leaving`: their blocks are still to be freed."""
         places = places[self.held[places]]
-        size = int(self._sizes[places].sum(dtype=np.int64))
-        self._space.clear(size)
+        self._space.clear(int(self._sizes[places].sum(dtype=np.int64)), leaving=leaving)
         self.held[places] = False
-        return size
 
     def _free_blocks(self) -> None:
         """Make holes in the parts between the samples that are held. If that fails, the blocks stay, and count."""
@@ -198,7 +195,7 @@ class CacheFolder:
         if self._shrunk:
             self._measure()
         self._shrunk.clear()
-        self._space.left()
+        self._space.freed()
 
     def _measure(self) -> None:
         """Look what the parts take on the disk."""
@@ -227,7 +224,6 @@ class CacheFolder:
             self._stop(error)
             return False
         self._space.hold(size)
-        self._clock.wrote(size)
         return True
 
     def _stop(self, error: OSError) -> None:
@@ -264,7 +260,6 @@ class _Space:
     """Bytes that the parts take on the disk beyond those of samples; 0 if samples do not move."""
 
     def fits(self, size: int) -> bool:
-        """Whether this many bytes more are within the limit."""
         return self.used + self.leaving + self.beyond + size <= self.limit
 
     def is_worth_freeing(self) -> bool:
@@ -272,43 +267,18 @@ class _Space:
         return self.leaving > (self.limit // GIVE_BACK_SHARE if self.moves else 0)
 
     def hold(self, size: int) -> None:
-        """Count samples that are held from now on."""
         self.used += size
 
-    def clear(self, size: int) -> None:
-        """Count samples that are no longer held."""
+    def clear(self, size: int, *, leaving: bool) -> None:
+        """Count samples that are no longer held; `leaving`: their blocks are still to be freed."""
         self.used -= size
+        self.leaving += size if leaving else 0
 
-    def leave(self, size: int) -> None:
-        """Count samples whose blocks are still to be freed."""
-        self.leaving += size
-
-    def left(self) -> None:
-        """Forget the samples whose blocks were to be freed."""
+    def freed(self) -> None:
         self.leaving = 0
 
     def measured(self, disk_bytes: int) -> None:
-        """Note what the parts take on the disk."""
         self.beyond = max(0, disk_bytes - self.used)
-
-
-class _PublishClock:
-    """When were writes last published, and how much was written since?"""
-
-    def __init__(self) -> None:
-        self._bytes, self._since_s = 0, time.monotonic()
-
-    def restart(self) -> None:
-        """Begin anew: all is published."""
-        self._bytes, self._since_s = 0, time.monotonic()
-
-    def wrote(self, size: int) -> None:
-        """Count bytes."""
-        self._bytes += size
-
-    def is_due(self) -> bool:
-        """Whether to publish."""
-        return self._bytes >= EVERY_BYTES or time.monotonic() - self._since_s >= EVERY_S
 
 
 def _warn_of_kind(folder: str) -> None:

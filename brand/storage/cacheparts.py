@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import time
 from functools import cache
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ class PartFiles:
         """Parts that were written since the last `flush`."""
         self._new = False
         """Whether parts were made since the last `flush`."""
+        self._unflushed, self._flushed_s = 0, time.monotonic()
 
     def __repr__(self) -> str:
         return f"PartFiles({self._shown}, {len(self._dirty)} to flush)"
@@ -52,12 +54,17 @@ class PartFiles:
         """Whether parts were written since the last `flush`."""
         return bool(self._dirty)
 
+    def unflushed(self) -> tuple[int, float]:
+        """Bytes that were written since the last `flush`, and seconds since then."""
+        return self._unflushed, time.monotonic() - self._flushed_s
+
     def path(self, number: int) -> str:
         """Path of a part. It leads to the folder that was opened, even if the folder was renamed since."""
         return f"/proc/self/fd/{self._folder}/{part_name(number)}"
 
     def write(self, number: int, offset: int, pieces: list[Buffer]) -> None:
         """Write adjacent pieces of a chunk."""
+        size = sum(map(len, pieces))  # before: a write that ends early shortens a piece
         part = self._open(number, os.O_WRONLY | os.O_CREAT)
         try:
             if not os.fstat(part).st_size:
@@ -66,11 +73,13 @@ class PartFiles:
                 self._new = True
             self._dirty.add(number)
             _write_all(part, pieces, offset)
+            self._unflushed += size
         finally:
             os.close(part)
 
     def flush(self) -> None:
         """Write to the device what was written since the last `flush`."""
+        self._unflushed, self._flushed_s = 0, time.monotonic()
         for number in sorted(self._dirty):
             part = self._open(number, os.O_RDONLY)
             try:
