@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from brand.node.setup.choose import Stripes as Stripes
     from brand.node.setup.choose import Uniform as Uniform
     from brand.node.setup.tls import Tls as Tls
-    from brand.storage.dataset import open as open  # noqa: A004 - as gzip.open
+    from brand.storage.reader import Reader as Reader
+    from brand.storage.reader import open as open  # noqa: A004 - as gzip.open
     from brand.torch import BatchPlan as BatchPlan
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
@@ -43,6 +44,7 @@ __all__ = [
     "Mixture",
     "Picture",
     "Pool",
+    "Reader",
     "Shared",
     "Slots",
     "Sound",
@@ -66,6 +68,7 @@ _HOMES: Final = {
     "Mixture": "brand.torch",
     "Picture": "brand.formats.preparation",
     "Pool": "brand.node.setup.choose",
+    "Reader": "brand.storage.reader",
     "Shared": "brand.node.setup.choose",
     "Slots": "brand.node.setup.choose",
     "Sound": "brand.formats.preparation",
@@ -73,7 +76,7 @@ _HOMES: Final = {
     "Tls": "brand.node.setup.tls",
     "Uniform": "brand.node.setup.choose",
     "Waveform": "brand.formats.media",
-    "open": "brand.storage.dataset",
+    "open": "brand.storage.reader",
     "pack": "brand.chunker",
     "rebase": "brand.torch.rebase",
 }

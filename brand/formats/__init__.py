@@ -6,7 +6,6 @@ values        one field <-> payload
 instead       what to write instead of a value that does not fit
 record        one sample <-> record
 compression   whether compression is worth it, and one record <-> stored bytes
-frames        which zstd frames may be unpacked in one call
 header        what every chunk and the manifest say about the data set
 chunk         preamble, header and table of a chunk file
 contents      the samples of a chunk file, one after the other
