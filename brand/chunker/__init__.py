@@ -6,7 +6,7 @@ request     a folder that a user names -> a source
 folders     what lies in an image or audio folder, in ImageFolder's order
 transcripts the texts of clips                      listing     the found files as arrays on disk
 check       files that cannot be used               source      kinds of source behind one interface
-kinds       are these bytes an image, or a clip?    misfit      a folder of another kind of files
+kinds       are these bytes an image, or a clip?
 shards      a source that is read from its front    importers   data of other tools, as shards
 fields      columns of a source -> fields           exchange    shards, each read once -> parts
 sortedparts one stretch of a source in sorted runs  spool       parts, read in any order

@@ -21,7 +21,7 @@ joader_policy   jobs that fetch the same sample at the same time, a baseline
 Orders that are decided while jobs draw:
 
 dependent   JOADER's rounds                 tree        the samples that several jobs still need
-growing     an order that is not complete   drawn       the samples that a job has drawn, for its state
+growing     an order that is not complete, and the samples that a job has drawn, for its state
 
 Mixtures and batches:
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import brand
 from brand.errors import UsageError
 from brand.protocol.baselines import Joader
-from brand.protocol.drawn import pack_drawn, unpack_drawn
+from brand.protocol.growing import pack_drawn, unpack_drawn
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts
