@@ -1,8 +1,8 @@
 """Where does a run join those that it shares with?
 
 A run joins where the pacemaker's *front* is: as its epochs begin, and again where it has lost the front. What it draws
-follows from its joins alone (`brand.protocol.following`), so they stand once they are decided, and no position that a
-client has asked for gets another sample. No clock is here: times are arguments. `Sharing` owns the joins.
+follows from its joins alone (`brand.protocol.following`), so they stand once they are decided, and no position
+that a client has asked for gets another sample. No clock is here: times are arguments. `Sharing` owns the joins.
 """
 
 from __future__ import annotations
