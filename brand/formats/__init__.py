@@ -1,6 +1,7 @@
 """Bytes <-> values: everything that `docs/format.md` specifies. A leaf: it imports no other room.
 
 constants     persistent numbers and limits
+old_names     names in files that are not those of this version
 schema        names and codecs of the fields
 values        one field <-> payload
 instead       what to write instead of a value that does not fit
