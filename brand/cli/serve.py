@@ -254,7 +254,6 @@ def _member(  # one option each
 
 
 def _secret(token: str | None, token_file: TextIO | None) -> str | None:
-    """The token that a user has given; None: none."""
     return token if token_file is None else token_file.readline(_MAX_TOKEN).strip()
 
 

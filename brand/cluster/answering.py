@@ -138,5 +138,4 @@ class _Methods(grpc.GenericRpcHandler):
         }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """The method that is called."""
         return self._methods.get(handler_call_details.method)

@@ -53,7 +53,6 @@ class Streams:
             return events
 
     def find(self, stream: Stream) -> Link | None:
-        """The link of an open stream; None where the stream is not open."""
         with self._changed:
             return self._links.get(stream)
 

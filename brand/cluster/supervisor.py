@@ -103,7 +103,6 @@ class Child:
 
     @property
     def fate(self) -> str:
-        """How the process ended, for people."""
         return f"ended with exit code {self.code}" if self.code >= 0 else f"was ended by signal {-self.code}"
 
     def read(self, descriptor: int) -> tuple[list[str], bool]:

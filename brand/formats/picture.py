@@ -16,7 +16,6 @@ _PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
 def is_picture(value: Any) -> bool:
-    """Whether a value is a Pillow image."""
     return any(kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(value).__mro__)
 
 

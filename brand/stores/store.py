@@ -92,5 +92,4 @@ def open_store(text: str, patience_s: float | None = None) -> Store:
 
 
 def missing(url: Url, package: str, install: str) -> UsageError:
-    """The error where the library for a store is not installed."""
     return UsageError(f"{url} needs {package}, which is not installed: pip install {install}")

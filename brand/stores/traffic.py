@@ -19,12 +19,10 @@ class Traffic:
         return f"Traffic({self._requests:,} requests, {self._bytes:,} bytes)"
 
     def asked(self) -> None:
-        """A request is made."""
         with self._lock:
             self._requests += 1
 
     def came(self, size: int) -> None:
-        """So many bytes of a body have come."""
         with self._lock:
             self._bytes += size
 

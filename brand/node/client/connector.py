@@ -78,7 +78,6 @@ class Connector:
         return self._joined(self._session(owner, worker))
 
     def note_end(self, error: Exception) -> None:
-        """A connection has ended."""
         if isinstance(error, EndedError):
             self._said = str(error)
 

@@ -226,7 +226,6 @@ class Session:
         return decided, found
 
     def tell(self) -> None:
-        """Tell the server what this process has taken by itself."""
         if self._taking is not None:
             self._taking.tell()
 

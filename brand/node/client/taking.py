@@ -128,7 +128,6 @@ class Taking:
         return places, stored
 
     def tell(self) -> None:
-        """Tell the server all that was taken."""
         self._untold.tell()
 
     def _shown(self, entries: Entries, more: int = 0) -> Stored:

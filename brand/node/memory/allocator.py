@@ -36,7 +36,6 @@ class Allocator:
 
     @property
     def bytes(self) -> int:
-        """Size of all pages."""
         return self.count * self.page
 
     def free_pages(self) -> NDArray[np.int32]:

@@ -49,11 +49,9 @@ class Shelf:
         return states
 
     def all(self, state: int) -> NDArray[np.intp]:
-        """All places in a state, ascending."""
         return np.flatnonzero(self._state == state)
 
     def starts(self, places: Places) -> None:
-        """These samples are being prepared."""
         self._state[places] = MAKING
 
     def stops(self, places: Places, *, never: bool = False) -> None:
@@ -80,7 +78,6 @@ class Shelf:
         return self._leases[places] > 0
 
     def pages(self, places: Places) -> NDArray[np.int64]:
-        """Pages that each prepared sample takes."""
         return self._count[places].astype(np.int64)
 
     def free(self, places: Places) -> None:
@@ -109,11 +106,9 @@ class PreparedMemory:
 
     @property
     def largest(self) -> int:
-        """Pages of the largest sample that is prepared."""
         return max(1, (self.allocator.count - 1) // LARGEST_SHARE)
 
     def add(self, want: int) -> None:
-        """A shelf for a want that has none."""
         self._shelves[want] = Shelf(self.allocator, self._samples)
 
     def remove(self, want: int) -> None:

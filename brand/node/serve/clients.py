@@ -71,7 +71,6 @@ class Clients:
         return iter(list(self._channels.values()))
 
     def get(self, number: ClientNumber) -> Channel | None:
-        """The client of this number; None where it is gone."""
         return self._channels.get(number)
 
     def process_of(self, number: ClientNumber) -> int:

@@ -79,7 +79,6 @@ class Exchange:
         return {peer.node: self._network.unsent(Stream(peer.node, asks=False)) for peer in self._turn.core.peers}
 
     def say(self, instruction: Say) -> None:
-        """Send a message."""
         self._network.send(Stream(instruction.node, instruction.asks), wire.pack(instruction.message))
 
     def facts(self) -> dict[str, object]:
@@ -95,7 +94,6 @@ class Exchange:
         }
 
     def close(self) -> None:
-        """End all streams."""
         self._network.close()
 
     def _take(self, stream: Stream, message: bytes) -> None:

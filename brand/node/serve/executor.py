@@ -29,7 +29,6 @@ class Readers:
     """Reads the parts of the cache folder; None: there is none."""
 
     def of(self, *, cached: bool) -> VectorReader:
-        """The reader for a read, by its source."""
         return self.cache if cached and self.cache is not None else self.storage
 
     def close(self) -> None:

@@ -50,11 +50,9 @@ class _Process:
     """Number of the batch that it prepares, and how many samples that has."""
 
     def takes(self, number: int, samples: int) -> None:
-        """It gets a batch."""
         self.batch = number, samples
 
     def answers(self) -> None:
-        """It has prepared its batch."""
         self.batch = None
 
 

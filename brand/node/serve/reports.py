@@ -26,7 +26,6 @@ class Reports:
         return f"Reports({len(self._replaced)} samples replaced, {self._loops!r})"
 
     def replaced(self, report: dict[str, Any]) -> None:
-        """A client has replaced a sample."""
         if len(self._replaced) < MAX_REPORTS:
             self._replaced.append(report)
 

@@ -153,7 +153,6 @@ class Facts:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
         return -(-self.samples // self.chunk_size)
 
 
