@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.memory.allocator import Allocator
+from brand.reprs import Reprs
 
 Places = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
@@ -86,7 +87,7 @@ class Shelf:
         self._state[places] = RAW
 
 
-class PreparedMemory:
+class PreparedMemory(Reprs, shows="allocator _shelves"):
     """The second memory of a server: shelves by the numbers of wants."""
 
     def __init__(self, allocator: Allocator, samples: int) -> None:
@@ -94,9 +95,6 @@ class PreparedMemory:
         self._shelves: dict[int, Shelf] = {}
         self.released = 0
         """Pages of prepared samples that clients have copied since all that could go went (`looked`)."""
-
-    def __repr__(self) -> str:
-        return f"PreparedMemory({self.allocator!r}, {self._shelves})"
 
     def __getitem__(self, want: int) -> Shelf:
         return self._shelves[want]

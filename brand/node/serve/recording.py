@@ -60,6 +60,7 @@ from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.plan import read_of_sample
 from brand.protocol.random import blocks
+from brand.reprs import Reprs
 
 VERSION: Final = 8
 MOST_BYTES: Final = 1 << 28
@@ -79,7 +80,7 @@ _VALUES: Final = {
 """Classes that a log may name."""
 
 
-class Recorder:
+class Recorder(Reprs, shows="_file.name _left"):
     """Writes a log to `path`, until the file has `most_bytes` or cannot be written.
 
     Raises `UsageError` where the file cannot be written at all.
@@ -92,9 +93,6 @@ class Recorder:
             raise UsageError(f"the record {os.fspath(path)} cannot be written: {error.strerror}") from None
         self._most_bytes = self._left = most_bytes
         self._write(_describe(turn))
-
-    def __repr__(self) -> str:
-        return f"Recorder({self._file.name}, {self._left:,} bytes left)"
 
     def told(self, now_s: float, stimulus: Stimulus, then: Sequence[Instruction], error: BrandError | None) -> None:
         self._entry(now_s, _pack_stimulus(stimulus), then, error)
