@@ -235,7 +235,7 @@ def serving(data: str, prepared: str | None = None, memory: float = 0.25, within
     address = f"unix:@bench-sharing-{secrets.token_hex(8)}"
     command = [*within, sys.executable, "-m", "brand", "serve", data, "--memory", str(memory), "--address", address]
     with subprocess.Popen(
-        command + (["--prepared", prepared] if prepared else []), stdout=subprocess.PIPE, text=True
+        command + (["--decoded-memory", prepared] if prepared else []), stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()

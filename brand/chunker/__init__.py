@@ -31,44 +31,7 @@ from brand.chunker.convert import convert_audio as convert_audio
 from brand.chunker.convert import convert_from as convert_from
 from brand.chunker.convert import convert_images as convert_images
 from brand.chunker.convert import pack as pack
-from brand.chunker.convert import pack_samples as pack_samples
-from brand.chunker.convert import plan_audio as plan_audio
-from brand.chunker.convert import plan_images as plan_images
-from brand.chunker.fields import Choice as Choice
-from brand.chunker.job import Job as Job
-from brand.chunker.like import Like as Like
 from brand.chunker.options import Options as Options
-from brand.chunker.parts import Part as Part
-from brand.chunker.parts import run_part as run_part
-from brand.chunker.plan import Layout as Layout
-from brand.chunker.report import PartReport as PartReport
-from brand.chunker.report import Problem as Problem
-from brand.chunker.report import Progress as Progress
 from brand.chunker.report import Report as Report
-from brand.chunker.running import Made as Made
-from brand.chunker.running import run as run
-from brand.chunker.sealing import seal as seal
 
-__all__ = [
-    "Choice",
-    "Job",
-    "Layout",
-    "Like",
-    "Made",
-    "Options",
-    "Part",
-    "PartReport",
-    "Problem",
-    "Progress",
-    "Report",
-    "convert_audio",
-    "convert_from",
-    "convert_images",
-    "pack",
-    "pack_samples",
-    "plan_audio",
-    "plan_images",
-    "run",
-    "run_part",
-    "seal",
-]
+__all__ = ["Options", "Report", "convert_audio", "convert_from", "convert_images", "pack"]

@@ -7,7 +7,7 @@ with an error, or it leaves them out of the source and reports them.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from brand.chunker.misfit import misfit_hint
 from brand.chunker.options import Options
 from brand.chunker.report import OnProgress, Problem, Progress
 from brand.chunker.source import FolderSource
-from brand.chunker.work import Work
 from brand.chunker.workers import run_tasks
 from brand.errors import SourceError, counted
 
@@ -27,8 +26,18 @@ Bad = list[tuple[int, str]]
 """(index, reason) of files that do not decode."""
 
 
+class Memo(Protocol):
+    """Results of an earlier run of the same conversion. The work folder is one."""
+
+    def recall(self, name: str, key: str) -> Any:
+        """Return the result that was stored under `name` with the same `key`, or None."""
+
+    def remember(self, name: str, key: str, value: Any) -> None:
+        """Store a result under `name` for a run that continues this one."""
+
+
 def leave_out_unusable(
-    work: Work, folder: Folder, source: FolderSource, options: Options, on_progress: OnProgress
+    memo: Memo, folder: Folder, source: FolderSource, options: Options, on_progress: OnProgress
 ) -> list[Problem]:
     """Leave the files that cannot be used out of the source, and return them.
 
@@ -36,7 +45,7 @@ def leave_out_unusable(
     """
     problems, alone, misfit = list(folder.problems), set(folder.lost_sidecars), ""
     if options.decode_all:
-        bad = _decode_all(work, source, options, on_progress)
+        bad = _decode_all(memo, source, options, on_progress)
         problems += [Problem.of(source.listing.key(index), reason) for index, reason in bad]
         alone.update(name for index, _ in bad for name in source.sidecars(index))
         if len(bad) == len(source):
@@ -58,9 +67,9 @@ def leave_out_unusable(
     return problems
 
 
-def _decode_all(work: Work, source: FolderSource, options: Options, on_progress: OnProgress) -> Bad:
+def _decode_all(memo: Memo, source: FolderSource, options: Options, on_progress: OnProgress) -> Bad:
     key = f"{source.fingerprint(times=True)} {source.file_field}"
-    known: Bad | None = work.recall("checked", key)
+    known: Bad | None = memo.recall("checked", key)
     if known is not None:
         return known
     bad: Bad = []
@@ -73,7 +82,7 @@ def _decode_all(work: Work, source: FolderSource, options: Options, on_progress:
         done, done_bytes = done + len(some), done_bytes + int(some.sum())
         on_progress(Progress("check", done, total, done_bytes, total_bytes))
     bad.sort()
-    work.remember("checked", key, bad)
+    memo.remember("checked", key, bad)
     return bad
 
 

@@ -1,7 +1,7 @@
 """Which columns of a source become fields, under which names, with which codecs, and what stands for a missing value?
 
-A source tells its columns and the codec that each has by nature. `Choice` is what the user says about them. `Fields` is
-the result: the schema, and the way from the source's values to those of the fields. Pure.
+A source has columns, each with a codec of its own. `FieldMapping` has the options of the user. `Fields` is the result:
+the schema, and the conversion from the source's values to those of the fields. Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FLOAT: Final = re.compile(
 
 
 @dataclass(frozen=True)
-class Choice:
+class FieldMapping:
     """What a user says about the fields of an import. Names are those of the source, or of the fields."""
 
     columns: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Fields:
         return values if fit is None or set(map(type, values)) <= {exact} else [fit(value) for value in values]
 
 
-def choose(columns: Iterable[tuple[str, str]], choice: Choice) -> Fields:
+def choose(columns: Iterable[tuple[str, str]], choice: FieldMapping) -> Fields:
     """The fields of a source whose columns have these codecs by nature. Raises `UsageError`."""
     offered = [(column, field_name(column, codec), codec) for column, codec in columns]
     known = {name for column, name, _ in offered for name in (column, name)}
@@ -129,7 +129,7 @@ def choose(columns: Iterable[tuple[str, str]], choice: Choice) -> Fields:
     return Fields(tuple(column for column, _, _ in chosen), schema, nulls)
 
 
-def is_taken(column: str, choice: Choice) -> bool:
+def is_taken(column: str, choice: FieldMapping) -> bool:
     """Whether a user takes this column, which may be named as its field is."""
     names = {column, field_name(column), field_name(column, "int")}
     return not choice.columns or bool(names & set(choice.columns))

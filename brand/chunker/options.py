@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from brand.chunker.like import Like
 from brand.chunker.plan import Layout
-from brand.chunker.workers import default_jobs
 from brand.errors import UsageError
 from brand.formats.compression import MODES, Mode
+
+
+def default_jobs() -> int:
+    """The number of processes without an option: one for each core that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from brand.chunker.job import Job, read_decided
+from brand.chunker.options import default_jobs
 from brand.chunker.planning import joined
-from brand.chunker.report import OnProgress, PartReport, Progress, silent
+from brand.chunker.report import OnProgress, Progress, TaskReport, silent
 from brand.chunker.running import run
-from brand.chunker.workers import default_jobs, run_tasks
+from brand.chunker.workers import run_tasks
 from brand.errors import UsageError
 from brand.formats.constants import SHARED_PLAN_NAME, chunk_name
 
@@ -23,7 +24,7 @@ MAX_PARTS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Task:
     """Part `number` of `of`, counted from 0: a run of consecutive chunks. Raises `UsageError`."""
 
     number: int
@@ -41,7 +42,7 @@ class Part:
         return f"{self.number}/{self.of}"
 
     @classmethod
-    def parse(cls, text: str) -> Part:
+    def parse(cls, text: str) -> Task:
         """The part that a user means with `3/8`."""
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip(), re.ASCII)
         if match is None:
@@ -57,7 +58,7 @@ def by_part(numbers: Sequence[int], count: int, parts: int) -> dict[str, list[in
     """Which part makes each of these chunks of a data set that has `count`. Numbers are sorted; so are parts."""
     found: dict[str, list[int]] = {}
     for number in numbers:
-        part = Part(((number + 1) * parts - 1) // count, parts)
+        part = Task(((number + 1) * parts - 1) // count, parts)
         found.setdefault(str(part), []).append(number)
     return found
 
@@ -68,7 +69,7 @@ def missing(place: Path, count: int) -> list[int]:
     return [number for number in range(count) if Path(chunk_name(number)).name not in there]
 
 
-def run_part(job: Job, part: Part, *, jobs: int | None = None, on_progress: OnProgress = silent) -> PartReport:
+def run_task(job: Job, part: Task, *, jobs: int | None = None, on_progress: OnProgress = silent) -> TaskReport:
     """Make all chunks of a part in `jobs` processes of this machine. Chunks that are there are found, not made again.
 
     Raises as `run` does, and `InterruptedConversionError` where a process died.
@@ -84,7 +85,7 @@ def run_part(job: Job, part: Part, *, jobs: int | None = None, on_progress: OnPr
                 done, done_bytes, found = done + made.samples, done_bytes + made.bytes, found + made.found
                 on_progress(Progress("pack", done, total, done_bytes, None))
         still = len(missing(place, job.chunks))
-    return PartReport(
+    return TaskReport(
         target=job.target,
         part=str(part),
         first=numbers.start,

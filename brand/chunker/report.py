@@ -86,7 +86,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class PartReport:
+class TaskReport:
     """What one part of a conversion did."""
 
     target: str

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from brand.chunker.check import SKIP_HINT, leave_out_unusable
+from brand.chunker.check import SKIP_HINT, Memo, leave_out_unusable
 from brand.chunker.companions import write_extras, write_skipped
-from brand.chunker.folders import Folder, scan_folder
+from brand.chunker.folders import Folder, check_folder, scan_folder
 from brand.chunker.misfit import misfit_hint
 from brand.chunker.options import Options
 from brand.chunker.report import OnProgress, Problem
 from brand.chunker.source import FolderSource
 from brand.chunker.transcripts import join_table, not_taken
-from brand.chunker.work import Work
-from brand.errors import SourceError, counted
+from brand.errors import SourceError, UsageError, counted
 from brand.formats.media import has_soundfile
+from brand.stores.url import is_url, parse_url
 
 Kind = Literal["images", "audio"]
+
+Target = str | os.PathLike[str]
+"""A path; for the data set that is written also a URL, as a str."""
 
 FIELDS: Final[dict[Kind, Literal["image", "audio"]]] = {"images": "image", "audio": "audio"}
 """Kind of folder -> field that holds a file's bytes."""
@@ -37,6 +41,34 @@ class Request:
     columns: tuple[str, ...] = ()
     """Other columns of the table to take."""
     options: Options = field(default_factory=Options)
+
+
+def make_request(
+    src: Target,
+    dst: Target,
+    kind: Kind,
+    options: Options | None,
+    table: Target | None = None,
+    columns: Sequence[str] = (),
+) -> Request:
+    """Check what the user asks for. Raises `UsageError`."""
+    if isinstance(columns, str):
+        raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
+    if columns and table is None:
+        raise UsageError("--columns names columns of a table: say with --transcripts which it is")
+    root = Path(os.path.normpath(os.fspath(src)))
+    if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
+        raise UsageError(f"{os.fspath(dst)} lies inside {root}: choose a target outside of the source")
+    check_folder(root)
+    return Request(root, kind, None if table is None else Path(table), tuple(columns), options or Options())
+
+
+def folder_of(dst: Target) -> Path | None:
+    """Return the folder of a target, or None for a target in a store."""
+    if not isinstance(dst, str) or not is_url(dst):
+        return Path(dst)
+    url = parse_url(dst)
+    return Path("/", url.path) if url.scheme == "file" else None
 
 
 @dataclass(frozen=True)
@@ -56,8 +88,8 @@ class Found:
         return [name for name in written if name is not None]
 
 
-def find(request: Request, scratch: Path, work: Work, on_progress: OnProgress) -> Found:
-    """List the folder into `scratch`. `work` remembers which files do not decode.
+def find(request: Request, scratch: Path, memo: Memo, on_progress: OnProgress) -> Found:
+    """List the folder into `scratch`. `memo` has the files that do not decode, from an earlier run.
 
     Raises `UsageError`, and `SourceError` where a file cannot be used or none is left.
     """
@@ -86,7 +118,7 @@ def find(request: Request, scratch: Path, work: Work, on_progress: OnProgress) -
     if request.kind == "audio" and not with_duration:
         notes.append("No field `duration`: pip install 'brand-data[audio]' before converting, to have clips measured")
     source = FolderSource(folder, FIELDS[request.kind], with_text=with_text, with_duration=with_duration)
-    problems = leave_out_unusable(work, folder, source, options, on_progress)
+    problems = leave_out_unusable(memo, folder, source, options, on_progress)
     return Found(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
 
 

@@ -31,7 +31,7 @@ _here = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PublishedChunk:
     """A chunk that is there to stay."""
 
     number: int
@@ -42,7 +42,7 @@ class Made:
     """Whether it had been made before."""
 
 
-def run(job: Job, number: int) -> Made:
+def run(job: Job, number: int) -> PublishedChunk:
     """Make chunk `number` and publish it, unless it is there and whole. Any number of processes and threads may do so.
 
     Raises:
@@ -54,7 +54,7 @@ def run(job: Job, number: int) -> Made:
     job.check(number)
     place = Path(job.target)
     if _is_sealed(job, place):  # by who found all chunks there
-        return Made(number, read_manifest(place).header.chunk_samples(number), 0, found=True)
+        return PublishedChunk(number, read_manifest(place).header.chunk_samples(number), 0, found=True)
     folder = place / WORK_NAME
     if not folder.is_dir():
         raise _gone(job)
@@ -90,7 +90,7 @@ def _worker(job: Job, folder: Path) -> _Worker:
     return worker
 
 
-def _make(worker: _Worker, place: Path, folder: Path, number: int) -> Made:
+def _make(worker: _Worker, place: Path, folder: Path, number: int) -> PublishedChunk:
     plan, kept = worker.packer.plan, folder / KEPT_NAME
     chunk = worker.packer.earlier.find(plan, number)
     if chunk is None:
@@ -108,7 +108,7 @@ def _make(worker: _Worker, place: Path, folder: Path, number: int) -> Made:
         with storage_errors(kept, "cannot write"):
             kept.mkdir(exist_ok=True)
             keep_chunk(kept, plan.data_set_id, number, chunk)
-    return Made(number, len(chunk.rows), int(chunk.rows["raw_size"].sum(dtype="i8")), chunk.found)
+    return PublishedChunk(number, len(chunk.rows), int(chunk.rows["raw_size"].sum(dtype="i8")), chunk.found)
 
 
 def _is_sealed(job: Job, place: Path) -> bool:

@@ -173,7 +173,7 @@ def _unfinished(place: Path, decided: Decided, lost: list[int], reasons: list[st
         error.add_note("The command that began this conversion makes them: run it again")
     for part, numbers in islice(parts.items(), _SHOWN):
         which = f"{counted(len(numbers), 'chunk')}, the first is {numbers[0]:,}"
-        error.add_note(f"  `brand convert ... --part {part}` makes {which}")
+        error.add_note(f"  `brand convert ... --task {part}` makes {which}")
     if len(parts) > _SHOWN:
         error.add_note(f"  and {len(parts) - _SHOWN:,} more parts; --json lists all")
     return error

@@ -17,7 +17,7 @@ import numpy as np
 from brand.chunker.fields import (
     LOOKED_AT,
     ROWS_LOOKED_AT,
-    Choice,
+    FieldMapping,
     Fields,
     choose,
     codec_of_bytes,
@@ -71,14 +71,14 @@ def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
     return None
 
 
-def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> Choice:
+def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> FieldMapping:
     if schema is None:
-        return Choice()
+        return FieldMapping()
     parsed = Schema.parse(schema)
     missing = next((name for name in parsed.names if name not in names), None)
     if missing is not None:
         raise SchemaError(f"the table has no column {missing!r}; its columns are: {', '.join(map(str, names))}")
-    return Choice(parsed.names, dict(parsed.fields))
+    return FieldMapping(parsed.names, dict(parsed.fields))
 
 
 def _in_order(natural: dict[str, str], schema: Mapping[str, str] | None) -> list[tuple[str, str]]:

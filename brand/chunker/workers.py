@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from brand.errors import InterruptedConversionError
 
-Task = TypeVar("Task")
+Input = TypeVar("Input")
 Result = TypeVar("Result")
 
 _IN_FLIGHT: Final = 2
@@ -29,14 +29,9 @@ _IN_FLIGHT: Final = 2
 _context: Any = None
 
 
-def default_jobs() -> int:
-    """How many processes are used by default: the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def run_tasks(
-    function: Callable[[Any, Task], Result], context: Any, tasks: Iterable[Task], *, jobs: int
-) -> Generator[tuple[Task, Result]]:
+    function: Callable[[Any, Input], Result], context: Any, tasks: Iterable[Input], *, jobs: int
+) -> Generator[tuple[Input, Result]]:
     """Yield (task, `function(context, task)`) for each task as it finishes; with one job, in this process and in order.
 
     Raises the error of a task after the running tasks have ended, and `InterruptedConversionError` where a worker dies.
@@ -61,9 +56,9 @@ def run_tasks(
 
 
 def _feed(
-    pool: ProcessPoolExecutor, function: Callable[[Any, Task], Result], tasks: Iterator[Task], bound: int
-) -> Iterator[tuple[Task, Result]]:
-    running: dict[Future[Result], Task] = {}
+    pool: ProcessPoolExecutor, function: Callable[[Any, Input], Result], tasks: Iterator[Input], bound: int
+) -> Iterator[tuple[Input, Result]]:
+    running: dict[Future[Result], Input] = {}
     try:
         while True:
             for task in islice(tasks, bound - len(running)):
@@ -88,7 +83,7 @@ def _end(pool: ProcessPoolExecutor) -> None:
     pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _do(function: Callable[[Any, Task], Result], task: Task) -> Result:
+def _do(function: Callable[[Any, Input], Result], task: Input) -> Result:
     return function(_context, task)
 
 

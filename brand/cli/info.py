@@ -27,7 +27,10 @@ _CLASSES_SHOWN = 30
 @click.argument("dst", type=DATA_SET)
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
 def info(dst: Path | str, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Show what is in the data set DST: fields, sizes, classes. Reads the index only."""
+    """Show the fields, sizes and classes of the data set DST.
+
+    The command reads the index only.
+    """
     summary = replace(summarise(StoredDataSet(dst)), path=str(dst))
     if as_json:
         print_json(summary.to_json())

@@ -16,7 +16,10 @@ from brand.storage.reindex import reindex as run
 @click.argument("dst", type=DATA_SET_IN_FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def reindex(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Make manifest, index and columns of DST again from its chunks alone."""
+    """Rebuild manifest, index and columns of DST from its chunks.
+
+    Raises `UsageError`.
+    """
     total = 0
     with meter(quiet=as_json) as show:
 

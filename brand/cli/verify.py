@@ -20,9 +20,9 @@ _SHOWN = 100
 @click.argument("dst", type=DATA_SET)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def verify(dst: Path | str, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
-    """Read every byte of the data set DST and check it.
+    """Check every byte of the data set DST.
 
-    Exit code 1 where something is wrong, with chunk and sample named.
+    Exit code 1 means that something is wrong; the report names chunk and sample.
     """
     location = located(dst)
     whole, chunks, share = extent(location)

@@ -19,18 +19,12 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from brand.chunker import (
-    Choice,
-    Like,
-    Options,
-    Report,
-    convert_audio,
-    convert_from,
-    convert_images,
-    pack_samples,
-)
-from brand.chunker.convert import Target
+from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
+from brand.chunker.convert import pack_samples
+from brand.chunker.fields import FieldMapping
+from brand.chunker.like import Like
 from brand.chunker.report import OnProgress, silent
+from brand.chunker.request import Target
 from brand.collect.home import STAGING, Writer, collection_folder, joined, kept, make_folder, staged, writing
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import Compression
@@ -85,7 +79,7 @@ def append_from(
     collection: Target,
     options: Options | None = None,
     *,
-    choice: Choice | None = None,
+    choice: FieldMapping | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add data that another tool has written, as `append_images` does; the arguments are those of `convert_from`."""

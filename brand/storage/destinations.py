@@ -23,7 +23,8 @@ from brand.errors import TargetExistsError
 from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import COPY_WORK_NAME, MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, SHARE_NAME, chunk_name
 from brand.formats.publish import FolderTarget, Target, publish_bytes
-from brand.stores.store import Store, open_store
+from brand.stores.opening import open_store
+from brand.stores.store import Store
 from brand.stores.target import StoreTarget
 from brand.usercache import own_folder
 

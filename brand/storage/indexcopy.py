@@ -40,7 +40,8 @@ from brand.storage.dataset import DICTIONARY_TRIES
 from brand.storage.fronts import open_front
 from brand.storage.ownfolder import open_given, open_own_folder
 from brand.storage.remote import DICTIONARY_NAME, Remote
-from brand.stores.store import Store, Wanted, open_store, read_all
+from brand.stores.opening import open_store
+from brand.stores.store import Store, Wanted, read_all
 from brand.usercache import user_cache
 
 PATIENCE_S: Final = 20.0

@@ -20,7 +20,8 @@ from brand.errors import (
 )
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST
 from brand.formats.manifest import read_manifest
-from brand.stores.store import Store, open_store
+from brand.stores.opening import open_store
+from brand.stores.store import Store
 
 _PIECE: Final = 1 << 20
 

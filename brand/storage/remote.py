@@ -21,7 +21,8 @@ from brand.formats.index import open_array
 from brand.formats.manifest import read_manifest
 from brand.storage.files import Range, Reader
 from brand.storage.vectored import VectorReader, scatter_memory
-from brand.stores.store import Store, open_store, read_all
+from brand.stores.opening import open_store
+from brand.stores.store import Store, read_all
 from brand.stores.traffic import Traffic
 
 DICTIONARY_NAME: Final = "dictionary"

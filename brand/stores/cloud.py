@@ -22,8 +22,7 @@ from brand.errors import UsageError
 from brand.reprs import Reprs
 from brand.stores.eagerness import Eagerness
 from brand.stores.forking import note_use
-from brand.stores.reasons import failed, replaced, too_long, too_short
-from brand.stores.store import missing
+from brand.stores.reasons import failed, missing, replaced, too_long, too_short
 from brand.stores.traffic import Traffic
 from brand.stores.url import Url
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 from brand.errors import UsageError
 from brand.reprs import Reprs
 from brand.stores.forking import note_use
-from brand.stores.reasons import failed, too_long, too_short
-from brand.stores.store import missing
+from brand.stores.reasons import failed, missing, too_long, too_short
 from brand.stores.traffic import Traffic
 from brand.stores.url import Url
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from brand.chunker import Progress, convert_audio
+from brand.chunker import convert_audio
+from brand.chunker.report import Progress
 from brand.errors import TargetExistsError
 from tests.support import options
 

@@ -22,7 +22,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.chunker import Choice, Options, convert_from
+from brand.chunker import Options, convert_from
+from brand.chunker.fields import FieldMapping
 from brand.chunker.plan import Layout
 from brand.storage.dataset import StoredDataSet
 from tests.rounds import examples
@@ -50,7 +51,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def convert(kind: str, src: Path | str, target: Path, choice: Choice | None = None, **more: Any) -> StoredDataSet:
+def convert(kind: str, src: Path | str, target: Path, choice: FieldMapping | None = None, **more: Any) -> StoredDataSet:
     """Convert in one process, in small chunks."""
     convert_from(kind, src, target, Options(layout=Layout(5), jobs=more.pop("jobs", 1), **more), choice=choice)
     return StoredDataSet(target)
@@ -157,7 +158,7 @@ def test_nested_values_of_json_lines_are_json_and_others_on_demand_arrays(tmp_pa
     write_texts(tmp_path / "source", "jsonl", rows, files=1)
     stored = convert("jsonl", tmp_path / "source", tmp_path / "a")
     assert [stored.sample(i) for i in range(2)] == rows
-    stored = convert("jsonl", tmp_path / "source", tmp_path / "b", Choice(codecs={"ids": "ndarray"}))
+    stored = convert("jsonl", tmp_path / "source", tmp_path / "b", FieldMapping(codecs={"ids": "ndarray"}))
     assert stored.sample(0)["ids"].dtype == np.int64
     assert [stored.sample(i)["ids"].tolist() for i in range(2)] == [[1, 2, 3], [4]]
 
@@ -286,5 +287,5 @@ def test_any_texts_and_numbers_come_back(rows: list[dict[str, Any]], kind: str, 
         source, target = Path(folder, "source"), Path(folder, "set")
         write_texts(source, kind, rows, files)
         codecs = {"t": "str", "n": "int", "x": "float"}
-        stored = convert(kind, source, target, Choice(codecs=codecs))
+        stored = convert(kind, source, target, FieldMapping(codecs=codecs))
         assert [stored.sample(i) for i in range(len(rows))] == rows

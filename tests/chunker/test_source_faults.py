@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from brand.chunker import Progress, Report, convert_audio, convert_images
+from brand.chunker import Report, convert_audio, convert_images
+from brand.chunker.report import Progress
 from brand.errors import SourceError, UsageError
 from brand.storage.dataset import StoredDataSet
 from brand.storage.unpack import unpack

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.chunker import Progress, pack, sortedparts
+from brand.chunker import pack, sortedparts
 from brand.chunker import spool as spool_module
-from brand.chunker.report import silent
+from brand.chunker.report import Progress, silent
 from brand.chunker.shuffle import open_order, write_order
 from brand.chunker.spool import SAMPLES_A_STEP, SpoolSource, spool
 from brand.errors import SchemaError, SourceError

@@ -76,7 +76,7 @@ def test_simulation_server_and_store_count_the_same(
     sampler = BrandSampler(data)
     run = run_of(s3, sampler, memory)
     works = [work for (work,) in work_of(run, range(2))]
-    stripe = ("--stripe", 16) if isinstance(protocol, Stripes) else ("--protocol", "uniform")
+    stripe = ("--stripe", 16) if isinstance(protocol, Stripes) else ("--order", "uniform")
     told = brand("simulate", s3.url(), "--memory", memory, "--epochs", 2, "--batch", 16, *stripe, "--json")
     counted = [(each["reads"], each["exact"], each["read_bytes"]) for each in told.json["rows"][0]["epochs"]]
     assert counted == [(work.reads, work.exact, work.read_bytes) for work in works]

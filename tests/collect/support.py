@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from brand.chunker import Layout, Options
+from brand.chunker import Options
+from brand.chunker.plan import Layout
 from brand.collect import Wanted, append_samples, compact, delete, overlay, redact, undelete
 from brand.storage.dataset import StoredDataSet
 from brand.storage.joined import NOTHING

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import brand
-from brand.chunker import Layout, Options, convert_images
+from brand.chunker import Options, convert_images
+from brand.chunker.plan import Layout
 from brand.collect import (
     Wanted,
     append_data_set,

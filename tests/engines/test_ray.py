@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from brand.chunker import Layout, Options, convert_images, plan_images, seal
+from brand.chunker import Options, convert_images
+from brand.chunker.distributed import plan_images, seal
+from brand.chunker.plan import Layout
 from tests.rounds import Chance, rounds
 from tests.support import (
     LIMIT_S,

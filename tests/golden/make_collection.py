@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from brand.chunker import Layout, Options
+from brand.chunker import Options
+from brand.chunker.plan import Layout
 from brand.collect import Wanted, append_samples, compact, delete, overlay
 from brand.storage.dataset import StoredDataSet
 from tests.golden.make import HERE, plain

@@ -243,7 +243,7 @@ def test_preparers_that_are_killed_cost_no_sample(pictures: Path, caplog: pytest
 @pytest.mark.slow
 def test_nothing_is_left_behind(pictures: Path) -> None:
     """Preparers end with their server, also where that is killed and they decode."""
-    with running_brand("serve", pictures, "--prepared", "4MB", "--preparers", "2") as process:
+    with running_brand("serve", pictures, "--decoded-memory", "4MB", "--decode-workers", "2") as process:
         assert process.stdout is not None
         address = process.stdout.readline().decode().strip()
         data = BrandDataset(pictures, server=address, prepare={"image": SMALL})
@@ -344,7 +344,7 @@ def test_a_server_that_does_not_prepare_says_so(pictures: Path) -> None:
         with greeted(server.address, pictures) as client:
             run = client.order(order_of(pictures))
             client.send(pack_wants(run, [Want("image", SMALL)], {"image": decoders("image")}))
-            assert "start it with --prepared" in client.answer(Kind.PREPARE)["why"]
+            assert "start it with --decoded-memory" in client.answer(Kind.PREPARE)["why"]
         assert server.facts()["prepared"] is None
 
 
@@ -485,10 +485,10 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--prepared", "much"), "'much' is no size"),
-        (("--prepared", "100B"), "memory of 100 bytes is too small"),
-        (("--preparers", "2"), "give it memory for that, with --prepared"),
-        (("--prepared", "1MB", "--preparers", "0"), "is not in the range x>=1"),
+        (("--decoded-memory", "much"), "'much' is no size"),
+        (("--decoded-memory", "100B"), "memory of 100 bytes is too small"),
+        (("--decode-workers", "2"), "give it memory for that, with --decoded-memory"),
+        (("--decoded-memory", "1MB", "--decode-workers", "0"), "is not in the range x>=1"),
     ],
 )
 def test_what_cannot_be_served(pictures: Path, args: tuple[str, ...], says: str) -> None:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, UnreachableError, UsageError
 from brand.formats.constants import ROW
-from brand.node.decide.answering import ReadFor
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice, Placement
 from brand.node.decide.core import LARGEST_SHARE, PreparedStart
@@ -50,6 +49,7 @@ from brand.node.decide.tasks import (
     MakePlan,
     Number,
     Read,
+    ReadFor,
     Refuse,
     Say,
     Write,

@@ -12,7 +12,8 @@ import pytest
 
 from brand.errors import UsageError
 from brand.stores import cloud
-from brand.stores.store import Store, open_store, read_all
+from brand.stores.opening import open_store
+from brand.stores.store import Store, read_all
 from tests.buckets import KEYS, Bucket, bucket
 from tests.tools.objects import (
     S3,

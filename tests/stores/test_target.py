@@ -10,7 +10,7 @@ import pytest
 
 from brand.errors import TargetExistsError
 from brand.stores import target as module
-from brand.stores.store import open_store
+from brand.stores.opening import open_store
 from brand.stores.target import StoreTarget
 from tests.buckets import Bucket, bucket
 from tests.tools.objects import S3, Busy, Fault, Faults, Flavour, Gcs, Http, Keys, Lost, Reset

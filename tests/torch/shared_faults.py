@@ -158,7 +158,7 @@ class Round:
     def _serving(self, address: str) -> Iterator[None]:
         """A server that was started by hand, and prepares."""
         command = [sys.executable, "-c", _SERVE, "serve", str(self.data), "--memory", str(MEMORY)]
-        command += ["--prepared", "1MB", "--preparers", "2", "--address", address]
+        command += ["--decoded-memory", "1MB", "--decode-workers", "2", "--address", address]
         command += ["--record", str(self.folder / f"decisions-{len(self.servers)}.log")]
         environment = os.environ | self.left.environment
         with (

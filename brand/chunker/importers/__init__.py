@@ -16,7 +16,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
-from brand.chunker.fields import Choice
+from brand.chunker.fields import FieldMapping
 
 _HOMES: Final = {
     "webdataset": ("webdataset", "WebDataset"),
@@ -31,11 +31,11 @@ FORMATS: Final = tuple(_HOMES)
 """What `open_shards` reads."""
 
 
-def open_shards(kind: str, src: str | os.PathLike[str], choice: Choice) -> Any:
+def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping) -> Any:
     """The source at `src`, which has this format, as `Shards`.
 
     Raises `UsageError`, `SourceError`, `MissingExtraError`.
     """
     module, name = _HOMES[kind]
-    opened: Callable[[Any, Choice], Any] = getattr(import_module(f"brand.chunker.importers.{module}"), name)
+    opened: Callable[[Any, FieldMapping], Any] = getattr(import_module(f"brand.chunker.importers.{module}"), name)
     return opened(src, choice)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.fields import LOOKED_AT, Choice
+from brand.chunker.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
 from brand.chunker.importers.files import File, find_files
@@ -34,7 +34,7 @@ class Saved:
 
     kind = "hf"
 
-    def __init__(self, root: Path, choice: Choice) -> None:
+    def __init__(self, root: Path, choice: FieldMapping) -> None:
         library, state = arrow(), root / "state.json"
         try:
             told = json.loads(state.read_bytes())
@@ -81,7 +81,7 @@ class Saved:
                 row += batch.num_rows
 
 
-def open_hf(src: str | os.PathLike[str], choice: Choice) -> Saved | Parquet:
+def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parquet:
     """The source in a folder, in Parquet files, or at `hf://datasets/OWNER/NAME`.
 
     Raises `SourceError`, `UsageError`.

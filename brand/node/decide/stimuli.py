@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError
-from brand.node.decide.answering import ReadFor
 from brand.node.decide.lives import Key
-from brand.node.decide.tasks import Read, Write
+from brand.node.decide.tasks import Read, ReadFor, Write
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from brand.errors import ProtocolError
-from brand.node.decide.answering import Answering, ReadFor
+from brand.node.decide.answering import Answering
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice
 from brand.node.decide.core import Core, PreparedStart
@@ -54,7 +54,19 @@ from brand.node.decide.stimuli import (
     StreamOpens,
     WriteEnded,
 )
-from brand.node.decide.tasks import Decided, Instruction, Joined, MakePlan, Number, Numbers, Read, Refuse, Rows, Say
+from brand.node.decide.tasks import (
+    Decided,
+    Instruction,
+    Joined,
+    MakePlan,
+    Number,
+    Numbers,
+    Read,
+    ReadFor,
+    Refuse,
+    Rows,
+    Say,
+)
 from brand.node.decide.telling import Telling
 from brand.node.memory.residents import Residents
 from brand.node.wire.deciding import MOST_PLACES

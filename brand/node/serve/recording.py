@@ -27,7 +27,6 @@ import xxhash
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
 from brand.formats.preparation import Picture, Sound
 from brand.node.decide import stimuli
-from brand.node.decide.answering import ReadFor
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice
 from brand.node.decide.core import PreparedStart
@@ -43,7 +42,7 @@ from brand.node.decide.stimuli import (
     Stimulus,
     WriteEnded,
 )
-from brand.node.decide.tasks import Forget, Instruction, MakePlan, Read, Rows, Write
+from brand.node.decide.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
 from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory

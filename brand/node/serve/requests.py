@@ -199,7 +199,7 @@ class Requests(Reprs, shows="_address _greeted"):
     def _why_not(self, wants: Sequence[Want], theirs: dict[str, Any]) -> str:
         """Why this server does not prepare for a client with these decoders; empty where it does."""
         if self._arenas.prepared is None:
-            return "it prepares nothing: start it with --prepared"
+            return "it prepares nothing: start it with --decoded-memory"
         for codec in sorted({want.how.codec for want in wants}):
             try:
                 mine, other = decoders(codec), theirs.get(codec)

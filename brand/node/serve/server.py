@@ -20,7 +20,6 @@ from typing import Any, Final
 import numpy as np
 
 from brand.errors import BrandError
-from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
 from brand.node.decide.core import PreparedStart
 from brand.node.decide.stimuli import ClientLeaves, Stimulus
@@ -39,6 +38,7 @@ from brand.node.decide.tasks import (
     Numbers,
     Prepare,
     Read,
+    ReadFor,
     Refuse,
     Say,
     StartPreparer,

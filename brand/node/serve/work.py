@@ -14,10 +14,20 @@ from typing import Any, TypeVar
 import numpy as np
 
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
-from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
-from brand.node.decide.tasks import Answer, EndPreparer, Fill, Forget, MakePlan, Prepare, Read, StartPreparer, Write
+from brand.node.decide.tasks import (
+    Answer,
+    EndPreparer,
+    Fill,
+    Forget,
+    MakePlan,
+    Prepare,
+    Read,
+    ReadFor,
+    StartPreparer,
+    Write,
+)
 from brand.node.memory.pages import PageCounts
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.preparers import PreparerProcesses
