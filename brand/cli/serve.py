@@ -255,7 +255,6 @@ def _member(  # one option each
 
 
 def _secret(token: str | None, token_file: TextIO | None) -> str | None:
-    """Return the token that the user gave, or None."""
     return token if token_file is None else token_file.readline(_MAX_TOKEN).strip()
 
 

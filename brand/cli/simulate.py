@@ -187,7 +187,6 @@ def _of_jobs(jobs: tuple[str, ...], policies: str | None, given: dict[str, Any])
 
 
 def _with_storage(data: Data, dst: Path | str | None) -> Data:
-    """Return the data set with reads of the size that suits its storage."""
     return replace(data, facts=replace(data.facts, read_bytes=_default_storage(dst)[1].stripe_bytes))
 
 

@@ -116,7 +116,6 @@ class _Trial:
 
 
 def _bytes(index: int) -> bytes:
-    """What the sample with this index holds."""
     return np.random.default_rng(index).bytes(500 + index % 500)
 
 

@@ -118,7 +118,6 @@ DECODERS: Final[dict[str, Callable[[Buffer], Any]]] = {
 
 
 def lengths(pieces: Collection[Any]) -> NDArray[np.int64]:
-    """The length of each piece."""
     return np.fromiter(map(len, pieces), np.int64, len(pieces))
 
 

@@ -46,7 +46,6 @@ class Tally:
 
     @cached_property
     def draws(self) -> NDArray[np.int64]:
-        """Counted draws of each job, shape (jobs,)."""
         return np.bincount(self.job_of[self.read[self.counted]], minlength=self.jobs)
 
     @cached_property
@@ -143,5 +142,4 @@ def _before(places: NDArray[np.int32], times: NDArray[np.float64], began: NDArra
 
 
 def _sums(group: NDArray[np.int32], values: NDArray[np.float64], groups: int) -> NDArray[np.float64]:
-    """The sum of each group's values, shape (groups,)."""
     return np.asarray(np.bincount(group, values, groups), np.float64)

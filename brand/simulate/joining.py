@@ -45,7 +45,6 @@ class Runner:
 
     @property
     def draws(self) -> int:
-        """Draws of an epoch."""
         return int(np.count_nonzero(self.part))
 
 
@@ -117,7 +116,6 @@ class _Together:
                 yield [self._draw(at, epoch, now) for at, epoch in self._epochs.items()]
 
     def _over(self, at: int, epoch: _Epoch) -> float:
-        """When a job's epoch ends."""
         return epoch.began + len(epoch.times) / self._runners[at].speed
 
     def _ends(self, at: int) -> bool:

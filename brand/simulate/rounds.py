@@ -98,5 +98,4 @@ def _due(runners: Sequence[Runner], until: float) -> Iterator[tuple[int, list[in
 
 
 def _ends(runner: Runner) -> float:
-    """Draws after which the job ends."""
     return runner.epochs * runner.draws

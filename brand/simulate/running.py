@@ -81,11 +81,9 @@ class Run:
 
     @property
     def iterations(self) -> int:
-        """Batches of an epoch."""
         return -(-len(self.sizes) // (self.batch * self.ranks))
 
     def ranks_of(self, node: int) -> tuple[int, ...]:
-        """The ranks of a node."""
         return tuple(np.flatnonzero(drawer_of(np.arange(self.ranks), self.nodes, self.ranks) == node).tolist())
 
 
@@ -131,22 +129,18 @@ class Work:
 
     @property
     def reads(self) -> int:
-        """Large reads from the storage."""
         return len(self.read_sizes) - self.cache_reads
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of large reads from the storage."""
         return int(self.read_sizes.sum()) - self.cache_bytes
 
     @property
     def cache_reads(self) -> int:
-        """Large reads from the cache folder."""
         return int(self.from_cache.sum())
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of large reads from the cache folder."""
         return int(self.read_sizes[self.from_cache].sum())
 
     @property

@@ -62,7 +62,6 @@ class Limits:
 
     @property
     def stripe_bytes(self) -> int:
-        """The default."""
         return DEFAULT_STRIPE_BYTES
 
     @property

@@ -86,12 +86,10 @@ class Sharing:
 
     @property
     def per_draw(self) -> float:
-        """Samples that are read for each draw."""
         return sum(self.reads) / sum(self.draws)
 
     @property
     def prepared_per_draw(self) -> float:
-        """Samples that are prepared for each draw."""
         return self.prepared / sum(self.draws)
 
 

@@ -41,12 +41,10 @@ class Data:
 
     @property
     def parts(self) -> float:
-        """How many parts the data set has."""
         return self.samples / len(self.sizes)
 
     @property
     def stored_bytes(self) -> int:
-        """Stored bytes of the data set."""
         return round(self.parts * int(self.sizes.sum(dtype=np.int64)))
 
 
@@ -114,7 +112,6 @@ class Counts:
     requests: int
 
     def times(self, parts: float) -> Counts:
-        """The counts of so many equal parts."""
         return Counts(*(round(parts * getattr(self, name)) for name in self.__slots__))
 
 

@@ -80,12 +80,10 @@ def failed(error: BaseException, url: str) -> OSError:
 
 
 def replaced(url: str) -> OSError:
-    """The error for an object that is another one than at its first read."""
     return OSError(errno.ESTALE, "the object was replaced while it was in use: open the data set again", url)
 
 
 def too_long(url: str, most: int) -> OSError:
-    """The error for a store that sends more than was asked for."""
     return OSError(errno.EFBIG, f"the store sends more than the {most:,} bytes that were asked for", url)
 
 

@@ -44,7 +44,6 @@ class _Known:
 
     @property
     def before(self) -> NDArray[np.int32]:
-        """The places that are known."""
         return self.places[: self.count]
 
     def puts(self, first: int, places: NDArray[np.int32], decided: int) -> None:
@@ -65,7 +64,6 @@ class _Known:
         self.sure = max(self.sure, end)
 
     def is_known_to(self, life: str) -> None:
-        """A server knows all of this."""
         self.life, self.loaded = life, False
 
 

@@ -33,6 +33,7 @@ from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_RE
 from brand.node.wire.preparer import PAGE
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
+from brand.reprs import Reprs
 from brand.storage.crew import Crew
 from brand.storage.files import no_descriptor_left
 
@@ -70,7 +71,7 @@ class Drawn:
     """How many positions of the epoch are decided, where its order grows."""
 
 
-class Session:
+class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
     """One connection of this process to a server, used by one thread at a time."""
 
     def __init__(
@@ -116,10 +117,6 @@ class Session:
         except BaseException:
             self.close()
             raise
-
-    def __repr__(self) -> str:
-        state = "open" if self._hang_up.alive else "closed"
-        return f"Session({self._address}, {state}, {len(self._numbers)} orders, {getattr(self, 'server', None)})"
 
     def number_of(self, run: str, order: Order, tag: int | None = None, turn: int | None = None) -> int:
         """The server's number of a run with an order; see `Client.begin`."""
@@ -226,7 +223,6 @@ class Session:
         return decided, found
 
     def tell(self) -> None:
-        """Tell the server what this process has taken by itself."""
         if self._taking is not None:
             self._taking.tell()
 

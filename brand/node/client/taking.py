@@ -29,6 +29,7 @@ from brand.node.client.wants import Pages
 from brand.node.memory.directory import Entries, are_checked, runs_of, unchanged
 from brand.node.wire.messages import Kind
 from brand.node.wire.taking import MOST_PLACES, MOST_TAKEN, pack_taken, pack_where, repeat, unpack_places
+from brand.reprs import Reprs
 from brand.storage.cached import CachedSamples
 from brand.storage.crew import Crew
 
@@ -65,7 +66,7 @@ class Files:
 NO_FILES: Final = Files()
 
 
-class Taking:
+class Taking(Reprs, shows="_entries _at _blocks"):
     """Takes samples on one connection, which `request` and `send` use. `entries` are those of the directory.
 
     `workers` share the positions of the training process.
@@ -91,9 +92,6 @@ class Taking:
         """Whether the samples of this epoch have to be asked for."""
         self._blocks: dict[int, NDArray[np.int32]] = {}
         """Places at positions of that epoch, by block. Those that were asked for last come last."""
-
-    def __repr__(self) -> str:
-        return f"Taking({len(self._entries)} entries, epoch {self._at}, {len(self._blocks)} blocks of places)"
 
     def may(self, run: int, epoch: int) -> bool:
         """Whether the server has answered a draw of this epoch."""
@@ -128,7 +126,6 @@ class Taking:
         return places, stored
 
     def tell(self) -> None:
-        """Tell the server all that was taken."""
         self._untold.tell()
 
     def _shown(self, entries: Entries, more: int = 0) -> Stored:

@@ -25,6 +25,7 @@ from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import Want, pack_wants, unpack_chains, unpack_numbers
 from brand.node.wire.preparer import PAGE
+from brand.reprs import Reprs
 from brand.storage.crew import Crew
 
 log = logging.getLogger("brand.node")
@@ -60,15 +61,12 @@ Values = dict[str, Made]
 NOTHING: Final[Values] = {}
 
 
-class Wants:
+class Wants(Reprs, shows="_wants"):
     """The fields that a client wants prepared. Picklable."""
 
     def __init__(self, prepare: Mapping[str, Preparation]) -> None:
         self._wants = tuple(Want(field, how) for field, how in prepare.items())
         self._said = False
-
-    def __repr__(self) -> str:
-        return f"Wants({', '.join(f'{want.field}: {want.how}' for want in self._wants)})"
 
     def numbers(self, run: int, ask: Callable[[bytes], memoryview]) -> tuple[int, ...]:
         """Numbers by which the server calls the wants, for draws of a run; none where it does not prepare them.

@@ -33,7 +33,6 @@ class Left:
         return self._left
 
     def leave(self, places: Places) -> None:
-        """These samples are left there."""
         self._left[places] = True
 
     def miss(self, places: Places) -> None:
@@ -66,11 +65,9 @@ class Residents:
         return f"Residents({here} of {len(self._head)} samples in memory, {np.count_nonzero(self.kept())} of them kept)"
 
     def present(self, places: Places | slice) -> NDArray[np.bool_]:
-        """Which samples are in memory."""
         return self._head[places] >= 0
 
     def references(self, places: Places) -> NDArray[np.uint16]:
-        """How many references each sample has, same shape."""
         return self._references[places]
 
     def checked(self, places: Places) -> NDArray[np.bool_]:
@@ -109,7 +106,6 @@ class Residents:
             self._keep(kept)
 
     def refer(self, places: Places) -> None:
-        """Add a reference to each sample."""
         self._references[places] += 1
 
     def let_go(self, places: Places, chains: SampleChains | None = None) -> None:

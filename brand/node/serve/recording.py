@@ -58,6 +58,7 @@ from brand.protocol.joins import Join, Joins
 from brand.protocol.order import Order
 from brand.protocol.plan import read_of_sample
 from brand.protocol.random import blocks
+from brand.reprs import Reprs
 
 VERSION: Final = 8
 MOST_BYTES: Final = 1 << 28
@@ -77,7 +78,7 @@ _VALUES: Final = {
 """Classes that a log may name."""
 
 
-class Recorder:
+class Recorder(Reprs, shows="_file.name _left"):
     """Writes a log to `path`, until the file has `most_bytes` or cannot be written.
 
     Raises `UsageError` where the file cannot be written at all.
@@ -91,19 +92,13 @@ class Recorder:
         self._most_bytes = self._left = most_bytes
         self._write(_describe(turn))
 
-    def __repr__(self) -> str:
-        return f"Recorder({self._file.name}, {self._left:,} bytes left)"
-
     def told(self, now_s: float, stimulus: Stimulus, then: Sequence[Instruction], error: BrandError | None) -> None:
-        """Write a stimulus and what followed."""
         self._entry(now_s, _pack_stimulus(stimulus), then, error)
 
     def stepped(self, now_s: float, unsent: Mapping[NodeNumber, int], then: Sequence[Instruction]) -> None:
-        """Write a step and what followed."""
         self._entry(now_s, {"is": _STEP, "unsent": [[node, size] for node, size in unsent.items()]}, then, None)
 
     def close(self) -> None:
-        """The log is complete."""
         self._file.close()
 
     def _entry(self, now_s: float, what: dict[str, Any], then: Sequence[Instruction], error: BrandError | None) -> None:

@@ -47,10 +47,11 @@ from brand.node.wire.prepared import Want, pack_numbers, unpack_wants
 from brand.node.wire.taking import MOST_PLACES, Taken, pack_places, unpack_taken, unpack_where
 from brand.protocol.order import MAX_EPOCH
 from brand.protocol.policy import BY_ONE_NODE
+from brand.reprs import Reprs
 from brand.storage.dataset import StoredDataSet
 
 
-class Requests:
+class Requests(Reprs, shows="_address _greeted"):
     """Answers the clients of a server at `address`. `tell` takes the stimuli."""
 
     def __init__(
@@ -71,9 +72,6 @@ class Requests:
         self._life = secrets.token_hex(8)
         """Tells this server from others at its address, before and after."""
         self._greeted, self._reports = False, reports
-
-    def __repr__(self) -> str:
-        return f"Requests({self._address}, {'greeted' if self._greeted else 'not greeted'})"
 
     @property
     def greeted(self) -> bool:

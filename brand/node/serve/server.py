@@ -74,6 +74,7 @@ from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber
 from brand.node.wire.prepared import pack_numbers
 from brand.node.wire.preparer import PAGE, Setup
+from brand.reprs import Reprs
 from brand.storage.cached import cached_samples
 from brand.storage.dataset import StoredDataSet
 from brand.storage.location import Where, vector_reader
@@ -97,7 +98,7 @@ class Among:
     """How much of the memory other nodes may fill; None: a tenth."""
 
 
-class NodeServer:
+class NodeServer(Reprs, shows="address _clients _turn"):
     """Serves one data set at an abstract socket address, alone or as one of several nodes (`among`).
 
     `page_cache`: whether large reads go through the page cache; None: where the cache can hold all the data. `record`
@@ -191,9 +192,6 @@ class NodeServer:
         if self._exchange is not None:
             exchange = self._exchange
             self._selector.register(exchange.wake, selectors.EVENT_READ, lambda _: exchange.take_events())
-
-    def __repr__(self) -> str:
-        return f"NodeServer({self.address}, {len(self._clients)} clients, {self._turn!r})"
 
     @property
     def memory(self) -> int:
