@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from brand.chunker import Options
-from brand.chunker.plan import Layout
 from brand.cli.main import main
 
 LIMIT_S = 600.0
@@ -171,7 +170,7 @@ def tree_digest(folder: Path) -> dict[str, str]:
 
 def options(chunk_size: int | None = None, chunk_bytes: int | None = None, **more: Any) -> Options:
     """Options of a conversion, in one process unless said otherwise."""
-    return Options(layout=Layout(chunk_size, chunk_bytes), **({"jobs": 1} | more))
+    return Options(chunk_size=chunk_size, chunk_bytes=chunk_bytes, **({"jobs": 1} | more))
 
 
 class Disk:

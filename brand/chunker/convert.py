@@ -19,7 +19,6 @@ from brand.chunker.fields import FieldMapping
 from brand.chunker.folder_work import open_folder_work
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.options import Options
-from brand.chunker.plan import Layout
 from brand.chunker.report import OnProgress, Report, silent
 from brand.chunker.request import Request, Target, find, folder_of, hinted, make_request
 from brand.chunker.shards import Shards
@@ -155,7 +154,7 @@ def pack(
         StorageError: The storage refused a read or a write.
         InterruptedConversionError: A worker process died. The same call goes on from there.
     """
-    options = Options(seed, Layout(chunk_size, chunk_bytes), compression, jobs=jobs)
+    options = Options(seed, chunk_size, chunk_bytes, compression, jobs=jobs)
     return pack_samples(samples, dst, schema, classes, options, on_progress)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from brand.chunker.like import Like
 from brand.chunker.plan import Layout
@@ -25,8 +25,10 @@ class Options:
 
     seed: int = 0
     """Seed of the shuffle."""
-    layout: Layout = field(default_factory=Layout)
-    """Size of the chunks."""
+    chunk_size: int | None = None
+    """Samples a chunk; None: 64, or as many as make the mean chunk 4 MiB."""
+    chunk_bytes: int | None = None
+    """Target for the mean chunk instead, in stored bytes."""
     compression: Mode = "auto"
     """`auto` (zstandard where it saves 10 %), `zstd` or `none`."""
     labels: bool = True
@@ -52,6 +54,12 @@ class Options:
             raise UsageError(f"seed {self.seed}: a seed is a whole number from 0 to 2^64 - 1")
         if self.compression not in MODES:
             raise UsageError(f"compression {self.compression!r}: there are {', '.join(MODES)}")
+        _ = self.layout
+
+    @property
+    def layout(self) -> Layout:
+        """The size of the chunks. Raises `UsageError`."""
+        return Layout(self.chunk_size, self.chunk_bytes)
 
     @property
     def classes(self) -> tuple[str, ...]:

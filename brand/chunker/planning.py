@@ -167,8 +167,8 @@ def _asked(request: Request) -> dict[str, Any]:
     return {
         "the kind of source": request.kind,
         "--seed": options.seed,
-        "--chunk-size": options.layout.chunk_size,
-        "--chunk-bytes": options.layout.chunk_bytes,
+        "--chunk-size": options.chunk_size,
+        "--chunk-bytes": options.chunk_bytes,
         "--compression": options.compression,
         "--no-labels": not options.labels,
         "--on-error skip": options.skip_errors,

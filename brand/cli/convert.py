@@ -12,7 +12,6 @@ import click
 from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
 from brand.chunker.distributed import TaskReport, plan_audio, plan_images
 from brand.chunker.fields import FieldMapping
-from brand.chunker.plan import Layout
 from brand.chunker.report import OnProgress, Progress
 from brand.cli.output import duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
@@ -92,7 +91,8 @@ def _run(
     """
     options = Options(
         seed=given.pop("seed"),
-        layout=Layout(given.pop("chunk_size"), given.pop("chunk_bytes")),
+        chunk_size=given.pop("chunk_size"),
+        chunk_bytes=given.pop("chunk_bytes"),
         compression=given.pop("compression"),
         labels=not given.pop("no_labels", False),
         jobs=given.pop("jobs"),

@@ -212,7 +212,7 @@ def _options(folder: Path, options: Options | None) -> Options:
     options = options or Options()
     if not _has_versions(folder):
         return options
-    if options.layout.chunk_size is not None or options.layout.chunk_bytes is not None or options.compression != "auto":
+    if options.chunk_size is not None or options.chunk_bytes is not None or options.compression != "auto":
         raise UsageError(
             "chunk size and compression are those of the collection: leave out --chunk-size, --chunk-bytes and "
             "--compression"

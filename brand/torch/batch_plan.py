@@ -2,8 +2,8 @@
 
 Lengths are known before any sample is read, so the batches of an epoch are planned with its order: batches of similar
 length, batches up to a length, or rows packed full (`brand.protocol.batching`, `packing`). Each batch is a list
-of tickets, and drawing is as with a `BrandSampler`. A state holds epoch, batches, limits and order; any number
-of ranks and workers goes on from it.
+of tickets, and drawing is as with a `BrandSampler`. A state holds epoch, number of batches, limits and order; any
+number of ranks and workers goes on from it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from brand.chunker import exchange as exchange_module
 from brand.chunker.conductor import Conversion
 from brand.chunker.exchange import cut_stretches, exchange
 from brand.chunker.folder_work import open_folder_work
-from brand.chunker.plan import Layout
 from brand.chunker.report import Progress, silent
 from brand.chunker.shards import Bad, Block, Shard
 from brand.chunker.shuffle import Keys, open_order, write_order
@@ -277,7 +276,7 @@ def undisturbed(lines: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     target = tmp_path_factory.mktemp("undisturbed") / "set"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchange_module, "LEAST_BYTES", 1)
-        convert_from("jsonl", lines, target, Options(layout=Layout(100), jobs=2))
+        convert_from("jsonl", lines, target, Options(chunk_size=100, jobs=2))
     return tree_digest(target)
 
 

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 
 from brand.chunker import Options, convert_from
 from brand.chunker.fields import FieldMapping
-from brand.chunker.plan import Layout
 from brand.storage.dataset import StoredDataSet
 from tests.rounds import examples
 from tests.support import brand, brand_process, tree_digest
@@ -53,7 +52,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 def convert(kind: str, src: Path | str, target: Path, choice: FieldMapping | None = None, **more: Any) -> StoredDataSet:
     """Convert in one process, in small chunks."""
-    convert_from(kind, src, target, Options(layout=Layout(5), jobs=more.pop("jobs", 1), **more), choice=choice)
+    convert_from(kind, src, target, Options(chunk_size=5, jobs=more.pop("jobs", 1), **more), choice=choice)
     return StoredDataSet(target)
 
 

@@ -19,11 +19,10 @@ import pytest
 from brand.chunker import Options, convert_audio, convert_images
 from brand.chunker.distributed import Job, Task, plan_audio, plan_images, run, run_task, seal
 from brand.chunker.parts import MAX_PARTS, by_part, missing
-from brand.chunker.plan import Layout
 from brand.errors import InterruptedConversionError, SourceError, TargetExistsError, UsageError
 from tests.support import LIMIT_S, Outcome, brand, options, running_brand, tree_digest, wait_until
 
-PLAIN = Options(layout=Layout(8), jobs=1)
+PLAIN = Options(chunk_size=8, jobs=1)
 
 
 def part(source: Path, target: Path, which: str, *more: object) -> Outcome:
@@ -111,7 +110,7 @@ def test_clips_with_transcripts_and_companions_come_in_parts(clips: Path, tmp_pa
     shutil.copytree(clips, source)
     (source / "nobody").mkdir()
     (source / "broken.wav").write_bytes(b"RIFF and no more")
-    some = Options(layout=Layout(5), labels=False, skip_errors=True, jobs=1)
+    some = Options(chunk_size=5, labels=False, skip_errors=True, jobs=1)
     more: dict[str, Any] = {"transcripts": source / "transcripts.tsv"}
     plain = convert_audio(source, tmp_path / "whole", some, **more)
     for number in range(3):
@@ -146,7 +145,7 @@ def test_clips_with_texts_beside_them_come_in_parts(clips: Path, tmp_path: Path)
 def test_threads_of_one_process_make_chunks_side_by_side(fashion: Path, tmp_path: Path, whole: dict[str, str]) -> None:
     """As the workers of Dask do; each chunk twice, also compressed, where a compressor is no matter for two threads."""
     for compression, mode in (("none", "auto"), ("zstd", "zstd")):
-        some = Options(layout=Layout(8), compression=mode, jobs=1)  # type: ignore[arg-type]
+        some = Options(chunk_size=8, compression=mode, jobs=1)  # type: ignore[arg-type]
         convert_images(fashion / "test", tmp_path / compression, some)
         job = plan_images(fashion / "test", tmp_path / f"{compression}-set", some)
         with ThreadPoolExecutor(4) as threads:
@@ -272,7 +271,7 @@ def test_a_conversion_in_one_process_finishes_what_parts_have_begun(
     target = tmp_path / "set"
     assert part(fashion / "test", target, "1/3").code == 0
     with pytest.raises(TargetExistsError, match="another source or with other options"):
-        convert_images(fashion / "test", target, Options(seed=1, layout=Layout(8), jobs=1))
+        convert_images(fashion / "test", target, Options(seed=1, chunk_size=8, jobs=1))
     assert convert_images(fashion / "test", target, PLAIN).chunks_found == 25
     assert tree_digest(target) == whole
     (target / "brand.json").unlink()
@@ -364,7 +363,7 @@ def test_a_plan_that_was_removed_or_replaced_is_noticed(fashion: Path, tmp_path:
     shutil.rmtree(target)
     with pytest.raises(InterruptedConversionError, match="the plan of this conversion is gone"):
         run(job, 1)
-    other = plan_images(fashion / "test", target, Options(seed=3, layout=Layout(8)))
+    other = plan_images(fashion / "test", target, Options(seed=3, chunk_size=8))
     with pytest.raises(InterruptedConversionError, match="or there is another one"):
         run(job, 1)
     for number in range(other.chunks):

@@ -14,12 +14,11 @@ from brand.chunker import Options, convert_images
 from brand.chunker.distributed import Task, plan_images, run, run_task, seal
 from brand.chunker.job import read_decided
 from brand.chunker.kept import KeptChunks, keep_chunk
-from brand.chunker.plan import Layout
 from brand.errors import BrandError, MissingChunksError, MissingFileError, NotADataSetError, TargetExistsError
 from tests.chunker.crashes import steps_survived
 from tests.support import brand, tree_digest
 
-PLAIN = Options(layout=Layout(8), jobs=1)
+PLAIN = Options(chunk_size=8, jobs=1)
 
 
 @pytest.fixture
@@ -118,7 +117,7 @@ def test_a_damaged_chunk_is_named_and_made_again(
 @pytest.mark.slow
 def test_a_chunk_of_another_plan_is_refused(fashion: Path, target: Path, tmp_path: Path, whole: dict[str, str]) -> None:
     """The same number and the same size, but of another seed."""
-    convert_images(fashion / "test", tmp_path / "other", Options(seed=1, layout=Layout(8), jobs=1))
+    convert_images(fashion / "test", tmp_path / "other", Options(seed=1, chunk_size=8, jobs=1))
     shutil.copy(chunk(tmp_path / "other", 12), chunk(target, 12))
     with pytest.raises(MissingChunksError) as caught:
         seal(target)

@@ -27,7 +27,6 @@ import numpy as np
 
 import brand
 from brand.chunker import Options, convert_audio, convert_images
-from brand.chunker.plan import Layout
 from brand.errors import BrandError, ElsewhereError, FormatError
 from brand.protocol import Stripes
 from brand.protocol.owners import owner_of_chunk
@@ -98,7 +97,7 @@ def make_sets(folder: Path) -> None:
         path = source / "pictures" / f"class {number % 3}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(_picture(number))
-    convert_images(source / "pictures", folder / "pictures", Options(layout=Layout(8), jobs=1))
+    convert_images(source / "pictures", folder / "pictures", Options(chunk_size=8, jobs=1))
     notes = [
         {"text": f"The {_colour(k)} note number {k} says: {k * k} is the square.", "number": k} for k in range(130)
     ]
@@ -124,7 +123,7 @@ def make_sets(folder: Path) -> None:
         path.write_bytes(_clip(number))
         path.with_suffix(".txt").write_text(f"this is what clip number {number} says")
     (source / "clips" / "speaker 0" / "broken.wav").write_bytes(_clip(3)[:30])
-    convert_audio(source / "clips", folder / "clips", Options(layout=Layout(6), jobs=1, skip_errors=True))
+    convert_audio(source / "clips", folder / "clips", Options(chunk_size=6, jobs=1, skip_errors=True))
     owners = owner_of_chunk(5, 1, 2)
     partition(folder / "pictures", [folder / "share", folder / "other"], owners, 1, copy=True)
 
