@@ -129,7 +129,7 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         lambda *a: Client(str(a[0]), "id", 1.0, a[1], None, "training", attach=True),
         "Client('PATH', ADDRESS, run 'training', 0 free connections)",
     ),
-    "Way": (lambda *a: BrandDataset(a[0], server=a[1])._way, "Way(not settled)"),
+    "Way": (lambda *a: BrandDataset(a[0], server=a[1])._source.port.way, "Way(not settled)"),
 }
 
 
