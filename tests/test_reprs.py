@@ -46,7 +46,7 @@ from tests.node.conftest import texts as texts
 
 SECRET = "a token for tests only, 32 bytes"
 _NODE = "client session clients connection executor lifetime troubles account"
-ROOMS = ["torch/*.py", "cluster/*.py", *(f"node/{name}.py" for name in _NODE.split())]
+ROOMS = ["torch/**/*.py", "cluster/*.py", *(f"node/{name}.py" for name in _NODE.split())]
 
 
 def _closed(made: Any, stack: ExitStack) -> Any:
