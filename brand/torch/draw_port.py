@@ -65,9 +65,9 @@ class DrawPort:
     ) -> NDArray[np.int64] | None:
         """Tell the node server that a sampler is about to draw, so that it begins to read.
 
-        `ranks` is (rank, number of ranks). `processes` processes share the positions of the rank
-        (`brand.torch.dealing`); or `GOES_ON`, `UNTOLD` (see `brand.node.wire.messages`). `origin` says where the
-        program makes the sampler (`brand.torch.origin`).
+        `ranks` is (rank, number of ranks). `processes` processes share the positions of the rank, if a framework deals
+        them out; or `GOES_ON`, `UNTOLD` (see `brand.node.wire.messages`). `origin` says where the program makes the
+        sampler (`brand.torch.origin`).
 
         `batch` is the samples of a batch of each rank, with `locality`: the result is then the positions of this rank,
         once all ranks have announced theirs; else None. Raises `ServerError`, `UsageError`.

@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from brand import pack
 from brand.errors import ServerError, UsageError
 from brand.testing.node import random_address, running_server
-from brand.torch import BrandDataset, BrandLoader, BrandSampler, fetch, habit
+from brand.torch import BrandDataset, BrandLoader, BrandSampler, habit
 from brand.torch.ranks import find_rank
 from brand.torch.sampler import is_announced
 from tests import places
@@ -276,8 +276,8 @@ def test_no_two_orders_of_a_process_have_the_same_tag(
     small: Path, smaller: Path, opened: Openings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here there are only two tags. A ticket for another data set is refused, and so is an order too many."""
-    monkeypatch.setattr(fetch, "_tags", {})
-    monkeypatch.setattr(fetch, "TAGS", 2)
+    monkeypatch.setattr("brand.torch.fetch._tags", {})
+    monkeypatch.setattr("brand.torch.fetch.TAGS", 2)
     training, validation = opened(small), opened(smaller)
     foreign, own = BrandSampler(training), BrandSampler(validation)
     assert {training._source.port.tag_of(foreign.order), validation._source.port.tag_of(own.order)} == {0, 1}
