@@ -147,7 +147,7 @@ def test_a_state_of_another_part_is_refused(small: Path) -> None:
         with pytest.raises(UsageError, match=f"the state is of all samples, this sampler draws part {digest}"):
             some.load_state_dict(every.state_dict())
         some.load_state_dict(some.state_dict())
-    far = some.state_at(0, len(PART) + 1)
+    far = some._sequence.state_at(0, len(PART) + 1)
     with pytest.raises(UsageError, match="this is no state of a BrandSampler: position 51 of 50"):
         some.load_state_dict(far)
 
