@@ -113,7 +113,7 @@ class Order:
 
 def drawn_beside(path: Path, seed: int, epochs: int, how: Beside) -> list[NDArray[np.int64]]:
     """The indices of each epoch of a job that draws beside another one."""
-    order = BrandDataset(path, memory=MEMORY, protocol="shared").ordering.order(seed)
+    order = BrandDataset(path, memory=MEMORY, protocol="shared")._source.ordering.order(seed)
     assert isinstance(order.policy, SharedPolicy)
     every, begins = np.ones(order.samples, np.bool_), how.late * order.samples / how.times
     runners = [Runner(0.0, how.times, every), Runner(begins, 1.0, every, epochs)]

@@ -44,7 +44,7 @@ def run(folder: Path, name: str) -> dict[str, Any]:
         data = BrandDataset(folder, server=server.address, protocol=protocol, decode=False)
         sampler = BrandSampler(data)
         loader = BrandLoader(data, 256, sampler=sampler)
-        delivered = data.mean_bytes * len(data)
+        delivered = data._source.mean_bytes * len(data)
         shares: list[float] = []
         before = read_bytes()
         for epoch in range(EPOCHS):

@@ -58,7 +58,7 @@ def run(folder: Path, memory: float, *, decode: bool) -> dict[str, Any]:
             before, stats = stats, data.stats()
             if stats["reads"] == before["reads"] and not stats["reading"]:
                 counts = {name: stats[name] for name in ("reads", "read_bytes", "exact")}
-                return {"seconds": seconds, "order": data.ordering.order(0).to_json(), **counts}
+                return {"seconds": seconds, "order": data._source.ordering.order(0).to_json(), **counts}
 
 
 def decode_seconds(folder: Path) -> float:

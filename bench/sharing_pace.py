@@ -95,7 +95,7 @@ def reads(given: argparse.Namespace) -> Figures:
         with ExitStack() as stack:
             report = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "lab.json"
             data_set = BrandDataset(given.data)
-            most = int(MEMORY * data_set.mean_bytes * len(data_set)) + BESIDE_BYTES
+            most = int(MEMORY * data_set._source.mean_bytes * len(data_set)) + BESIDE_BYTES
             lab = [given.lab, "--profile", "nas", "--cold", "--memory", str(most), "--path", given.data]
             lab += ["--json", str(report), "--"]
             drawn = 0
@@ -107,7 +107,7 @@ def reads(given: argparse.Namespace) -> Figures:
             found |= {f"{name}: read/byte": span.read, f"{name}: samples/s": sum(span.rates)}
             if given.lab:  # from the first draw on, so also what the first job read before the second one came
                 counted = json.loads(report.read_text())["read_bytes"]
-                found[f"{name}: read/byte, kernel, all the time"] = counted / (drawn * data_set.mean_bytes)
+                found[f"{name}: read/byte, kernel, all the time"] = counted / (drawn * data_set._source.mean_bytes)
     return found
 
 

@@ -49,7 +49,7 @@ from tests.node.conftest import texts as texts
 
 SECRET = "a token for tests only, 32 bytes"
 _NODE = "client session clients connection executor lifetime troubles account"
-ROOMS = ["torch/*.py", "cluster/*.py", *(f"node/{name}.py" for name in _NODE.split())]
+ROOMS = ["torch/**/*.py", "cluster/*.py", *(f"node/{name}.py" for name in _NODE.split())]
 
 
 def _closed(made: Any, stack: ExitStack) -> Any:
@@ -136,7 +136,7 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         lambda *a: Client(str(a[0]), "id", 1.0, a[1], None, "training", attach=True),
         "Client(path='PATH', address='ADDRESS', run='training', idle=[])",
     ),
-    "Way": (lambda *a: BrandDataset(a[0], server=a[1])._way, "Way(not settled)"),
+    "Way": (lambda *a: BrandDataset(a[0], server=a[1])._source.port.way, "Way(not settled)"),
 }
 
 

@@ -17,24 +17,23 @@ from numpy.typing import ArrayLike
 from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError, counted
-from brand.node.wire.messages import UNTOLD
 from brand.protocol.batch_limits import BatchLimits, choose_window, samples_of
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.part import named
 from brand.protocol.tickets import MAX_POSITIONS
 from brand.torch.dataset import BrandDataset
 from brand.torch.dealing import torchdata_skips, wrapping_of
+from brand.torch.drawable import Drawable, source_of
 from brand.torch.lengths import check_lengths, lengths_of
 from brand.torch.origin import origin_here
 from brand.torch.packed import PackedRows
-from brand.torch.planned import EpochBatches, PlannedBatches
-from brand.torch.positions import rounds
+from brand.torch.planned import VERSION, PlannedBatches, PlannedSequence
+from brand.torch.positions import Dealing, States, rounds
 from brand.torch.ranks import find_rank
 from brand.torch.sequence import other_data_set, whole
+from brand.torch.set_source import SetSource
 from brand.torch.upcoming import Upcoming
 
-VERSION: Final = 1
-"""Of states."""
 _NO_STATE: Final = "this is no state of a BatchPlan"
 
 
@@ -70,6 +69,9 @@ class BatchPlan(DistributedSampler[list[int]]):
         SchemaError: `length` is no field that has a column.
     """
 
+    shuffle = True
+    """Frameworks read this attribute of a sampler: batches are always drawn in random order."""
+
     def __init__(  # noqa: PLR0913 - a keyword each
         self,
         data_set: BrandDataset,
@@ -87,7 +89,8 @@ class BatchPlan(DistributedSampler[list[int]]):
         window: int | None = None,
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
-        if not isinstance(data_set, BrandDataset):
+        source = source_of(data_set) if isinstance(data_set, Drawable) else None
+        if not isinstance(source, SetSource):
             raise UsageError(f"BatchPlan draws from a BrandDataset, not from a {type(data_set).__name__}")
         asked = {"batch_size": batch_size, "pack": pack, "rows": rows, "window": window}
         for name, value in asked.items():
@@ -98,40 +101,47 @@ class BatchPlan(DistributedSampler[list[int]]):
                 "say what a batch is: batch_size=, batch_length= or both; or pack=, the tokens of a row, with rows=, "
                 "the rows of a batch"
             )
-        self.data_set, self.drop_last, self.shuffle = data_set, drop_last, True
+        self._source = source
+        self.data_set, self.drop_last = data_set, drop_last
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
-        self.order = data_set.ordering.order(whole("seed", seed, MAX_SEED), part)
-        """The order of all epochs."""
-        if self.order.shares:
+        order = source.ordering.order(whole("seed", seed, MAX_SEED), part)
+        if order.shares:
             raise UsageError("with protocol='shared' jobs decide the order while they draw; batches are planned before")
-        self._lengths = lengths_of(data_set.catalogue, length)
-        """Of each sample, by place."""
-        if pack is not None and (length is None or self._lengths.dtype != np.int64):
+        lengths = lengths_of(source.data, length)
+        if pack is not None and (length is None or lengths.dtype != np.int64):
             raise UsageError("pack= needs length=, the number of tokens of each sample, as whole numbers")
-        digest = hashlib.blake2s(self._lengths.tobytes(), digest_size=16).hexdigest()
+        digest = hashlib.blake2s(lengths.tobytes(), digest_size=16).hexdigest()
         sizes = {"size": batch_size, "most": batch_length, "row": pack, "rows": rows}
         try:
             limits = BatchLimits(window or 1, digest, **sizes)  # type: ignore[arg-type]
         except ValueError as error:
             raise UsageError(f"batch_length={batch_length!r}: {error}") from None
-        drawn = None if self.order.part is None else self.order.part.mask
-        check_lengths(data_set.catalogue, self._lengths, drawn, limits.longest)
-        mean = float((self._lengths if drawn is None else self._lengths[drawn]).mean())
-        room = data_set.ordering.room(self.order) if window is None else window
+        drawn = None if order.part is None else order.part.mask
+        check_lengths(source.data, lengths, drawn, limits.longest)
+        mean = float((lengths if drawn is None else lengths[drawn]).mean())
+        room = source.ordering.room(order) if window is None else window
         samples = samples_of(mean, **sizes) if window is None else float(window)  # type: ignore[arg-type]
-        self.limits = replace(
-            limits, window=choose_window(room, self.order.draws, samples, size=batch_size, pack=pack is not None)
+        limits = replace(
+            limits, window=choose_window(room, order.draws, samples, size=batch_size, pack=pack is not None)
         )
-        """What fixes the batches of an epoch, beside its order."""
-        self.tag, self.origin = data_set.tag_of(self.order), origin_here()
-        self.upcoming: Upcoming[PlannedBatches] = Upcoming()
+        self._sequence = PlannedSequence(source.port, order, limits, lengths, origin_here())
+        """The batches of all epochs."""
+        self._upcoming: Upcoming[PlannedBatches] = Upcoming()
         """Where the next iteration begins."""
-        self._made: EpochBatches | None = None
-        """The batches that were planned last."""
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.limits.to_json().items() if name != "lengths")
-        return f"BatchPlan({self.data_set.name!r}, {values}, seed={self.seed}, {self.upcoming.present!r})"
+        return f"BatchPlan({self.data_set.name!r}, {values}, seed={self.seed}, {self._upcoming.present!r})"
+
+    @property
+    def order(self) -> Order:
+        """The order of all epochs."""
+        return self._sequence.order
+
+    @property
+    def limits(self) -> BatchLimits:
+        """The limits of a batch, which fix the batches of an epoch together with its order."""
+        return self._sequence.limits
 
     @property
     def seed(self) -> int:  # type: ignore[override]
@@ -141,20 +151,20 @@ class BatchPlan(DistributedSampler[list[int]]):
     @property
     def epoch(self) -> int:  # type: ignore[override]
         """The epoch that the next iteration will be, or that the present one is in."""
-        return self.upcoming.epoch
+        return self._upcoming.epoch
 
     def __len__(self) -> int:
         """Batches of a whole epoch for this rank: of the one that is under way, else of the next one.
 
         Other epochs may have a few more or less, except where `batch_size` alone limits batches.
         """
-        present = self.upcoming.present
-        under_way = self.upcoming.beginning is None and present is not None and present.yielded < present.count
-        epoch = self.epoch if under_way else self.upcoming.place()[0]
-        return rounds(len(self.batches_of(epoch)), self.ranks()[1], drop_last=self.drop_last)
+        present = self._upcoming.present
+        under_way = self._upcoming.beginning is None and present is not None and present.yielded < present.count
+        epoch = self.epoch if under_way else self._upcoming.place()[0]
+        return rounds(len(self._sequence.batches_of(epoch)), self._ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> PlannedBatches:
-        return PlannedBatches(self)
+        return PlannedBatches(self._upcoming, self._deal, States(self.state_dict, self.load_state_dict))
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch, from its beginning, or from a loaded state of this epoch.
@@ -163,13 +173,14 @@ class BatchPlan(DistributedSampler[list[int]]):
         Where a state of an earlier epoch was loaded, the log says how many batches of that epoch are left out.
         """
         epoch = whole("epoch", epoch, MAX_EPOCH)
-        self.upcoming.set_epoch(
-            epoch, lambda loaded: counted(len(self.batches_of(loaded.epoch)) - loaded.at, "batch", "batches")
+        batches_of = self._sequence.batches_of
+        self._upcoming.set_epoch(
+            epoch, lambda loaded: counted(len(batches_of(loaded.epoch)) - loaded.at, "batch", "batches")
         )
 
     def padding(self, epoch: int) -> float:
         """The share of an epoch's batches that is padding: 0 where all samples of each batch have one length."""
-        return self.batches_of(whole("epoch", epoch, MAX_EPOCH)).padding()
+        return self._sequence.batches_of(whole("epoch", epoch, MAX_EPOCH)).padding()
 
     def collate(self, field: str, *, pad: int = 0) -> PackedRows:
         """A `collate_fn` that makes tensors of packed rows out of a field of tokens. Raises `UsageError`."""
@@ -183,17 +194,12 @@ class BatchPlan(DistributedSampler[list[int]]):
         With workers a plan runs ahead of training, so say how many `batches` of this rank were trained since the
         iteration began. None: all that were yielded.
         """
-        present = self.upcoming.present
-        if present is None or self.upcoming.replaces(present, ended=not batches and present.yielded >= present.count):
+        present = self._upcoming.present
+        if present is None or self._upcoming.replaces(present, ended=not batches and present.yielded >= present.count):
             if batches:
                 raise UsageError(f"{batches} batches cannot have been trained: no iteration has begun")
-            return self.state_at(*self.upcoming.place())
+            return self._sequence.state_at(*self._upcoming.place())
         return present.state_dict() if batches is None else present.state(batches)
-
-    def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
-        """The state of a run that goes on with a batch of an epoch."""
-        facts = {"limits": self.limits.to_json(), "order": self.order.to_json()}
-        return {"version": VERSION, "epoch": epoch, "batch": batch, **facts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says. Raises `UsageError` where it is no state, or one of other samples or batches."""
@@ -202,8 +208,8 @@ class BatchPlan(DistributedSampler[list[int]]):
             epoch, batch = whole("epoch", state["epoch"], MAX_EPOCH), whole("batch", state["batch"], MAX_POSITIONS)
             if version != VERSION:
                 raise UsageError(f"a state of version {version}; this is version {VERSION}")
-            if data_set != self.data_set.id:
-                raise UsageError(other_data_set(str(data_set), self.data_set))
+            if data_set != self._source.data.id:
+                raise UsageError(other_data_set(str(data_set), self._source.data, self._source.name))
             mine = None if self.order.part is None else self.order.part.digest
             if (theirs := state["order"].get("part")) != mine:
                 raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same part=")
@@ -214,33 +220,28 @@ class BatchPlan(DistributedSampler[list[int]]):
             raise UsageError(f"{_NO_STATE}: {error!r}") from None
         if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size) or order.shares:
             raise UsageError(f"{_NO_STATE}: its sizes are not those of the data set")
-        if replace(self.limits, window=limits.window) == limits:
-            self.limits = limits
-        elif batch:
+        fits = replace(self.limits, window=limits.window) == limits
+        if batch and not fits:
             raise UsageError(
                 f"the state is inside an epoch of {_named(limits)}, and this plan has {_named(self.limits)}: go on "
                 "with the same lengths and limits; from the beginning of an epoch any will do"
             )
-        self.order, self.tag, self._made = order, self.data_set.tag_of(order), None
-        if batch and batch >= len(self.batches_of(epoch)):
-            raise UsageError(f"{_NO_STATE}: batch {batch:,} of {len(self.batches_of(epoch)):,}")
-        self.upcoming.load(epoch, batch)
+        self._sequence = self._sequence.replaced(order, limits if fits else self.limits)
+        if batch and batch >= (count := len(self._sequence.batches_of(epoch))):
+            raise UsageError(f"{_NO_STATE}: batch {batch:,} of {count:,}")
+        self._upcoming.load(epoch, batch)
 
     # -- for one iteration -------------------------------------------------------------------------------------------
 
-    def ranks(self) -> tuple[int, int]:
+    def _ranks(self) -> tuple[int, int]:
         """Rank and number of ranks. Raises `UsageError`."""
         return find_rank(self.rank, self.num_replicas)
 
-    def batches_of(self, epoch: int) -> EpochBatches:
-        """The batches of an epoch, for all ranks."""
-        if self._made is None or self._made.epoch != epoch:
-            lengths = self._lengths[self.order.plan(epoch).sample_of]
-            self._made = EpochBatches(self.limits, lengths, self.seed, epoch)
-        return self._made
+    def _deal(self) -> Dealing[PlannedSequence]:
+        """Settle the ranks of an iteration that begins.
 
-    def check_undivided(self) -> None:
-        """Raise `UsageError` where something else divides these batches, or nodes would have to draw them together."""
+        Raises `UsageError` if something else divides these batches, or nodes would have to draw them together.
+        """
         if torchdata_skips() and wrapping_of(self) is None:
             raise UsageError(
                 "batches are skipped, to resume a run: a BatchPlan goes on from its state (load_state_dict)"
@@ -250,15 +251,19 @@ class BatchPlan(DistributedSampler[list[int]]):
                 "Accelerate deals out the batches of a loader that it has prepared, and a BatchPlan gives each rank "
                 "its own: leave out accelerator.prepare(loader)"
             )
-        if self.data_set.ordering.nodes > 1:
+        if self._source.port.way.nodes > 1:
             raise UsageError(
                 "node servers send each other what they foresee that ranks draw, and they do not foresee planned "
                 "batches: train on one node, or draw with a BrandSampler"
             )
+        rank, replicas = self._ranks()
+        self._source.check_ranks(replicas)
+        return Dealing(rank, replicas, self._sequence, self.drop_last)
 
-    def announce(self, epoch: int, position: int) -> None:
-        """Positions from this one on are about to be drawn. All ranks share them, in a way that no server foresees."""
-        self.data_set.announce(self.order, epoch, position, (0, 1), processes=UNTOLD, origin=self.origin)
+
+def mean_samples(plan: BatchPlan) -> int:
+    """Samples of a batch of the present epoch on average, at least 1."""
+    return plan._sequence.batches_of(plan.epoch).mean_samples
 
 
 def _named(limits: BatchLimits) -> str:

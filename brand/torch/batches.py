@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.torch.positions import Positions
-
-if TYPE_CHECKING:
-    from brand.torch.sampler import BrandSampler
 
 Ints = Sequence[int] | NDArray[np.int64]
 
@@ -27,6 +24,14 @@ class Batches(Protocol):
     @property
     def epoch(self) -> int | None:
         """The epoch, once it has begun; None: samples are not drawn."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order, where there is an epoch."""
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks among which the samples are divided, where there is an epoch."""
 
     def begin(self) -> None:
         """Settle the epoch, and have the node server read ahead. A second call does nothing."""
@@ -64,6 +69,17 @@ class Cut:
         """See `Batches`."""
         return None if self.positions is None else self.positions.epoch
 
+    @property
+    def seed(self) -> int:
+        """See `Batches`."""
+        return int(self._sampler.seed)
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """See `Batches`."""
+        assert self.positions is not None
+        return self.positions.ranks
+
     def begin(self) -> None:
         """See `Batches`."""
         if self.positions is not None:
@@ -72,7 +88,7 @@ class Cut:
     def go_on(self) -> None:
         """See `Batches`."""
         if self.positions is not None:
-            self._sampler.upcoming.go_on(self.positions)
+            self.positions.go_on()
 
     def take(self, count: int) -> tuple[Ints, list[int]]:
         """See `Batches`."""
@@ -85,14 +101,13 @@ class Cut:
 
     def state(self, trained: int) -> dict[str, Any]:
         """See `Batches`. The sampler is a `BrandSampler`."""
-        sampler: BrandSampler = self._sampler
         positions = self.positions
         if positions is None or not positions.begun:
-            return sampler.state_dict()
+            return dict(self._sampler.state_dict())
         samples = min(trained * self.size, positions.count)
         ended = samples > positions.count - (self.size if self._drop_last else 1)
-        if sampler.upcoming.replaces(positions, ended=ended):
-            return sampler.state_dict()
+        if positions.replaced(ended=ended):
+            return dict(self._sampler.state_dict())
         return positions.state_after(positions.most if ended else samples)
 
     def figures(self, trained: int) -> dict[str, Any]:

@@ -9,12 +9,14 @@ The store also holds the job's token: a process that reaches the store is part o
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import secrets
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -39,6 +41,8 @@ _GRACE_S: Final = 1.0
 
 _inherited: list[Any] = []
 """Stores to which the parent of this forked process is connected."""
+_agreed = Counter[str]()
+"""How often this process has called `check_agreed`, by place."""
 
 
 class _Store(Protocol):
@@ -122,12 +126,24 @@ def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:
     return machines.index(this_machine()), len(machines)
 
 
-def first_said(key: str, text: str) -> str | None:
-    """What the first rank of this job has said under a key, where this one says `text`. None: there is no store."""
+def check_agreed(place: str, facts: str, what: str) -> None:
+    """Raise `UsageError` if the first rank of the job that came to this place has said something other than `facts`.
+
+    Ranks that draw from a mixture divide one sequence. If one of them had other weights, samples would be lost, and
+    others would come twice; no node server could see it. The ranks run one program, so the n-th call of a rank at a
+    place means the n-th call of all ranks there. The first one writes its facts to the job's store, and each rank
+    compares its own. No rank waits for another.
+
+    `what` names the facts to the user. Nothing happens if the ranks have no store in common.
+    """
     name = job_name()
+    _agreed[place] += 1
     if name is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return None
-    return _text(_store().compare_set(f"brand/{name}/{key}", "", text))
+        return
+    key = hashlib.blake2s(f"{place}|{_agreed[place]}".encode(), digest_size=12).hexdigest()
+    first = _text(_store().compare_set(f"brand/{name}/agree/{key}", "", facts))
+    if first != facts:
+        raise UsageError(f"two ranks of one job disagree: {what} {facts} here and {first} there; give all the same")
 
 
 def _wait(done: Callable[[], bool], missing: Callable[[], str]) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import gcd
 from typing import Any, Final
@@ -23,18 +23,17 @@ from torch.utils.data import get_worker_info
 
 from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
 from brand.formats.media import decode_audio, decode_image
-from brand.formats.preparation import Preparation
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.node.client.wants import Made
 from brand.protocol.order import Order
 from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.storage.dataset import StoredDataSet
-from brand.torch.fetched import Fetched
+from brand.torch.fetched import Decoding, Fetched
 from brand.torch.ranks import find_rank
 from brand.torch.replacements import Replacements
-from brand.torch.waits import Span
-from brand.torch.waits import asked as asked_spans
+from brand.torch.spans import Span
+from brand.torch.spans import asked as asked_spans
 from brand.torch.way import Way
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
@@ -47,38 +46,29 @@ _tags: dict[int, Order] = {}
 
 
 class Fetcher:
-    """Reads and draws from one data set, with the given `fields` (None: all)."""
+    """Reads and draws from one data set, with the given `fields` (None: all).
+
+    `skip`: another sample takes the place of a damaged one in a draw; else a damaged sample is an error.
+    """
 
     def __init__(
-        self,
-        data: StoredDataSet,
-        way: Way,
-        fields: Sequence[str] | None,
-        *,
-        decode: bool,
-        skip: bool,
-        prepare: Mapping[str, Preparation],
+        self, data: StoredDataSet, way: Way, fields: Sequence[str] | None, *, decode: bool, skip: bool
     ) -> None:
-        self.data, self.way, self.skip = data, way, skip
-        self.with_key = fields is None or "key" in fields
-        schema = data.header.schema
-        names = None if fields is None else [name for name in schema.names if name in fields]
-        self.overlaid = partial(data.overlaid, names=fields)
-        """The overlays of samples, by their indices."""
-        self.decoder = RecordDecoder(schema, names)
-        self.viewer = RecordDecoder(schema, names, views=True)
+        self.data, self._way, self._skip, self.decodes = data, way, skip, decode
+        schema, prepare = data.header.schema, way.options.prepare
+        decoder = RecordDecoder(schema, None if fields is None else [name for name in schema.names if name in fields])
         media = schema.fields if decode else ()
-        self.media: list[tuple[str, Callable[[Any], Any]]] = [
-            (name, prepare.get(name, MEDIA[codec]))
-            for name, codec in media
-            if codec in MEDIA and name in self.decoder.names
-        ]
-        self.prepared = tuple(prepare)
-        """Fields that the server may have prepared."""
-        self.rest = RecordDecoder(schema, [name for name in self.decoder.names if name not in prepare])
-        """Of the other fields."""
+        self.decoding = Decoding(
+            data,
+            decoder,
+            RecordDecoder(schema, decoder.names, views=True),
+            RecordDecoder(schema, [name for name in decoder.names if name not in prepare]),
+            [(n, prepare.get(n, MEDIA[codec])) for n, codec in media if codec in MEDIA and n in decoder.names],
+            fields is None or "key" in fields,
+            partial(data.overlaid, names=fields),
+        )
         self._orders: dict[int, Order] = {}
-        self.replacements = Replacements()
+        self._replacements = Replacements()
         self._drawn: tuple[int, int] | None = None
         """Tag and epoch of the last draw."""
 
@@ -111,7 +101,7 @@ class Fetcher:
             start_s = time.monotonic()
             exact = self.samples(asked)
             spans = [Span("storage", start_s, time.monotonic())]
-            return Fetched(self, asked, [], [], np.arange(len(asked)), exact, None, {}, spans)
+            return Fetched(self.decoding, asked, [], [], np.arange(len(asked)), exact, {}, spans)
         if int(asked.min()) < TICKET:
             raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
         if int(asked.min()) >> 32 != int(asked.max()) >> 32:
@@ -122,13 +112,13 @@ class Fetcher:
         tag, epoch = tag_and_epoch(int(asked[0]))
         if self._drawn != (tag, epoch):
             self._drawn = tag, epoch
-            self.replacements.epoch_ended()
+            self._replacements.epoch_ended()
         order = self.order_of(tag)
-        parts = self.way.client.draw(order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number())
+        parts = self._way.client.draw(order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number())
         places = np.concatenate([part.places for part in parts])
         indices = np.full(len(asked), -1)
         stored, present, first = [], [], 0
-        prepared: dict[str, list[Made]] = {name: [] for name in self.prepared}
+        prepared: dict[str, list[Made]] = {name: [] for name in self._way.options.prepare}
         for part in parts:
             stored.append(part.stored)
             present.append(part.present + first)
@@ -146,7 +136,8 @@ class Fetcher:
             except ServerError as error:
                 raise type(error)(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
             spans.append(Span("storage", start_s, time.monotonic()))
-        return Fetched(self, indices, stored, present, late, samples, order, prepared, spans)
+        replace = partial(self._replace, order) if self._skip else None
+        return Fetched(self.decoding, indices, stored, present, late, samples, prepared, spans, replace)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Exactly these samples. Those in the shares of other nodes, or in a store, come through the node server.
@@ -157,11 +148,11 @@ class Fetcher:
         if data.location.in_store:
             return self._fetched(indices) if len(indices) else []
         if data.share is None:
-            return data.samples(indices, self.decoder)
+            return data.samples(indices, self.decoding.decoder)
         here = data.here(data.places(indices) // data.header.chunk_size)
         found: list[dict[str, Any]] = [{}] * len(indices)
         for part, samples in (
-            (here, data.samples(indices[here], self.decoder)),
+            (here, data.samples(indices[here], self.decoding.decoder)),
             (~here, self._fetched(indices[~here]) if not here.all() else []),
         ):
             for position, sample in zip(np.flatnonzero(part).tolist(), samples, strict=True):
@@ -172,7 +163,7 @@ class Fetcher:
         """Samples that only the node server can get: those in the shares of other nodes, or in a store."""
         places, back = np.unique(self.data.places(indices), return_inverse=True)
         rows_of = self.data.rows_at(places)
-        present, stored = self.way.client.fetch(places, rows_of)
+        present, stored = self._way.client.fetch(places, rows_of)
         missing = np.flatnonzero(~present)
         if len(missing):
             chunk = int(places[missing[0]]) // self.data.header.chunk_size
@@ -189,7 +180,7 @@ class Fetcher:
         if len(wrong):
             index, chunk = int(rows_of["index"][wrong[0]]), int(places[wrong[0]]) // self.data.header.chunk_size
             raise ChecksumError("another node sent other bytes", path=self.data.name, chunk=chunk, sample=index)
-        return self.data.decoded(fetched.part(back), self.decoder)  # a sample that is asked for twice is made twice
+        return self.data.decoded(fetched.part(back), self.decoding.decoder)  # a sample asked for twice is made twice
 
     def _where(self, ticket: np.int64, order: Order) -> str:
         """A ticket as a text for the user."""
@@ -205,7 +196,7 @@ class Fetcher:
         if get_worker_info() is None:
             raise UsageError(what)
         try:
-            return self.way.client.order_by_tag(tag, owner=owner_process())
+            return self._way.client.order_by_tag(tag, owner=owner_process())
         except UsageError as error:
             raise UsageError(what) from error
 
@@ -215,7 +206,7 @@ class Fetcher:
             indices = self.data.indices(places)
             return self.samples(indices), indices
         except FormatError:
-            if not self.skip:
+            if not self._skip:
                 raise
         pairs = [self._read_or_replace(place, order) for place in places.tolist()]
         return [sample for sample, _ in pairs], np.array([index for _, index in pairs])
@@ -226,10 +217,10 @@ class Fetcher:
             indices = self.data.indices(np.array([place]))
             return self.samples(indices)[0], int(indices[0])
         except FormatError as error:
-            return self.replace(-1 if error.sample is None else error.sample, order, error, place)
+            return self._replace(order, -1 if error.sample is None else error.sample, error, place)
 
-    def replace(
-        self, index: int, order: Order, error: FormatError, place: int | None = None
+    def _replace(
+        self, order: Order, index: int, error: FormatError, place: int | None = None
     ) -> tuple[dict[str, Any], int]:
         """Another sample of the group in place of sample `index`, and its index. Raises `error` where there is none.
 
@@ -247,12 +238,12 @@ class Fetcher:
             try:
                 other = int(self.data.indices(np.array([instead]))[0])
                 sample = self.samples(np.array([other]))[0]
-                for name, decode in self.media:
+                for name, decode in self.decoding.media:
                     decode(sample[name])
             except (FormatError, ValueError):
                 continue
-            self.replacements.note(index, other, error)
-            self.way.client.report({"index": index, "by": other, "chunk": error.chunk, "reason": str(error)})
+            self._replacements.note(index, other, error)
+            self._way.client.report({"index": index, "by": other, "chunk": error.chunk, "reason": str(error)})
             return sample, other
         raise error
 

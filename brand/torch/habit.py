@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import mmap
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class ReadingHabit:
     def __repr__(self) -> str:
         return f"ReadingHabit({counted(self._jumps, 'jump')}, {counted(self._single, 'single draw')})"
 
-    def note_draw(self, count: int, data_set: Any) -> None:
+    def note_draw(self, count: int, name: str) -> None:
         """One request has drawn `count` samples."""
         self._single = self._single + 1 if count == 1 else 0
         if self._single == ENOUGH_SINGLE and not _said[1]:
@@ -48,10 +48,10 @@ class ReadingHabit:
                 "transform= in place of the wrapper: it gets the whole sample, with its own `index` and `key`. What a "
                 "BrandSampler yields is no index: a table of the wrapper finds nothing, or a default, under it. (This "
                 "is said once.)",
-                data_set.name,
+                name,
             )
 
-    def note(self, indices: NDArray[np.int64], data_set: Any) -> None:
+    def note(self, indices: NDArray[np.int64], name: str) -> None:
         """Samples with these indices were read exactly."""
         if _said[0] or len(indices) < 2:
             return
@@ -64,5 +64,5 @@ class ReadingHabit:
                 "sampler=BrandSampler(data_set) in place of shuffle=True: it draws every sample once an epoch, in "
                 "random order, at the speed of sequential storage. (This is said once.)",
                 self._jumps,
-                printable(data_set.name),
+                printable(name),
             )

@@ -19,9 +19,10 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch._C._autograd import _profiler_enabled
@@ -30,19 +31,18 @@ from torch.utils.data import default_collate
 
 from brand.errors import FormatError, counted
 from brand.node.wire.looping import LOOP
+from brand.timeline import Timeline
 from brand.torch.assemble import assemble, pinned
 from brand.torch.batches import Batches, Ints
-from brand.torch.drawable import FetchedSamples
-from brand.torch.fetched import Columns
+from brand.torch.drawable import SampleSource
+from brand.torch.fetched import Columns, FetchedSamples
 from brand.torch.gate import Gate
 from brand.torch.packed import PackedRows
 from brand.torch.ranks import find_rank
-from brand.torch.reporting import Reporter
 from brand.torch.seeding import SampleSeeds, seed_of, seed_of_job
-from brand.torch.waits import Course
-
-if TYPE_CHECKING:
-    from brand.torch.loader import BrandLoader
+from brand.torch.stages import Stages
+from brand.torch.threads import Pace
+from brand.torch.waits import Course, Reporter, Waits
 
 REQUEST: Final = 4096
 """Samples of one request: with small samples, so many make the cost of a request small."""
@@ -69,24 +69,52 @@ class _Batch(Future[Any]):
         self.lock = threading.Lock()
 
 
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """Options of a loader that hold for one iteration."""
+
+    collate_fn: Callable[[list[Any]], Any]
+    pin_memory: bool
+    ahead: int
+    """Batches that are on their way while one is trained."""
+    iteration: int
+    """Number of the iteration, from 1 on: the epoch of random transforms if samples are not drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """What measures a loader."""
+
+    stages: Stages
+    """Where its time goes."""
+    pace: Pace
+    """How many threads decode, and how fast."""
+    waits: Waits
+    """How the training loop waits."""
+    timeline: Timeline | None = None
+    """Where a trace is written."""
+
+
 class Iteration:
     """One iteration: its producer thread, and the batches on their way."""
 
-    def __init__(self, loader: BrandLoader, batches: Batches, gate: Gate) -> None:
-        self._loader, self._data, self._source, self._gate = loader, loader.dataset, batches, gate
-        self._stages, self._pace, self._waits = loader.stages, loader.pace, loader.waits
-        self._whole = self._data.plain and (
-            loader.collate_fn is default_collate or isinstance(loader.collate_fn, PackedRows)
+    def __init__(
+        self, data: SampleSource, batches: Batches, gate: Gate, options: LoaderOptions, instruments: Instruments
+    ) -> None:
+        self._data, self._source, self._gate, self._options = data, batches, gate, options
+        self._stages, self._pace, self._waits = instruments.stages, instruments.pace, instruments.waits
+        self._whole = data.plain and (
+            options.collate_fn is default_collate or isinstance(options.collate_fn, PackedRows)
         )
         """Whether batches are made of columns, without single samples."""
-        self._gathers = loader.collate_fn is default_collate and self._data.transform is None
-        """Whether a batch is made of columns where all of it is prepared."""
-        self._run = (torch.initial_seed(), loader.iterations)
+        self._gathers = options.collate_fn is default_collate and data.transform is None
+        """Whether a batch is made of columns if all of it is prepared."""
+        self._run = (torch.initial_seed(), options.iteration)
         """Seed and epoch."""
-        self._ready: queue.Queue[_Batch | None] = queue.Queue(loader.ahead)
+        self._ready: queue.Queue[_Batch | None] = queue.Queue(options.ahead)
         self._local = threading.local()
         self._stop = threading.Event()
-        self._timeline = loader.timeline
+        self._timeline = instruments.timeline
         self._reporter: Reporter | None = None
         self.handed_out = 0
         """Batches that the loop was given."""
@@ -105,8 +133,7 @@ class Iteration:
         try:
             self._source.begin()
             if self._source.epoch is not None:
-                seed = seed_of_job(self._loader.sampler.seed, self._data.job)  # type: ignore[attr-defined]
-                self._run = (seed, self._source.epoch)
+                self._run = (seed_of_job(self._source.seed, self._data.job), self._source.epoch)
             self._thread.start()
             self._begin()
             trained_s = 0.0
@@ -148,9 +175,9 @@ class Iteration:
         epoch = self._source.epoch
         self._waits.begins("storage" if epoch is None else "server")
         if epoch is not None:
-            ranks = self._loader.sampler.ranks()  # type: ignore[attr-defined]
+            ranks = self._source.ranks
             ranks = ranks if ranks[1] > 1 else find_rank(None, None)  # Accelerate deals to its ranks by itself
-            self._reporter = Reporter(self._data, self._waits, ranks, epoch)
+            self._reporter = Reporter(self._data.tell_loop, self._waits, ranks, epoch)
 
     def _note(self, track: str, name: str, start_s: float, end_s: float | None = None, **facts: Any) -> None:
         """Add an event to the trace, if there is one; without `end_s` it ends now."""
@@ -225,7 +252,7 @@ class Iteration:
 
         Up to `LARGE_REQUEST` samples where that is an eighth of these batches: a request is copied some times.
         """
-        ahead, size = self._loader.ahead, self._source.size
+        ahead, size = self._options.ahead, self._source.size
         most = max(1, min(REQUEST // size, ahead // 2), min(LARGE_REQUEST // size, ahead // 8))
         return min(2 * last, most)
 
@@ -289,8 +316,8 @@ class Iteration:
 
     def _of_columns(self, columns: Columns, first: int, end: int) -> Any:
         """The batch of some samples of columns."""
-        if isinstance(self._loader.collate_fn, PackedRows):
-            return self._loader.collate_fn.of_columns(columns, first, end)
+        if isinstance(self._options.collate_fn, PackedRows):
+            return self._options.collate_fn.of_columns(columns, first, end)
         return assemble(columns, self._data.fields, self._data.files, first, end)
 
     def _make_gathered(self, batch: _Batch, fetched: FetchedSamples, first: int, end: int) -> None:
@@ -302,7 +329,7 @@ class Iteration:
                 try:
                     make = partial(assemble, fetched.gathered(first, end), self._data.fields, (), 0, end - first)
                 except FormatError:
-                    make = partial(self._loader.collate_fn, self._data.finish(fetched.samples(first, end)))
+                    make = partial(self._options.collate_fn, self._data.finish(fetched.samples(first, end)))
             self._stages.count(end - first)
             self._finish(batch, make)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
@@ -327,7 +354,7 @@ class Iteration:
             if last:
                 samples = [sample for part in batch.slices for sample in part]
                 batch.slices.clear()
-                self._finish(batch, lambda: self._loader.collate_fn(samples))
+                self._finish(batch, lambda: self._options.collate_fn(samples))
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             _fail(batch, error)
 
@@ -356,7 +383,7 @@ class Iteration:
         batch.course.collate_s = time.monotonic()
         with self._stages.measure("collate"):
             value = make()
-            if self._loader.pin_memory and torch.cuda.is_available():
+            if self._options.pin_memory and torch.cuda.is_available():
                 value = pinned(value)
         batch.course.done_s = time.monotonic()
         self._note(threading.current_thread().name, "collate", batch.course.collate_s, samples=batch.samples)

@@ -13,19 +13,20 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, Literal, cast
 
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from brand.errors import UsageError, counted
 from brand.timeline import Timeline
-from brand.torch.batch_plan import BatchPlan
+from brand.torch.batch_plan import BatchPlan, mean_samples
 from brand.torch.batches import Cut
-from brand.torch.drawable import Drawable
+from brand.torch.drawable import Drawable, SampleSource, source_of
 from brand.torch.gate import Gate, pool_of
-from brand.torch.iteration import Iteration
+from brand.torch.iteration import Instruments, Iteration, LoaderOptions
 from brand.torch.ranks import find_rank
-from brand.torch.sampler import BrandSampler
+from brand.torch.sampler import BrandSampler, serve_loader
 from brand.torch.stages import Stages
 from brand.torch.threads import Ladder, Pace
 from brand.torch.waits import Waits
@@ -35,7 +36,7 @@ AHEAD_BYTES: Final = 64 << 20
 AHEAD_PART: Final = 8
 """And of at most `1 / AHEAD_PART` of the memory that the data set was given."""
 MOST_AHEAD: Final = 64
-_OF_THIS_PROCESS: Final = ("stages", "pace", "waits", "timeline", "_epoch", "_gate")
+_OF_THIS_PROCESS: Final = ("_instruments", "_epoch", "_gate")
 """Attributes that a copy in another process makes anew."""
 
 
@@ -86,14 +87,14 @@ class BrandLoader(DataLoader[Any]):
         ahead: int | None = None,
     ) -> None:
         batch_size = _count("batch_size", batch_size)
-        self.plan = batch_sampler
+        self._plan = batch_sampler
         """What plans the batches; None: they have one size."""
         if isinstance(sampler, BatchPlan):
             raise UsageError("sampler= is a BatchPlan, which makes whole batches: give it as batch_sampler=")
         if batch_sampler is not None:
             _check_plan(batch_sampler, data_set, alone=batch_size == 1 and sampler is None and not drop_last)
             sampler = cast(Sampler[int], batch_sampler)  # to frameworks, it is the sampler
-            batch_size = batch_sampler.batches_of(batch_sampler.epoch).mean_samples
+            batch_size = mean_samples(batch_sampler)
         if isinstance(sampler, BatchSampler):
             raise UsageError(
                 "sampler= is a BatchSampler: give batch_size= and the sampler inside it, sampler=BrandSampler(data_set)"
@@ -102,20 +103,16 @@ class BrandLoader(DataLoader[Any]):
         # The pages are locked here, by the threads that make the batches, not by DataLoader's own iterator.
         super().__init__(data_set, batch_size, sampler=sampler, drop_last=drop_last, collate_fn=collate_fn)
         vars(self)["batch_sampler"] = OwnBatches(sampler, batch_size, drop_last)  # DataLoader refuses to set it
-        if self.plan is not None:
+        if self._plan is not None:
             vars(self)["batch_size"] = None  # as a DataLoader with a batch_sampler has it
         self.pin_memory = pin_memory
         if isinstance(sampler, BrandSampler):
-            sampler.pin_ranks()
-            if sampler.locality:
-                if sampler.batch_size not in (None, batch_size):
-                    raise UsageError(f"batch_size={batch_size}, and the sampler splits {sampler.batch_size}")
-                sampler.batch_size = batch_size
+            serve_loader(sampler, batch_size)
         self._finds_threads = threads == "auto"
         self.threads = _processors() if threads is None or threads == "auto" else _count("threads", threads)
         """The most threads that decode."""
-        self.ahead = _enough(data_set, batch_size) if ahead is None else _count("ahead", ahead)
-        self.iterations = 0
+        self._ahead = _enough(source_of(data_set), batch_size) if ahead is None else _count("ahead", ahead)
+        self._iterations = 0
         """How many iterations have begun."""
         self._begin_anew()
         _loaders.add(self)
@@ -130,36 +127,38 @@ class BrandLoader(DataLoader[Any]):
 
     def _begin_anew(self) -> None:
         """Begin without threads: the threads of another process do not exist in this one."""
-        self.pace = Pace(Ladder(self.threads, fixed=not self._finds_threads))
-        """How many threads decode, and how fast."""
-        self.stages = Stages(self.pace.threads)
-        """Where the time of the loader goes."""
-        self.waits = Waits()
-        """How the training loop waits."""
-        self.timeline: Timeline | None = None
-        """Where a trace is written."""
+        pace = Pace(Ladder(self.threads, fixed=not self._finds_threads))
+        self._instruments = Instruments(Stages(pace.threads), pace, Waits())
         self._epoch: Iteration | None = None
         self._gate: Gate | None = None
 
     def __repr__(self) -> str:
-        begun = counted(self.iterations, "iteration")
+        begun = counted(self._iterations, "iteration")
         return f"BrandLoader({self.dataset!r}, {self.batch_size}, sampler={self.sampler!r}, {begun} begun)"
 
     def __len__(self) -> int:
         """Batches of a whole epoch for this rank."""
-        if self.plan is not None:
-            return len(self.plan)
+        if self._plan is not None:
+            return len(self._plan)
         samples = len(self.sampler)  # type: ignore[arg-type]
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+    @property
+    def stages(self) -> Stages:
+        """Where the time of the loader goes."""
+        return self._instruments.stages
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self._epoch is not None:
             self._epoch.close()
         if self._gate is None:
-            self._gate = Gate(pool_of(self.threads), self.pace.threads)
-        self.iterations += 1
-        source = Cut(self.sampler, self.batch_size, drop_last=self.drop_last) if self.plan is None else iter(self.plan)
-        self._epoch = epoch = Iteration(self, source, self._gate)
+            self._gate = Gate(pool_of(self.threads), self._instruments.pace.threads)
+        self._iterations += 1
+        options = LoaderOptions(self.collate_fn, self.pin_memory, self._ahead, self._iterations)
+        source = (
+            Cut(self.sampler, self.batch_size, drop_last=self.drop_last) if self._plan is None else iter(self._plan)
+        )
+        self._epoch = epoch = Iteration(source_of(self.dataset), source, self._gate, options, self._instruments)
         batches = epoch.batches()
         _iterations.add(batches)
         return batches
@@ -182,10 +181,12 @@ class BrandLoader(DataLoader[Any]):
         """Seconds by stage and the slowest stage, the threads and their pace, how the training loop waits and why
         (`docs/waiting.md`), and the node server's counters; with a `BatchPlan`, also the padding (`docs/train-asr.md`).
         """
-        waits = {"waits": self.waits.to_json(time.monotonic())}
+        instruments = self._instruments
+        waits = {"waits": instruments.waits.to_json(time.monotonic())}
         figures = {} if self._epoch is None else self._epoch.figures()
         batches = {"batches": figures} if figures else {}
-        return {**self.stages.to_json(), **self.pace.to_json(), **waits, **batches, "server": self.dataset.stats()}
+        stages, pace = instruments.stages.to_json(), instruments.pace.to_json()
+        return {**stages, **pace, **waits, **batches, "server": self.dataset.stats()}
 
     def monitor(self, callback: Callable[[int, dict[str, float]], object], *, every: int = 50) -> None:
         """Call `callback(steps, row)` in the training loop, after every so many steps.
@@ -194,7 +195,7 @@ class BrandLoader(DataLoader[Any]):
         call, numbers only (`docs/waiting.md`): seconds a step, samples a second, the share of the time that the loop
         waited, percentiles of its waits, and seconds by cause.
         """
-        self.waits.monitor(callback, _count("every", every))
+        self._instruments.waits.monitor(callback, _count("every", every))
 
     def trace(self, path: str | os.PathLike[str] | None) -> None:
         """Write what this loader does to a file for Perfetto, from its next iteration on; None: no more.
@@ -202,10 +203,11 @@ class BrandLoader(DataLoader[Any]):
         The file may be that of `brand serve --trace` or of other ranks: each appends to it, at most 64 MiB. Raises
         `UsageError` where it cannot be written.
         """
-        if self.timeline is not None:
-            self.timeline.close()
+        if self._instruments.timeline is not None:
+            self._instruments.timeline.close()
         rank, ranks = find_rank(None, None)
-        self.timeline = None if path is None else Timeline(path, f"rank {rank} of {ranks}")
+        timeline = None if path is None else Timeline(path, f"rank {rank} of {ranks}")
+        self._instruments = replace(self._instruments, timeline=timeline)
 
     def _brand_sampler(self) -> BrandSampler | BatchPlan:
         if not isinstance(self.sampler, BrandSampler | BatchPlan):
@@ -247,13 +249,13 @@ def _end_iterations() -> None:
 os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
-def _enough(data_set: Drawable, batch_size: int) -> int:
+def _enough(source: SampleSource, batch_size: int) -> int:
     """Batches that are on their way by default: little memory for the data set means little for these."""
     room = AHEAD_BYTES
-    limit = data_set.server_bytes
+    limit = source.server_bytes
     if limit is not None:
         room = min(room, limit // AHEAD_PART)
-    return min(MOST_AHEAD, max(2, int(room / (batch_size * data_set.mean_bytes))))
+    return min(MOST_AHEAD, max(2, int(room / (batch_size * source.mean_bytes))))
 
 
 def _check_plan(plan: Any, data_set: Drawable, *, alone: bool) -> None:

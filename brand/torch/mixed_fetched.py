@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import counted
-from brand.torch.drawable import FetchedSamples
-from brand.torch.fetched import Column, Columns
-from brand.torch.waits import Span
+from brand.torch.fetched import Column, Columns, FetchedSamples
+from brand.torch.spans import Span
 
 MEMBER: Final = "member"
 """The field that says which member a sample comes from."""

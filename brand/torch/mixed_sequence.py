@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,9 @@ from brand.errors import UsageError
 from brand.node.wire.messages import GOES_ON
 from brand.protocol.mixed_order import MixedOrder, ranks_of_rounds
 from brand.protocol.tickets import tickets_of
-from brand.torch.agreement import check_agreed
+from brand.torch.discovery import check_agreed
+from brand.torch.mixture_members import MixtureMembers
 from brand.torch.sequence import AccessSequence
-
-if TYPE_CHECKING:
-    from brand.torch.mixture import Mixture
 
 MIXED_VERSION: Final = 3
 """The version of states of a mixture."""
@@ -33,11 +31,11 @@ class MixedSequence(AccessSequence):
     order: MixedOrder
     shuffle = True
 
-    def __init__(self, mixture: Mixture, order: MixedOrder, origin: str) -> None:
-        self._mixture, self.order, self._origin = mixture, order, origin
+    def __init__(self, members: MixtureMembers, order: MixedOrder, origin: str) -> None:
+        self._members, self.order, self._origin = members, order, origin
         self.seed = order.seed
-        self._tags = [member.tag_of(each) for member, each in zip(mixture.members, order.orders, strict=True)]
-        mixture.know(self._tags)
+        self._tags = [port.tag_of(each) for port, each in zip(members.ports, order.orders, strict=True)]
+        members.know(self._tags)
         self._lock = threading.Lock()
         """Held where positions are taken, and where weights are set: a loader takes positions in another thread."""
         self._taken = 0
@@ -51,7 +49,7 @@ class MixedSequence(AccessSequence):
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"MixedSequence({self._mixture.name}, seed={self.seed}, weights {self.order.stretches[-1].weights})"
+        return f"MixedSequence({self._members.name}, seed={self.seed}, weights {self.order.stretches[-1].weights})"
 
     @property
     def samples(self) -> int:
@@ -90,12 +88,12 @@ class MixedSequence(AccessSequence):
             facts = f"{stretches} of {self.samples:,} samples from position {position:,} of epoch {epoch} on"
             check_agreed(f"{self._origin}|begin", facts, "the weights of a Mixture are")
         come, weights = self.order.counts(epoch, position), self.order.weights_at(epoch, position)
-        for number, (member, order) in enumerate(zip(self._mixture.members, self.order.orders, strict=True)):
+        for number, order in enumerate(self.order.orders):
             if weights[number]:
                 of, at = divmod(come[number], order.draws)
-                self._mixture.begin(
+                self._members.begin(
                     self._tags[number],
-                    member,
+                    number,
                     order,
                     of,
                     at,
@@ -130,11 +128,11 @@ class MixedSequence(AccessSequence):
                 raise UsageError("this is no state of a Mixture: sizes are not those of its members")
         if state["position"] > order.samples:
             raise UsageError(f"this is no state of a Mixture: position {state['position']:,} of {order.samples:,}")
-        return MixedSequence(self._mixture, order, self._origin)
+        return MixedSequence(self._members, order, self._origin)
 
     def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:
         """See `BrandSampler.set_weights`."""
-        numbers = self._mixture.weights_of(weights)
+        numbers = self._members.weights_of(weights)
         facts = f"{list(numbers)} from position {position:,} of epoch {epoch} on"
         check_agreed(f"{self._origin}|set_weights", facts, "the weights of a Mixture are")
         with self._lock:

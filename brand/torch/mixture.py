@@ -20,21 +20,17 @@ from numpy.typing import ArrayLike, NDArray
 from brand.errors import SchemaError, UsageError
 from brand.node.wire.looping import LoopReport
 from brand.protocol.mixed_order import MixedOrder, Stretch, seed_of_member
-from brand.protocol.order import MAX_SEED, Order
-from brand.protocol.shares import check_weights
+from brand.protocol.order import MAX_SEED
 from brand.protocol.tickets import MAX_POSITIONS, TICKET, TICKETS_END, tag_and_epoch
 from brand.torch.dataset import BrandDataset
-from brand.torch.drawable import Drawable
+from brand.torch.drawable import Drawable, SampleSource
 from brand.torch.habit import ReadingHabit
 from brand.torch.mixed_fetched import MEMBER, MixedFetched, Portion
 from brand.torch.mixed_sequence import MixedSequence
+from brand.torch.mixture_members import ONE_NODE, MixtureMembers
 from brand.torch.ranks import node_by_launcher
 from brand.torch.sequence import whole
-
-_ONE_NODE = (
-    "a Mixture draws on one node: on several nodes, a node server would not know what its ranks draw. Train on one "
-    "node, or make one data set of all of them (docs/mixtures.md)"
-)
+from brand.torch.set_source import SetSource
 
 
 class Mixture(Drawable):
@@ -67,6 +63,8 @@ class Mixture(Drawable):
         UsageError: Weights that cannot be, or no members.
     """
 
+    _source: MixtureSource
+
     def __init__(self, weights: Mapping[BrandDataset, float], *, seed: int = 0, samples: int | None = None) -> None:
         if not isinstance(weights, Mapping) or not weights:
             raise UsageError("a Mixture is made of a dict: Mixture({one: 0.7, other: 0.3})")
@@ -74,71 +72,79 @@ class Mixture(Drawable):
             if not isinstance(member, BrandDataset):
                 raise UsageError(f"a Mixture is of BrandDatasets, not of a {type(member).__name__}")
         self.members = tuple(weights)
-        self.weights = self.weights_of(weights)
-        self.seed = whole("seed", seed, MAX_SEED)
-        together = sum(member.catalogue.samples_present for member in self.members)
-        self._samples = together if samples is None else max(1, whole("samples", samples, MAX_POSITIONS))
-        _check_alike(self.members)
-        first = self.members[0]
-        self.fields = first.fields
-        self.name = f"a mixture of {', '.join(member.name for member in self.members)}"
-        self.transform = tuple(m.transform for m in self.members) if any(m.transform for m in self.members) else None
-        """Those of the members; None: no member has one."""
-        self.job = "+".join(dict.fromkeys(member.job for member in self.members if member.job is not None)) or None
-        self._member_of: dict[int, int] = {}
-        """Number of the member by tag."""
-        self._habit = ReadingHabit()
-        self._begun: dict[int, int] = {}
-        """The last epoch that this process has begun, by tag."""
-
-    def __len__(self) -> int:
-        return self._samples
+        """The data sets, in the order given."""
+        sources = tuple(member._source for member in self.members)
+        members = MixtureMembers(self.members, [source.port for source in sources])
+        shares, seed = members.weights_of(weights), whole("seed", seed, MAX_SEED)
+        together = sum(source.data.samples_present for source in sources)
+        count = together if samples is None else max(1, whole("samples", samples, MAX_POSITIONS))
+        _check_alike(sources)
+        self._source = MixtureSource(sources, members, shares, seed, count)
 
     def __repr__(self) -> str:
-        members = ", ".join(f"{m!r}: {weight:g}" for m, weight in zip(self.members, self.weights, strict=True))
-        return f"Mixture({{{members}}}, seed={self.seed}, samples={self._samples:,})"
+        source = self._source
+        members = ", ".join(f"{m!r}: {weight:g}" for m, weight in zip(self.members, source.weights, strict=True))
+        return f"Mixture({{{members}}}, seed={source.seed}, samples={len(source):,})"
+
+    def stats(self) -> dict[str, Any]:
+        """By name of the member: its part of all draws from the servers of the members, and what its server says.
+
+        An empty dict before the first draw.
+        """
+        return self._source.stats()
+
+
+class MixtureSource(SampleSource):
+    """The source behind a `Mixture`. Picklable."""
+
+    def __init__(
+        self,
+        sources: tuple[SetSource, ...],
+        members: MixtureMembers,
+        weights: tuple[float, ...],
+        seed: int,
+        samples: int,
+    ) -> None:
+        self._sources, self._members, self.weights, self.seed, self._samples = sources, members, weights, seed, samples
+        self.name, self.fields = members.name, sources[0].fields
+        self._habit = ReadingHabit()
+
+    def __repr__(self) -> str:
+        return f"MixtureSource({self.name}, weights {self.weights}, seed={self.seed}, samples={self._samples:,})"
+
+    def __len__(self) -> int:
+        """Number of samples of an epoch."""
+        return self._samples
+
+    @property
+    def transform(self) -> tuple[Any, ...] | None:  # type: ignore[override]
+        """Those of the members; None: no member has one."""
+        found = tuple(source.transform for source in self._sources)
+        return found if any(found) else None
+
+    @property
+    def job(self) -> str | None:  # type: ignore[override]
+        """Those of the members."""
+        return "+".join(dict.fromkeys(source.job for source in self._sources if source.job is not None)) or None
 
     # -- for a sampler -----------------------------------------------------------------------------------------------
 
     def sequence(self, seed: int, origin: str, *, part: ArrayLike | None, shuffle: bool) -> MixedSequence:
-        """What a sampler draws. Raises `UsageError`."""
+        """See `SampleSource`."""
         if part is not None or not shuffle:
             what = "shuffle=False" if part is None else "part="
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one draws from a Mixture")
         if (node_by_launcher() or (0, 1))[1] > 1:
-            raise UsageError(_ONE_NODE)
-        orders = [member.ordering.order(seed_of_member(seed, number)) for number, member in enumerate(self.members)]
-        for member, order in zip(self.members, orders, strict=True):
+            raise UsageError(ONE_NODE)
+        orders = [source.ordering.order(seed_of_member(seed, number)) for number, source in enumerate(self._sources)]
+        for source, order in zip(self._sources, orders, strict=True):
             if order.shares:
                 raise UsageError(
-                    f"{member.name} shares its reads with other jobs (protocol={order.policy.name!r}), and a member of "
+                    f"{source.name} shares its reads with other jobs (protocol={order.policy.name!r}), and a member of "
                     "a Mixture does not: give it protocol='stripes'"
                 )
-        return MixedSequence(self, MixedOrder(tuple(orders), self._samples, seed, (Stretch(0, self.weights),)), origin)
-
-    def weights_of(self, weights: Mapping[Any, float]) -> tuple[float, ...]:
-        """Weights by number of the member. Raises `UsageError`."""
-        if not isinstance(weights, Mapping) or set(weights) != set(self.members):
-            raise UsageError("weights are a dict with a number for each member of the Mixture, and for nothing else")
-        numbers = [weights[member] for member in self.members]
-        try:
-            check_weights(numbers)
-        except ValueError as error:
-            raise UsageError(f"this is no Mixture: {error}") from None
-        return tuple(map(float, numbers))
-
-    def know(self, tags: Sequence[int]) -> None:
-        """A sampler draws from the members with these tags."""
-        self._member_of |= {tag: number for number, tag in enumerate(tags)}
-
-    def begin(
-        self, tag: int, member: BrandDataset, order: Order, epoch: int, position: int, processes: int, *, origin: str
-    ) -> None:
-        """A sampler is about to draw from a member. `processes`: as for `BrandDataset.announce`."""
-        if member.ordering.nodes > 1:
-            raise UsageError(_ONE_NODE)
-        member.announce(order, epoch, position, (0, 1), 0, processes, origin=origin)
-        self._begun[tag] = epoch
+        order = MixedOrder(tuple(orders), self._samples, seed, (Stretch(0, self.weights),))
+        return MixedSequence(self._members, order, origin)
 
     # -- for a loader ------------------------------------------------------------------------------------------------
 
@@ -152,57 +158,51 @@ class Mixture(Drawable):
                 "a Mixture has no indices of its own: draw with sampler=BrandSampler(mixture), or read a sample of a "
                 "member, mixture.members[0][index]"
             )
-        self._habit.note_draw(len(asked), self)
+        self._habit.note_draw(len(asked), self.name)
         orders = asked >> 32
         portions = []
         for name in sorted(set(orders.tolist())):  # epochs of one member ascend
             at = np.flatnonzero(orders == name)
             tag, epoch = tag_and_epoch(name << 32)
-            member = self._member(tag)
-            if epoch > self._begun.get(tag, -1):
-                self.members[member].come_to(tag, epoch)
-                self._begun[tag] = epoch
-            portions.append(Portion(member, epoch, at, self.members[member].draw(asked[at])))
+            member = self._members.come_to(tag, epoch)
+            portions.append(Portion(member, epoch, at, self._sources[member].draw(asked[at])))
         return MixedFetched(portions, with_member=self.fields is None)
 
     def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
         """Samples as their members finish them."""
-        return [self.members[sample[MEMBER]].finish([sample])[0] for sample in samples]
+        return [self._sources[sample[MEMBER]].finish([sample])[0] for sample in samples]
 
     @property
     def plain(self) -> bool:
         """Whether no member decodes or transforms anything."""
-        return all(member.plain for member in self.members)
+        return all(member.plain for member in self._sources)
 
     @property
     def files(self) -> set[str]:
         """Fields that hold the bytes of an image or audio file."""
-        return self.members[0].files
+        return self._sources[0].files
 
     @property
     def mean_bytes(self) -> float:
         """Mean size of a stored sample that is drawn, as often as the weights say."""
         total = sum(self.weights)
-        return sum(m.mean_bytes * w / total for m, w in zip(self.members, self.weights, strict=True))
+        return sum(m.mean_bytes * w / total for m, w in zip(self._sources, self.weights, strict=True))
 
     @property
     def server_bytes(self) -> int | None:
         """How many bytes the node servers may hold together; None where only one of them knows."""
-        limits = [member.server_bytes for member in self.members]
+        limits = [member.server_bytes for member in self._sources]
         known = [limit for limit in limits if limit is not None]
         return sum(known) if len(known) == len(limits) else None
 
     def check_ranks(self, replicas: int) -> None:
-        """See `BrandDataset.check_ranks`."""
-        for member in self.members:
+        """See `SampleSource`."""
+        for member in self._sources:
             member.check_ranks(replicas)
 
     def stats(self) -> dict[str, Any]:
-        """By name of the member: its part of all draws from the servers of the members, and what its server says.
-
-        An empty dict before the first draw.
-        """
-        found = {member.name: member.stats() for member in self.members}
+        """See `Mixture.stats`."""
+        found = {member.name: member.stats() for member in self._sources}
         draws = sum(said.get("draws", 0) for said in found.values())
         return (
             {
@@ -215,21 +215,12 @@ class Mixture(Drawable):
 
     def tell_loop(self, report: LoopReport) -> bool:
         """Tell the node servers of all members. Returns whether any was told."""
-        told = [member.tell_loop(report) for member in self.members]  # each of them, so no generator
+        told = [member.tell_loop(report) for member in self._sources]  # each of them, so no generator
         return any(told)
 
-    def _member(self, tag: int) -> int:
-        """The member that a ticket with this tag draws from."""
-        if tag not in self._member_of:  # the sampler was made, or loaded its state, after this worker started
-            found = [number for number, member in enumerate(self.members) if member.knows(tag)]
-            if not found:
-                raise UsageError("this ticket comes from a BrandSampler of another Mixture; give both the same one")
-            self._member_of[tag] = found[0]
-        return self._member_of[tag]
 
-
-def _check_alike(members: Sequence[BrandDataset]) -> None:
-    """Raises `SchemaError` where samples of members differ in their fields."""
+def _check_alike(members: Sequence[SetSource]) -> None:
+    """Raise `SchemaError` if samples of members differ in their fields."""
     first = members[0]
     for member in members:
         if member.fields != first.fields:
@@ -238,7 +229,7 @@ def _check_alike(members: Sequence[BrandDataset]) -> None:
                 f"{member.name} fields={member.fields}"
             )
         one, other = (
-            {name: codec for name, codec in each.schema.items() if first.fields is None or name in first.fields}
+            {name: codec for name, codec in each.data.schema.items() if first.fields is None or name in first.fields}
             for each in (first, member)
         )
         if one != other:
@@ -246,9 +237,9 @@ def _check_alike(members: Sequence[BrandDataset]) -> None:
                 f"samples of a Mixture have the same fields: {first.name} has {one}, {member.name} has {other}; name "
                 "those that they have in common with fields=(...)"
             )
-        if first.files & set(one) and member.decode != first.decode:
-            raise SchemaError(f"decode= is {first.decode} for {first.name}, and {member.decode} for {member.name}")
-    if first.fields is None and MEMBER in first.schema:
+        if first.files & set(one) and member.decodes != first.decodes:
+            raise SchemaError(f"decode= is {first.decodes} for {first.name}, and {member.decodes} for {member.name}")
+    if first.fields is None and MEMBER in first.data.schema:
         raise SchemaError(
             f"a Mixture says in the field {MEMBER!r} where a sample comes from, and the data sets have a field of that "
             "name: name fields with fields=(...)"

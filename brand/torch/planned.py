@@ -6,22 +6,24 @@ get equally many, and any other ranks go on from the number of batches that all 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.wire.messages import UNTOLD
 from brand.protocol.batch_limits import BatchLimits
 from brand.protocol.batching import Batches
+from brand.protocol.order import Order
 from brand.protocol.tickets import tickets
-from brand.torch.batches import Ints
-from brand.torch.positions import rounds
+from brand.torch.draw_port import DrawPort
+from brand.torch.positions import Dealing, States, rounds
+from brand.torch.upcoming import Upcoming
 
-if TYPE_CHECKING:
-    from brand.torch.batch_plan import BatchPlan
-
+VERSION: Final = 1
+"""Of states."""
 _AHEAD: Final = 64
 """Batches whose ints are made together."""
 
@@ -65,11 +67,59 @@ class EpochBatches:
         }
 
 
-class PlannedBatches(Iterator[list[int]]):
-    """The batches of one iteration, each a list of tickets. It has no epoch until it begins, as `Positions`."""
+class PlannedSequence:
+    """The batches of all epochs: an order of samples, limits of batches, and `lengths` of samples by place."""
 
-    def __init__(self, plan: BatchPlan) -> None:
-        self._plan = plan
+    def __init__(self, port: DrawPort, order: Order, limits: BatchLimits, lengths: NDArray[Any], origin: str) -> None:
+        self._port, self.order, self.limits, self._lengths, self._origin = port, order, limits, lengths, origin
+        self._tag = port.tag_of(order)
+        self._planned: EpochBatches | None = None
+        """The batches that were planned last."""
+
+    def __repr__(self) -> str:
+        return f"PlannedSequence({self._port.name!r}, {self.limits!r}, planned last {self._planned!r})"
+
+    def replaced(self, order: Order, limits: BatchLimits) -> PlannedSequence:
+        """The sequence of the same samples with another order and other limits."""
+        return PlannedSequence(self._port, order, limits, self._lengths, self._origin)
+
+    def batches_of(self, epoch: int) -> EpochBatches:
+        """The batches of an epoch, for all ranks."""
+        if self._planned is None or self._planned.epoch != epoch:
+            lengths = self._lengths[self.order.plan(epoch).sample_of]
+            self._planned = EpochBatches(self.limits, lengths, self.order.seed, epoch)
+        return self._planned
+
+    def tickets(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tickets for positions of an epoch, same shape."""
+        return tickets(self._tag, epoch, positions)
+
+    def begin(self, epoch: int, position: int) -> None:
+        """Tell the server that positions from this one on are about to be drawn.
+
+        All ranks share them, in a way that no server foresees.
+        """
+        self._port.announce(self.order, epoch, position, (0, 1), processes=UNTOLD, origin=self._origin)
+
+    def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
+        """The state of a run that goes on with a batch of an epoch."""
+        facts = {"limits": self.limits.to_json(), "order": self.order.to_json()}
+        return {"version": VERSION, "epoch": epoch, "batch": batch, **facts}
+
+
+class PlannedBatches(Iterator[list[int]]):
+    """The batches of one iteration, each a list of tickets. It has no epoch until it begins, as `Positions`.
+
+    Args: as for `Positions`.
+    """
+
+    def __init__(
+        self,
+        upcoming: Upcoming[PlannedBatches],
+        deal: Callable[[], Dealing[PlannedSequence]],
+        states: States,
+    ) -> None:
+        self._upcoming, self._deal, self._states = upcoming, deal, states
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -79,7 +129,7 @@ class PlannedBatches(Iterator[list[int]]):
         self._made = 0
         self.yielded = self.start = self.count = 0
         """Batches of this rank that were yielded, the number of the first batch, and how many this rank gets."""
-        self._rank, self._replicas = 0, 1
+        self._dealing: Dealing[PlannedSequence] | None = None
 
     def __repr__(self) -> str:
         if self._of is None:
@@ -108,21 +158,33 @@ class PlannedBatches(Iterator[list[int]]):
         """
         if self._of is not None:
             return
-        plan = self._plan
-        plan.check_undivided()
-        self._rank, self._replicas = plan.ranks()
-        plan.data_set.check_ranks(self._replicas)
-        epoch, self.start = plan.upcoming.place()
-        of = plan.batches_of(epoch)
-        self.count = rounds(len(of) - self.start, self._replicas, drop_last=plan.drop_last)
+        dealing = self._deal()
+        epoch, self.start = self._upcoming.place()
+        of = dealing.sequence.batches_of(epoch)
+        self.count = rounds(len(of) - self.start, dealing.replicas, drop_last=dealing.drop_last)
         if self.count:
-            plan.announce(epoch, of.batches.first_from(self.start))
-        self._of = of
-        plan.upcoming.begin(self)
+            dealing.sequence.begin(epoch, of.batches.first_from(self.start))
+        self._of, self._dealing = of, dealing
+        self._upcoming.begin(self)
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks, once it has begun."""
+        return self._begun_dealing.ranks
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order, once it has begun."""
+        return self._begun_dealing.sequence.order.seed
+
+    @property
+    def _begun_dealing(self) -> Dealing[PlannedSequence]:
+        assert self._dealing is not None
+        return self._dealing
 
     def go_on(self) -> None:
-        """Raise `UsageError` where the plan was told of another iteration meanwhile."""
-        self._plan.upcoming.go_on(self)
+        """Raise `UsageError` if the plan was told of another iteration meanwhile."""
+        self._upcoming.go_on(self)
 
     def __next__(self) -> list[int]:
         if not self._coming:
@@ -134,7 +196,7 @@ class PlannedBatches(Iterator[list[int]]):
         self.yielded += 1
         return self._coming.pop()
 
-    def take(self, count: int) -> tuple[Ints, list[int]]:
+    def take(self, count: int) -> tuple[NDArray[np.int64], list[int]]:
         """The ints of the next `count` batches, and how many each has. `BrandLoader` calls this, and `next` not."""
         ints, sizes = self._make(count)
         self.yielded += len(sizes)
@@ -146,12 +208,13 @@ class PlannedBatches(Iterator[list[int]]):
         some = self._numbers(self._made, min(self._made + count, self.count))
         self._made += len(some)
         positions, sizes = self._of.batches.taken(some)
-        return tickets(self._plan.tag, self._of.epoch, positions), sizes
+        return self._begun_dealing.sequence.tickets(self._of.epoch, positions), sizes
 
     def _numbers(self, first: int, end: int) -> NDArray[np.int64]:
         """Numbers of some batches of this rank. Past the end, batches from the beginning stand in, to fill a round."""
         assert self._of is not None
-        numbers = self.start + self._rank + np.arange(first, end, dtype=np.int64) * self._replicas
+        rank, replicas = self.ranks
+        numbers = self.start + rank + np.arange(first, end, dtype=np.int64) * replicas
         return numbers % len(self._of)
 
     def figures(self, trained: int) -> dict[str, Any]:
@@ -162,22 +225,22 @@ class PlannedBatches(Iterator[list[int]]):
         """The state of the run after so many batches of this iteration. Raises `UsageError` where there are fewer."""
         if not 0 <= trained <= self.count:
             raise UsageError(f"{trained:,} batches: this rank has {self.count:,} in this iteration")
-        if self._plan.upcoming.replaces(self, ended=trained == self.count):
-            return self._plan.state_dict()
+        if self._upcoming.replaces(self, ended=trained == self.count):
+            return self._states.state_dict()
         return self._state_at(trained)
 
     def state_dict(self) -> dict[str, Any]:
         """The state after all batches that were yielded, for torchdata's `StatefulDataLoader`."""
-        return self._plan.state_dict() if self._of is None else self._state_at(self.yielded)
+        return self._states.state_dict() if self._of is None else self._state_at(self.yielded)
 
     def _state_at(self, trained: int) -> dict[str, Any]:
         assert self._of is not None
-        number = self.start + trained * self._replicas
-        if trained == self.count or number >= len(self._of):
-            return self._plan.state_at(self._of.epoch + 1, 0)
-        return self._plan.state_at(self._of.epoch, number)
+        number = self.start + trained * self.ranks[1]
+        ended = trained == self.count or number >= len(self._of)
+        epoch = self._of.epoch
+        return self._begun_dealing.sequence.state_at(*((epoch + 1, 0) if ended else (epoch, number)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says."""
-        self._plan.load_state_dict(state)
+        self._states.load(state)
         self._begin_anew()

@@ -12,9 +12,10 @@ from typing import Any
 
 from brand.errors import UsageError
 from brand.formats.version import number_within
-from brand.torch.dataset import BrandDataset
-from brand.torch.sampler import BrandSampler
+from brand.torch.drawable import source_of
+from brand.torch.sampler import BrandSampler, state_at
 from brand.torch.sequence import other_data_set
+from brand.torch.set_source import SetSource
 
 log = logging.getLogger("brand")
 
@@ -31,15 +32,15 @@ def rebase(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
         found, seed, shuffle = str(order["data_set"]), order["seed"], state["shuffle"]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
-    data_set = sampler.data_set
-    if not isinstance(data_set, BrandDataset):
-        raise UsageError(f"rebase is for states of a collection, and this sampler draws from {data_set.name}")
-    if found == data_set.id:
+    source = source_of(sampler.data_set)
+    if not isinstance(source, SetSource):
+        raise UsageError(f"rebase is for states of a collection, and this sampler draws from {source.name}")
+    if found == source.data.id:
         return dict(state)
-    version = data_set.version
+    version = source.data.version
     number = None if version is None else number_within(version.collection, found)
     if version is None or number in (None, version.number):
-        raise UsageError(other_data_set(found, data_set))
+        raise UsageError(other_data_set(found, source.data, source.name))
     if (seed, shuffle) != (sampler.seed, sampler.shuffle):
         raise UsageError(
             f"the state has seed {seed} and shuffle={shuffle}: make the sampler with the same, not with seed "
@@ -47,5 +48,5 @@ def rebase(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
         )
     if position:
         said = "epoch %d begins anew on %s: the first %d samples of it on version %d are drawn again"
-        log.warning(said, epoch, data_set.name, position, number)
-    return sampler.state_at(epoch, 0)
+        log.warning(said, epoch, source.name, position, number)
+    return state_at(sampler, epoch, 0)

@@ -17,10 +17,10 @@ from brand.errors import UsageError
 from brand.protocol.order import MAX_EPOCH, MAX_SEED
 from brand.protocol.tickets import MAX_POSITIONS
 from brand.torch.dealing import Restart, accelerate_processes, lightning_restart, torchdata_skips, wrapping_of
-from brand.torch.drawable import Drawable
+from brand.torch.drawable import Drawable, source_of
 from brand.torch.mixed_sequence import MIXED_VERSION, MixedSequence
 from brand.torch.origin import origin_here
-from brand.torch.positions import Positions, rounds
+from brand.torch.positions import Dealing, Positions, States, rounds
 from brand.torch.ranks import find_rank
 from brand.torch.sequence import AccessSequence, whole
 from brand.torch.upcoming import Upcoming
@@ -88,19 +88,20 @@ class BrandSampler(DistributedSampler[int]):
                 f"BrandSampler draws from a BrandDataset, not from a {type(data_set).__name__}; give it the data set "
                 "itself. A Subset is read exactly, by any other sampler"
             )
-        seed = whole("seed", data_set.seed if seed is None else seed, MAX_SEED)
+        self._source = source_of(data_set)
+        seed = whole("seed", self._source.seed if seed is None else seed, MAX_SEED)
         self.data_set, self.drop_last = data_set, drop_last
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
         self.locality = locality
         self.batch_size = None if batch_size is None else max(1, whole("batch_size", batch_size, MAX_POSITIONS))
-        self.sequence: AccessSequence = data_set.sequence(seed, origin_here(), part=part, shuffle=shuffle)
+        self._sequence: AccessSequence = self._source.sequence(seed, origin_here(), part=part, shuffle=shuffle)
         """What it draws in all epochs."""
         self._pinned = False
-        self.upcoming: Upcoming[Positions] = Upcoming(epochs_hint=_EPOCHS_HINT, turns_hint=_TURNS_HINT)
+        self._upcoming: Upcoming[Positions] = Upcoming(epochs_hint=_EPOCHS_HINT, turns_hint=_TURNS_HINT)
         """Where the next iteration begins."""
 
     def __repr__(self) -> str:
-        return f"BrandSampler({self.data_set.name!r}, seed={self.seed}, {self.upcoming!r})"
+        return f"BrandSampler({self.data_set.name!r}, seed={self.seed}, {self._upcoming!r})"
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch, from its beginning, or from the position of a loaded state of this epoch.
@@ -116,7 +117,7 @@ class BrandSampler(DistributedSampler[int]):
         restart = lightning_restart()
         if restart is not None:
             self._check_restart(restart, epoch)
-        self.upcoming.set_epoch(epoch, lambda loaded: f"{self.samples - loaded.at} samples")
+        self._upcoming.set_epoch(epoch, lambda loaded: f"{self._sequence.samples - loaded.at} samples")
 
     def set_weights(self, weights: Mapping[Any, float], *, epoch: int, position: int = 0) -> None:
         """Of a `Mixture`: from a position of an epoch on, these weights count, in place of all from there on.
@@ -128,73 +129,38 @@ class BrandSampler(DistributedSampler[int]):
         Samples that are on their way keep the weights with which they were planned, so a position that has been taken
         already, by a loader that works ahead, raises a `UsageError`, which names the first one that has not.
         """
-        if not isinstance(self.sequence, MixedSequence):
+        if not isinstance(self._sequence, MixedSequence):
             raise UsageError(f"a sampler of {self.data_set.name} has no weights; one of a Mixture has")
-        samples = max(0, self.samples - 1)
-        self.sequence.set_weights(weights, whole("epoch", epoch, MAX_EPOCH), whole("position", position, samples))
+        samples = max(0, self._sequence.samples - 1)
+        self._sequence.set_weights(weights, whole("epoch", epoch, MAX_EPOCH), whole("position", position, samples))
 
     def __len__(self) -> int:
         """Samples of a whole epoch for this rank."""
-        return rounds(self.samples, self.ranks()[1], drop_last=self.drop_last)
+        return rounds(self._sequence.samples, self._ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> Positions:
-        return Positions(self)
-
-    @property
-    def samples(self) -> int:
-        """Samples of a whole epoch, for all ranks: as many as the part has."""
-        return self.sequence.samples
+        states = States(self.state_dict, self.load_state_dict)
+        return Positions(self._sequence.samples, self._upcoming, self._deal, states)
 
     @property
     def order(self) -> Any:
         """The order of all epochs: an `Order`; of a `Mixture`, a `MixedOrder`."""
-        return self.sequence.order
+        return self._sequence.order
 
     @property
     def seed(self) -> int:  # type: ignore[override]
         """What fixes the order of every epoch."""
-        return self.sequence.seed
+        return self._sequence.seed
 
     @property
     def shuffle(self) -> bool:  # type: ignore[override]
         """Whether it draws in random order."""
-        return self.sequence.shuffle
+        return self._sequence.shuffle
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
         """The epoch that the next iteration will be, or that the present one is in."""
-        return self.upcoming.epoch
-
-    def ranks(self) -> tuple[int, int]:
-        """Rank and number of ranks among which this sampler deals out positions. Raises `UsageError`.
-
-        0 and 1 where the sampler yields the positions of all ranks, because Accelerate deals them out.
-        """
-        if self._accelerate_deals():
-            return 0, 1
-        return find_rank(self.rank, self.num_replicas)
-
-    def pin_ranks(self, rank: int | None = None, replicas: int | None = None) -> None:
-        """Deal out positions to ranks even where Accelerate is in use, because it does not prepare this loader.
-
-        Where rank and number of ranks were not given before, they become `rank` and `replicas`, if given.
-        """
-        self._pinned = True
-        if self.rank is self.num_replicas is None and rank is not None and replicas is not None:
-            self.rank, self.num_replicas = rank, replicas
-
-    @property
-    def announced(self) -> bool:
-        """Whether the epoch of the next iteration was set, and that iteration has not begun."""
-        return self.upcoming.beginning is not None
-
-    def batch_of(self, replicas: int) -> int:
-        """Samples of a batch of each rank where `locality` splits batches, else 0. Raises `UsageError`."""
-        if not self.locality or not self.shuffle or replicas == 1:
-            return 0
-        if self.batch_size is None:
-            raise UsageError("locality=True needs batch_size=, the samples of a batch of each rank")
-        return self.batch_size
+        return self._upcoming.epoch
 
     def state_dict(
         self, *, samples: int | None = None, batches: int | None = None, batch_size: int | None = None
@@ -208,25 +174,16 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError("say what was trained in samples or in batches, not both")
         if batches is not None and batch_size is None:
             raise UsageError("batches= needs batch_size=, the samples in each")
-        present, trained = self.upcoming.present, samples or batches
-        if present is None or self.upcoming.replaces(present, ended=not trained and present.yielded >= present.count):
+        present, trained = self._upcoming.present, samples or batches
+        if present is None or self._upcoming.replaces(present, ended=not trained and present.yielded >= present.count):
             if trained:
                 raise UsageError(f"{trained} samples or batches cannot have been trained: no iteration has begun")
-            return self.state_at(*self.upcoming.place())
+            return self._sequence.state_at(*self._upcoming.place())
         if batches is not None and batch_size is not None:
             samples = batches * batch_size
             if samples - batch_size < present.most:  # the last batch may be short, or filled up
                 samples = min(samples, present.most)
         return present.state_after(samples)
-
-    def state_at(self, epoch: int, position: int) -> dict[str, Any]:
-        """The state of a run that goes on at a position of an epoch, with its order."""
-        state = {"version": 1, "epoch": epoch, "position": position, "shuffle": self.shuffle}
-        return state | {"order": self.sequence.to_json()} | self.sequence.facts_at(epoch, position)
-
-    def state_of_next(self) -> dict[str, Any]:
-        """The state of a run that goes on with the epoch after the present one."""
-        return self.state_at(self.epoch + 1, 0)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says. Raises `UsageError` where it is no state, or a state of another data set."""
@@ -240,21 +197,40 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
         if version not in range(1, LAST_VERSION + 1):
             raise UsageError(f"a state of version {version}; this is version {LAST_VERSION}")
-        self.sequence = self.sequence.loaded(state)
-        if position == self.samples:  # states of older versions say so at the end of an epoch
+        self._sequence = self._sequence.loaded(state)
+        if position == self._sequence.samples:  # states of older versions say so at the end of an epoch
             epoch, position = epoch + 1, 0
-        self.upcoming.load(epoch, position)
+        self._upcoming.load(epoch, position)
 
-    def comes_to(self, epoch: int, position: int) -> bool:
-        """Whether the present iteration has yielded all of its epoch, and the next one begins where it ended."""
-        present = self.upcoming.present
-        ended = present is not None and present.begun and present.yielded >= present.count
-        return ended and present is not None and (epoch, position) == (present.epoch + 1, 0)
+    # -- for one iteration, and for loaders -------------------------------------------------------------------------
 
-    def dealt(self) -> int:
+    def _deal(self) -> Dealing[AccessSequence]:
+        """Settle the ranks of an iteration that begins. Raises `UsageError`."""
+        dealt, (rank, replicas) = self._dealt(), self._ranks()
+        self._source.check_ranks(replicas * dealt)
+        return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, self._batch_of(replicas))
+
+    def _ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks among which this sampler deals out positions. Raises `UsageError`.
+
+        0 and 1 where the sampler yields the positions of all ranks, because Accelerate deals them out.
+        """
+        if self._accelerate_deals():
+            return 0, 1
+        return find_rank(self.rank, self.num_replicas)
+
+    def _batch_of(self, replicas: int) -> int:
+        """Samples of a batch of each rank if `locality` splits batches, else 0. Raises `UsageError`."""
+        if not self.locality or not self.shuffle or replicas == 1:
+            return 0
+        if self.batch_size is None:
+            raise UsageError("locality=True needs batch_size=, the samples of a batch of each rank")
+        return self.batch_size
+
+    def _dealt(self) -> int:
         """Number of processes among which a framework deals out the positions of this sampler. Raises `UsageError`.
 
-        1 where each process keeps all of them. Called when an iteration begins.
+        1 if each process keeps all of them.
         """
         wrapping, skipped = wrapping_of(self), torchdata_skips()
         if skipped and wrapping is None:
@@ -273,9 +249,9 @@ class BrandSampler(DistributedSampler[int]):
             return 1
         if wrapping.skipped:
             raise UsageError(f"{wrapping.skipped} batches are skipped, to resume a run. {_FROM_A_STATE}")
-        if wrapping.processes > 1 and self.ranks()[1] > 1:
+        if wrapping.processes > 1 and self._ranks()[1] > 1:
             raise UsageError(
-                f"this BrandSampler deals out positions to {self.ranks()[1]} ranks, and Accelerate deals its batches "
+                f"this BrandSampler deals out positions to {self._ranks()[1]} ranks, and Accelerate deals its batches "
                 f"out to {wrapping.processes} processes again: leave out num_replicas= and rank="
             )
         return wrapping.processes
@@ -288,12 +264,12 @@ class BrandSampler(DistributedSampler[int]):
                 "the epoch anew and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
                 "saves in its checkpoints (docs/frameworks.md)"
             )
-        present = self.upcoming.present
-        if present is None or self.announced:
-            _, position = self.upcoming.place()
+        present = self._upcoming.present
+        if present is None or is_announced(self):
+            _, position = self._upcoming.place()
         else:  # worker processes have begun it, before this call
             position = present.start
-        samples = rounds(self.samples - position, self.ranks()[1], drop_last=self.drop_last)
+        samples = rounds(self._sequence.samples - position, self._ranks()[1], drop_last=self.drop_last)
         left, trains = -(-samples // restart.loader.batch_size), len(restart.loader) - restart.done
         if left > trains:
             raise UsageError(
@@ -305,3 +281,37 @@ class BrandSampler(DistributedSampler[int]):
     def _accelerate_deals(self) -> bool:
         """Whether Accelerate deals out the positions of this sampler: it runs, and no other ranks were given."""
         return not self._pinned and self.rank is self.num_replicas is None and accelerate_processes() > 1
+
+
+def pin_ranks(sampler: BrandSampler, rank: int | None = None, replicas: int | None = None) -> None:
+    """Have a sampler deal out positions to ranks even if Accelerate is in use, because it does not prepare the loader.
+
+    If rank and number of ranks were not given before, they become `rank` and `replicas`, if given.
+    """
+    sampler._pinned = True
+    if sampler.rank is sampler.num_replicas is None and rank is not None and replicas is not None:
+        sampler.rank, sampler.num_replicas = rank, replicas
+
+
+def serve_loader(sampler: BrandSampler, batch_size: int) -> None:
+    """Have a sampler serve a `BrandLoader` with batches of this size. Raises `UsageError` if it splits others."""
+    pin_ranks(sampler)
+    if sampler.locality:
+        if sampler.batch_size not in (None, batch_size):
+            raise UsageError(f"batch_size={batch_size}, and the sampler splits {sampler.batch_size}")
+        sampler.batch_size = batch_size
+
+
+def is_announced(sampler: BrandSampler) -> bool:
+    """Whether the epoch of the next iteration was set, and that iteration has not begun."""
+    return sampler._upcoming.beginning is not None
+
+
+def state_at(sampler: BrandSampler, epoch: int, position: int) -> dict[str, Any]:
+    """The state of a run that goes on at a position of an epoch, with the sampler's order."""
+    return sampler._sequence.state_at(epoch, position)
+
+
+def state_of_next(sampler: BrandSampler) -> dict[str, Any]:
+    """The state of a run that goes on with the epoch after the present one."""
+    return state_at(sampler, sampler.epoch + 1, 0)

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.formats.version import number_within
+from brand.protocol.growing import pack_drawn, unpack_drawn
+from brand.protocol.joins import Joins
 from brand.protocol.order import MAX_SEED, Order
 from brand.protocol.part import named
 from brand.protocol.tickets import tickets
-from brand.torch.shared_state import facts_at, learn_facts
-
-if TYPE_CHECKING:
-    from brand.torch.dataset import BrandDataset
+from brand.storage.dataset import StoredDataSet
+from brand.torch.draw_port import DrawPort
 
 JOINED_VERSION: Final = 2
 """The version of states that say where a job joined others, or what it has drawn."""
@@ -63,10 +63,15 @@ class AccessSequence(ABC):
     def begin(
         self, epoch: int, position: int, ranks: tuple[int, int], batch: int, processes: int, *, goes_on: bool
     ) -> NDArray[np.int64] | None:
-        """Ranks are about to draw; see `BrandDataset.announce`. Raises `ServerError`, `UsageError`.
+        """Ranks are about to draw; see `DrawPort.announce`. Raises `ServerError`, `UsageError`.
 
         `goes_on`: they have drawn all positions before this one, and nothing after it.
         """
+
+    def state_at(self, epoch: int, position: int) -> dict[str, Any]:
+        """The state of a run that goes on at a position of an epoch, with its order."""
+        state = {"version": 1, "epoch": epoch, "position": position, "shuffle": self.shuffle}
+        return state | {"order": self.to_json()} | self.facts_at(epoch, position)
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -89,14 +94,14 @@ class OfOneSet(AccessSequence):
 
     order: Order
 
-    def __init__(self, data_set: BrandDataset, order: Order, seed: int, origin: str, *, shuffle: bool) -> None:
-        self._data_set, self.order, self.seed, self._origin, self.shuffle = data_set, order, seed, origin, shuffle
-        self.tag = data_set.tag_of(order)
+    def __init__(self, port: DrawPort, order: Order, seed: int, origin: str, *, shuffle: bool) -> None:
+        self._port, self.order, self.seed, self._origin, self.shuffle = port, order, seed, origin, shuffle
+        self.tag = port.tag_of(order)
         self._indices: NDArray[np.int64] | None = None
         """Indices of the part, once an epoch that is not shuffled has asked for them."""
 
     def __repr__(self) -> str:
-        return f"OfOneSet({self._data_set.name!r}, seed={self.seed}, {self.samples:,} samples, shuffle={self.shuffle})"
+        return f"OfOneSet({self._port.name!r}, seed={self.seed}, {self.samples:,} samples, shuffle={self.shuffle})"
 
     @property
     def samples(self) -> int:
@@ -110,7 +115,7 @@ class OfOneSet(AccessSequence):
         if self.order.part is None:
             return positions
         if self._indices is None:
-            self._indices = self._data_set.indices_of(self.order.part)
+            self._indices = self._port.indices_of(self.order.part)
         return self._indices[positions]
 
     def begin(
@@ -126,20 +131,24 @@ class OfOneSet(AccessSequence):
         """The server begins to read. Exact reads need no server."""
         if not self.shuffle:
             return None
-        return self._data_set.announce(self.order, epoch, position, ranks, batch, processes, origin=self._origin)
+        return self._port.announce(self.order, epoch, position, ranks, batch, processes, origin=self._origin)
 
     def to_json(self) -> dict[str, Any]:
         """The order; data set, seed and part where it is not random."""
         if self.shuffle:
             return self.order.to_json()
         part = {} if self._digest is None else {"part": self._digest}
-        return {"data_set": self._data_set.id, "seed": self.seed} | part
+        return {"data_set": self._port.data.id, "seed": self.seed} | part
 
     def facts_at(self, epoch: int, position: int) -> dict[str, Any]:
         """Where the run joined others, or what it has drawn, where jobs share reads."""
         if not self.shuffle or not self.order.shares:
             return {}
-        return {"version": JOINED_VERSION, **facts_at(self._data_set, self.order, epoch, position)}
+        if self.order.grows:
+            drawn = self._port.drawn(self.order, epoch, position) if position else np.empty(0, np.int32)
+            return {"version": JOINED_VERSION, "drawn": pack_drawn(drawn, self.order.samples)}
+        joins = self._port.joins(self.order, epoch)
+        return {"version": JOINED_VERSION, "joins": joins.to_json(), "lap": joins.lap}
 
     def loaded(self, state: Mapping[str, Any]) -> OfOneSet:
         """A sequence of the same data set and part."""
@@ -150,8 +159,8 @@ class OfOneSet(AccessSequence):
             seed, data_set = whole("seed", facts["seed"], MAX_SEED), facts["data_set"]
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
-        if data_set != self._data_set.id:
-            raise UsageError(other_data_set(str(data_set), self._data_set))
+        if data_set != self._port.data.id:
+            raise UsageError(other_data_set(str(data_set), self._port.data, self._port.name))
         if facts.get("part") != self._digest:
             there, here = named(facts.get("part")), named(self._digest)
             raise UsageError(f"the state is of {there}, this sampler draws {here}: give the same part= as before")
@@ -165,8 +174,8 @@ class OfOneSet(AccessSequence):
                 raise UsageError(f"this is no state of a BrandSampler: {error}") from None
             if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size):
                 raise UsageError("this is no state of a BrandSampler: its sizes are not those of the data set")
-            learn_facts(self._data_set, order, dict(state))
-        return OfOneSet(self._data_set, order, seed, self._origin, shuffle=state["shuffle"])
+            _learn_facts(self._port, order, state)
+        return OfOneSet(self._port, order, seed, self._origin, shuffle=state["shuffle"])
 
     @property
     def _digest(self) -> str | None:
@@ -181,16 +190,38 @@ def whole(name: str, value: Any, most: int) -> int:
     return int(value)
 
 
-def other_data_set(found: str, data_set: BrandDataset) -> str:
-    """Why a state of the data set with the id `found` is refused, and what to do."""
-    version = data_set.version
+def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
+    """Why a state of the data set with the id `found` is refused, and what to do. `name` is that of `data` to users."""
+    version = data.version
     number = None if version is None else number_within(version.collection, found)
     if version is None or number is None:
-        return f"the state is of data set {found}, this one is {data_set.id}"
+        return f"the state is of data set {found}, this one is {data.id}"
     if number == version.number:
-        return f"the state is of another collection, which has grown from the same beginning as {data_set.name}"
+        return f"the state is of another collection, which has grown from the same beginning as {name}"
     return (
-        f"the state is of version {number} of the collection, and this is {data_set.name}: open "
-        f"'{data_set.path}@{number}' to go on exactly where it stopped, or begin its epoch anew on this "
+        f"the state is of version {number} of the collection, and this is {name}: open "
+        f"'{data.path}@{number}' to go on exactly where it stopped, or begin its epoch anew on this "
         "version, `load_state_dict(brand.rebase(state, sampler))`"
     )
+
+
+def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None:
+    """Tell the data set what a state says of a job that shares reads. Epoch and position of the state are right.
+
+    Raises `UsageError`.
+    """
+    epoch, position = int(state["epoch"]), int(state["position"])
+    try:
+        if order.joins:
+            joins = Joins.from_json(state["joins"], state["lap"])
+            joins.check_fits(order.samples, order.draws)
+            port.learn_joins(order, epoch, joins)
+        elif order.grows and position < order.draws:
+            places = unpack_drawn(state["drawn"], order.samples)
+            if len(places) != position:
+                raise ValueError(f"{len(places):,} samples were drawn before position {position:,}")
+            if order.part is not None and not order.part.mask[places].all():
+                raise ValueError("samples were drawn that are not of the part")
+            port.load_drawn(order, epoch, places)
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"this is no state of a BrandSampler: {error}") from None

@@ -1,5 +1,7 @@
 """Why does the training loop wait for a batch? `Course` says where a batch was, `Waits` counts the steps by cause.
 
+`Reporter` tells the node server once a second.
+
     the loop asks for batch N        start of the wait
     batch N is there                 end of the wait; whatever batch N waited for longest meanwhile is the cause
 
@@ -10,33 +12,19 @@ order, so what holds up batch N while the loop waits for it is never the work of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from brand.node.wire.lease import Held
 from brand.node.wire.looping import CAUSES, HARDLY, LOOP, LoopReport, Tally, Waiting
+from brand.torch.spans import Span
 
 Monitor = Callable[[int, dict[str, float]], object]
 
-
-class Span(NamedTuple):
-    """A time in which a batch waited for one thing."""
-
-    cause: str
-    start_s: float
-    end_s: float
-
-
-def asked(start_s: float, waited_s: float, held: Held) -> Iterator[Span]:
-    """The parts of a wait for the server: first it was busy with other things, then it held the draw.
-
-    There is none where the server was not asked.
-    """
-    end_s = start_s + waited_s
-    parts = [("server", waited_s - sum(held)), *zip(Held._fields, held, strict=True)]
-    for cause, seconds in parts:
-        if seconds > 0 and start_s < end_s:
-            yield Span(cause, start_s, start_s := min(end_s, start_s + seconds))
+EVERY_S: Final = 1.0
+"""Time between two reports to the node server."""
+END_LIMIT_S: Final = 1.0
+"""How long the end of an iteration waits for the last report."""
 
 
 class Course:
@@ -148,6 +136,38 @@ class Waits:
             return None
         since_s, course = waits
         return Waiting(self._step, max(0.0, now_s - since_s), self._asks if course is None else course.doing)
+
+
+class Reporter:
+    """Reports how the loop of `ranks` = (rank, number of ranks) waits in an epoch, once a second, until `close`.
+
+    A thread calls `tell`, which sends on the connection that this process has anyway, gets no reply and starts no
+    server. If the server is stuck, only this thread waits: the training loop never does.
+    """
+
+    def __init__(self, tell: Callable[[LoopReport], bool], waits: Waits, ranks: tuple[int, int], epoch: int) -> None:
+        self._tell, self._waits, self._ranks, self._epoch = tell, waits, ranks, epoch
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="brand-report", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"Reporter(rank {self._ranks[0]} of {self._ranks[1]}, epoch {self._epoch}, {self._waits!r})"
+
+    def close(self) -> None:
+        """Send the last report, and end."""
+        self._ended.set()
+        self._thread.join(END_LIMIT_S)
+
+    def _run(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            self._report()
+        self._report()
+
+    def _report(self) -> None:
+        report = self._waits.report(*self._ranks, self._epoch, time.monotonic())
+        if self._tell(report):
+            self._waits.sent(report)
 
 
 class _Watch:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -30,24 +31,29 @@ COMMON: Final = "common"
 """As `server=`: one server for all jobs of this user on this machine that draw from the data set."""
 
 
-class Way:
-    """The way of one data set to its server. Arguments as for `BrandDataset`. Picklable; making it opens nothing."""
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Options of a `BrandDataset` that its node server depends on, as the user gives them."""
 
-    def __init__(
-        self,
-        data: StoredDataSet,
-        *,
-        server: str | None,
-        memory: Memory,
-        remote_memory: Memory,
-        tls: Tls | None,
-        cache: Cache | None,
-        job: str | None,
-        prepare: Mapping[str, Preparation],
-    ) -> None:
-        self._data, self._server, self._job = data, server, job
-        self._memory, self._remote_memory, self._tls, self._cache = memory, remote_memory, tls, cache
-        self._prepare = prepare
+    server: str | None
+    memory: Memory
+    remote_memory: Memory
+    tls: Tls | None
+    cache: Cache | None
+    job: str | None
+    prepare: Mapping[str, Preparation]
+
+    @property
+    def attached(self) -> bool:
+        """Whether the user gives a server."""
+        return self.server is not None
+
+
+class Way:
+    """The way of one data set to its server. Picklable; making it opens nothing."""
+
+    def __init__(self, data: StoredDataSet, options: ServerOptions) -> None:
+        self._data, self.options = data, options
         self._name = secrets.token_hex(8)
         """A name that tells the server and the run from others where this process belongs to no job."""
 
@@ -66,18 +72,19 @@ class Way:
     @cached_property
     def client(self) -> Client:
         """The client of the server. Raises `UsageError`, and `ServerError` where another rank does not answer."""
+        options = self.options
         return Client(
             self._data.name,
             self._data.id,
             self._data.mean_bytes,
             self._address(),
-            self._memory,
-            self._job or job_name() or self._name,
-            attach=self._server not in (None, COMMON),
+            options.memory,
+            options.job or job_name() or self._name,
+            attach=options.server not in (None, COMMON),
             cluster=self.job,
-            cache=self._cache,
-            wants=Wants(self._prepare),
-            common=self._server == COMMON,
+            cache=options.cache,
+            wants=Wants(options.prepare),
+            common=options.server == COMMON,
             files=Files(self._data.right, cached_samples(self._data)),
         )
 
@@ -87,20 +94,29 @@ class Way:
 
         Raises the errors of `client`.
         """
-        if self._server is not None or job_name() is None:
+        if self.options.attached or job_name() is None:
             return None
         name = hashlib.blake2s(self._facts().encode(), digest_size=8).hexdigest()
         node, nodes = node_by_launcher() or find_nodes(*find_rank(None, None), name) or (0, 1)
         if self._data.share is not None:
             node = self._data.share.node
-        return Job(name, node, nodes, remote_memory=self._remote_memory, tls=self._tls) if nodes > 1 else None
+        options = self.options
+        return Job(name, node, nodes, remote_memory=options.remote_memory, tls=options.tls) if nodes > 1 else None
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that draw from the data set together. Raises the errors of `client`."""
+        if self.options.attached:
+            return self.client.server().nodes
+        return 1 if self.job is None else self.job.nodes
 
     def _address(self) -> str:
         """Where the server listens, or will listen: one address for the ranks of a job on this node."""
-        if self._server == COMMON:
+        server = self.options.server
+        if server == COMMON:
             return own_address(f"{COMMON}|{os.getuid()}|{self._data.id}".encode())
-        if self._server is not None:
-            return self._server
+        if server is not None:
+            return server
         if job_name() is None:
             return own_address(self._name.encode())
         node = 0 if self.job is None else self.job.node
@@ -108,5 +124,6 @@ class Way:
 
     def _facts(self) -> str:
         """Facts that are the same for all servers of one data set and job."""
-        cache = "" if self._cache is None else f"|{self._cache.to_json()}"
-        return f"{job_name()}|{self._data.id}|{self._memory}|{self._remote_memory}{cache}"
+        options = self.options
+        cache = "" if options.cache is None else f"|{options.cache.to_json()}"
+        return f"{job_name()}|{self._data.id}|{options.memory}|{options.remote_memory}{cache}"

@@ -161,7 +161,7 @@ def said(page: Browser, pattern: str, cause: str) -> re.Match[str] | None:
 
 def waits_now(world: World, cause: str, at_least_s: float) -> bool:
     """Whether the loop has waited for so long by now. It does not know yet what the server makes it wait for."""
-    now = world.loader.waits.to_json(time.monotonic())["now"]
+    now = world.loader._instruments.waits.to_json(time.monotonic())["now"]
     known = cause if cause in ("preparation", "collate") else "server"
     return now is not None and now["cause"] == known and now["wait_s"] > at_least_s
 

@@ -136,7 +136,7 @@ def drawing(path: Path, address: str, **more: Any) -> Iterator[BrandDataset]:
     try:
         yield data_set
     finally:
-        data_set._node.close()
+        data_set._source.port.client.close()
 
 
 def draw(client: RawClient, run: int, epoch: int, positions: Any) -> Lease:

@@ -257,7 +257,7 @@ def test_a_training_starts_its_server_with_the_folder(texts: Path, tmp_path: Pat
             facts = data_set.stats()
             assert facts["cache"]["folder"] == str(tmp_path)
         finally:
-            data_set._node.close()
+            data_set._source.port.client.close()
     assert json.loads(next(tmp_path.glob("brand-cache/*/cache.json")).read_text())["samples"] == SAMPLES
 
 

@@ -207,9 +207,9 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
     try:
 
         def draw() -> None:
-            connection = data_set._node._connector.connect(os.getpid())
+            connection = data_set._source.port.client._connector.connect(os.getpid())
             everybody.wait()
-            data_set._node._idle.append(connection)
+            data_set._source.port.client._idle.append(connection)
 
         threads = [threading.Thread(target=draw) for _ in range(6)]
         for thread in threads:
@@ -222,7 +222,7 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
         assert [index for (index,) in data_set.__getitems__(asked[:50])] == want[:50]
     finally:
         server = data_set.stats()["process"]
-        data_set._node.close()
+        data_set._source.port.client.close()
         os.kill(server, signal.SIGTERM)
     wait_until(lambda: not running(server), "it has ended")
 

@@ -104,7 +104,7 @@ def test_a_training_goes_on_with_it_from_a_state(texts: Path) -> None:
         sampler = BrandSampler(data_set)
         sampler.load_state_dict(sampler.state_dict() | {"order": order_of(texts, InSequence(1)).to_json()})
         drawn = [index for _, indices in BrandLoader(data_set, 50, sampler=sampler) for index in indices.tolist()]
-        assert drawn == data_set._stored.indices(np.arange(len(data_set))).tolist()
+        assert drawn == data_set._source.data.indices(np.arange(len(data_set))).tolist()
         assert sampler.state_dict()["order"]["protocol"] == "in sequence"
 
 

@@ -91,7 +91,7 @@ def epoch(server: RunningServer, prepare: dict[str, Preparation], batch: int = 1
     data = BrandDataset(server.path, server=server.address, prepare=prepare, **more)
     loader = BrandLoader(data, batch, collate_fn=list)
     found = {sample["index"]: {name: sample[name] for name in prepare} for samples in loader for sample in samples}
-    data._node.close()
+    data._source.port.client.close()
     return found
 
 
@@ -214,7 +214,7 @@ def test_a_preparer_that_hangs_is_ended(pictures: Path, monkeypatch: pytest.Monk
             found |= {n: {"image": image} for n, image in zip(indices.tolist(), images.numpy(), strict=True)}
             if len(found) == 30:
                 os.kill(processes(server)[0], signal.SIGSTOP)
-        data._node.close()
+        data._source.port.client.close()
         assert same(found, made_by_the_client(pictures, how))
         assert server.facts()["prepared"]["ended"] == 1
 
@@ -235,7 +235,7 @@ def test_preparers_that_are_killed_cost_no_sample(pictures: Path, caplog: pytest
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
             assert same(found, expected)
-        data._node.close()
+        data._source.port.client.close()
         assert server.facts()["prepared"]["ended"] == 6
     assert "clients prepare for themselves" in caplog.text
 
@@ -254,7 +254,7 @@ def test_nothing_is_left_behind(pictures: Path) -> None:
         process.kill()
         for pid in ids:
             wait_until(lambda pid=pid: _gone(pid), f"preparer {pid} has ended")  # type: ignore[misc]
-        data._node.close()
+        data._source.port.client.close()
 
 
 def _gone(pid: str) -> bool:
@@ -543,8 +543,8 @@ def test_a_common_server_prepares_from_the_second_job_on(pictures: Path) -> None
         assert drawn(one)["made"] == 120
     finally:
         os.kill(one.stats()["process"], signal.SIGTERM)
-        one._node.close()
-        two._node.close()
+        one._source.port.client.close()
+        two._source.port.client.close()
 
 
 @pytest.mark.slow

@@ -173,7 +173,7 @@ def test_shares_on_three_nodes(shares: list[Path]) -> None:
         wanted = np.random.default_rng(0).permutation(1200)[:200].tolist()
         assert [sample["number"] for sample in data_sets[1].__getitems__(wanted)] == wanted
         for data_set in data_sets:
-            data_set._node.close()
+            data_set._source.port.client.close()
 
 
 def test_a_share_whose_node_is_gone_is_an_error_that_names_it(
@@ -200,7 +200,7 @@ def test_a_share_whose_node_is_gone_is_an_error_that_names_it(
             data_set[elsewhere]
         here = int(StoredDataSet(shares[0]).indices(np.array([0]))[0])
         assert data_set[here]["number"] == here
-        data_set._node.close()
+        data_set._source.port.client.close()
 
 
 @pytest.mark.parametrize(

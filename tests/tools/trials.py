@@ -180,11 +180,11 @@ def _look(subject: Subject, trial: Trial, rng: random.Random, strike: Callable[[
         if not subject.whole:
             strike()
         else:
-            _draw(subject, trial, raising, rng.randrange(1000), strike)
-            _draw(subject, trial, skipping, rng.randrange(1000), lambda: None)
+            _draw(subject, trial, raising, rng.randrange(1000), strike, skips=False)
+            _draw(subject, trial, skipping, rng.randrange(1000), lambda: None, skips=True)
         _read(subject, trial, raising, subject.here[::-1])
-        raising._node.close()
-        skipping._node.close()
+        raising._source.port.client.close()
+        skipping._source.port.client.close()
 
 
 def _read(subject: Subject, trial: Trial, data_set: BrandDataset, indices: Sequence[int]) -> None:
@@ -211,8 +211,10 @@ def _compare(
             trial.wrong.append(f"read of sample {index}, fields {data_set.fields}: {sample!r:.200}")
 
 
-def _draw(subject: Subject, trial: Trial, data_set: BrandDataset, seed: int, strike: Callable[[], object]) -> None:
-    """Draw an epoch. Another sample may replace a damaged one, if the statistics list it."""
+def _draw(
+    subject: Subject, trial: Trial, data_set: BrandDataset, seed: int, strike: Callable[[], object], *, skips: bool
+) -> None:
+    """Draw an epoch. If the data set `skips` damaged samples, others replace them, and the statistics list these."""
     sampler = BrandSampler(data_set, seed=seed)
     planned = [subject.index_at[place] for place in sampler.order.plan(0).sample_of.tolist()]
     tickets, others, count = list(sampler), 0, 0
@@ -224,14 +226,14 @@ def _draw(subject: Subject, trial: Trial, data_set: BrandDataset, seed: int, str
             drawn = data_set.__getitems__(tickets[first : first + BATCH])
         except BrandError:
             trial.refused += 1
-            if data_set.on_error == "raise":
+            if not skips:
                 continue  # a training would end; what comes later must be right all the same
             break
         count += len(drawn)
         for index, sample in zip(planned[first : first + BATCH], drawn, strict=True):
             if _same(_projected(subject.samples[index], data_set.fields), sample):
                 trial.read += 1
-            elif data_set.on_error == "skip" and _is_any(subject, data_set.fields, sample):
+            elif skips and _is_any(subject, data_set.fields, sample):
                 others += 1
             else:
                 trial.wrong.append(f"draw of sample {index}, fields {data_set.fields}: {sample!r:.200}")

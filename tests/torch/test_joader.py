@@ -164,13 +164,13 @@ def test_a_state_that_is_damaged_is_refused(server: RunningServer) -> None:
     state = sampler.state_dict(samples=8)
     places = unpack_drawn(state["drawn"], SAMPLES)
     assert len(places) == 8
-    outside = data_set._stored.places(np.arange(1, 17, 2))
+    outside = data_set._source.data.places(np.arange(1, 17, 2))
     for wrong in ("none", None, pack_drawn(places[:7], SAMPLES), pack_drawn(outside, SAMPLES)):
         with pytest.raises(UsageError, match="no state of a BrandSampler"):
             BrandSampler(job(server, "other"), part=part).load_state_dict(state | {"drawn": wrong})
     with pytest.raises(UsageError, match="no state of a BrandSampler"):
         BrandSampler(job(server, "other"), part=part).load_state_dict({k: v for k, v in state.items() if k != "drawn"})
-    others = data_set._stored.places(np.arange(SAMPLES - 16, SAMPLES, 2))
+    others = data_set._source.data.places(np.arange(SAMPLES - 16, SAMPLES, 2))
     again = BrandSampler(job(server, "told"), part=part)
     again.load_state_dict(state | {"drawn": pack_drawn(others, SAMPLES)})
     with pytest.raises(UsageError, match="with another order than this process knows"):

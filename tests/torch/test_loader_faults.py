@@ -285,7 +285,7 @@ path, kind, when = sys.argv[1:]
 told = threading.Lock()
 
 def tell():
-    print(json.dumps([data_set.stats()["process"], data_set._node.address]), flush=True)
+    print(json.dumps([data_set.stats()["process"], data_set._source.port.client.address]), flush=True)
 
 def slowly(sample):
     if when == "before the first batch" and told.acquire(blocking=False):

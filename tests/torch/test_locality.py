@@ -61,7 +61,7 @@ def test_every_position_once_and_as_many_for_each(cluster: RunningCluster, drop_
         sampler.load_state_dict(state)
         tickets = list(sampler)
         assert {tag_and_epoch(ticket) for ticket in tickets} == {
-            tag_and_epoch(int(sampler.sequence.ints(0, np.arange(1))[0]))
+            tag_and_epoch(int(sampler._sequence.ints(0, np.arange(1))[0]))
         }
         return [int(positions_of(ticket)) for ticket in tickets]  # type: ignore[arg-type]
 

@@ -137,7 +137,7 @@ def test_a_run_goes_on_from_any_position_on_any_number_of_ranks(mixture: Mixture
     """Every position of an epoch: ranks of other numbers together draw the rest, none of it twice."""
     whole = list(BrandSampler(mixture))
     for stop in range(SAMPLES):
-        state = json.loads(json.dumps(BrandSampler(mixture).state_at(0, stop)))
+        state = json.loads(json.dumps(BrandSampler(mixture)._sequence.state_at(0, stop)))
         replicas = 1 + stop % 5
         ranks = []
         for rank in range(replicas):
@@ -419,7 +419,7 @@ def test_what_a_mixture_cannot_do_is_refused(
             read()
     foreign = BrandSampler(opened(sets[0], memory=0.1), seed=5)
     with pytest.raises(UsageError, match="of another Mixture"):
-        mixture.__getitems__(foreign.sequence.ints(0, np.arange(3)).tolist())
+        mixture.__getitems__(foreign._sequence.ints(0, np.arange(3)).tolist())
     with pytest.raises(UsageError, match=r"not from a list"):
         BrandSampler([1, 2])  # type: ignore[arg-type]
     sharing = Mixture({opened(sets[0], protocol="shared"): 1, opened(sets[1]): 1})

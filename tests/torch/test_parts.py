@@ -88,9 +88,9 @@ def test_memory_and_cache_folder_are_for_the_part(
 def test_the_order_is_that_of_all_without_the_others(small: Path) -> None:
     """So two parts of one data set and seed draw their samples in the same order."""
     data_set = BrandDataset(small, protocol="stripes")
-    whole = planned(small, data_set.ordering.order(3), 2)
-    assert planned(small, data_set.ordering.order(3, MASK), 2) == [index for index in whole if MASK[index]]
-    assert data_set.ordering.order(3, np.ones(SAMPLES, np.bool_)) == data_set.ordering.order(3)
+    whole = planned(small, data_set._source.ordering.order(3), 2)
+    assert planned(small, data_set._source.ordering.order(3, MASK), 2) == [index for index in whole if MASK[index]]
+    assert data_set._source.ordering.order(3, np.ones(SAMPLES, np.bool_)) == data_set._source.ordering.order(3)
 
 
 def test_a_part_that_is_not_shuffled(small: Path) -> None:
@@ -106,13 +106,13 @@ def test_a_part_that_is_not_shuffled(small: Path) -> None:
 def test_a_state_says_whether_a_part_is_shuffled(small: Path) -> None:
     """As without a part: a sampler that was made otherwise goes on as the state says."""
     data_set = BrandDataset(small)
-    state = BrandSampler(data_set, part=MASK, shuffle=False).state_at(0, 7)
+    state = BrandSampler(data_set, part=MASK, shuffle=False)._sequence.state_at(0, 7)
     sampler = BrandSampler(data_set, part=MASK)
     sampler.load_state_dict(state)
     assert list(sampler) == PART[7:]
-    other = BrandSampler(data_set, seed=5, part=MASK, shuffle=False).state_at(0, 3)
+    other = BrandSampler(data_set, seed=5, part=MASK, shuffle=False)._sequence.state_at(0, 3)
     sampler.load_state_dict(other)
-    assert sampler.state_at(0, 3) == other
+    assert sampler._sequence.state_at(0, 3) == other
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_it_goes_on_at_every_step(small: Path, ranks: int) -> None:
         first = BrandSampler(data_set, seed=3, part=MASK)
         expected = planned(small, first.order, 0)
         for position in range(len(PART)):
-            state = first.state_at(0, position)
+            state = first._sequence.state_at(0, position)
             assert state["order"]["part"] == first.order.to_json()["part"]
             found = []
             for rank in range(ranks):
@@ -148,7 +148,7 @@ def test_a_state_of_another_part_is_refused(small: Path) -> None:
         with pytest.raises(UsageError, match=f"the state is of all samples, this sampler draws part {digest}"):
             some.load_state_dict(every.state_dict())
         some.load_state_dict(some.state_dict())
-    far = some.state_at(0, len(PART) + 1)
+    far = some._sequence.state_at(0, len(PART) + 1)
     with pytest.raises(UsageError, match="this is no state of a BrandSampler: position 51 of 50"):
         some.load_state_dict(far)
 
