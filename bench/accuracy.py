@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import RandomSampler
 
-from brand import BrandDataset, BrandLoader, BrandSampler, Slots, Stripes
-from brand.node.setup.choose import ProtocolChoice
+from brand import BrandDataset, BrandLoader, BrandSampler
+from brand.protocol import Slots, Stripes
+from brand.protocol.registry import OrderOption
 from brand.protocol.shared_policy import SharedPolicy
 from brand.simulate.joining import Runner, draws_together
 from brand.storage.dataset import StoredDataSet
@@ -56,12 +57,12 @@ class Beside:
     """How many times as fast the other job draws."""
 
 
-ORDERS: Final[dict[str, ProtocolChoice | Beside | None]] = {
+ORDERS: Final[dict[str, OrderOption | Beside | None]] = {
     "RandomSampler": None,
     "default, 1/10": "stripes",
-    "stripes, 1/10": Stripes(mixing=MEMORY),
+    "stripes, 1/10": Stripes(buffer=MEMORY),
     "slots, 1/10": Slots(),
-    "stripes of 32, 1/32 mixing": Stripes(length=32, mixing=1 / 32),
+    "stripes of 32, 1/32 mixing": Stripes(length=32, buffer=1 / 32),
     "shared, half late": Beside(late=0.5, times=1),
     "shared, half speed": Beside(late=0.0, times=2),
 }

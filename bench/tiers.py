@@ -59,8 +59,9 @@ from bench.loop_device import counted, loop_device
 from bench.training_data import Store
 from bench.training_loaders import BATCH, LIMIT, WAYS, WORKERS, Feed, Job, Way
 from bench.training_loop import Epoch, rates, save_labels, shuffles, take
-from brand import BrandDataset, BrandLoader, Cache, Stripes
-from brand.node.setup.choose import ProtocolChoice
+from brand import BrandDataset, BrandLoader, Cache
+from brand.protocol import Stripes
+from brand.protocol.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import BUILT_IN, Limits, Storage, storage_below
 from brand.simulate.whatif import Answer, Case, answer, data_of
@@ -97,7 +98,7 @@ class Arm:
     name: str
     way: Way | None = None
     """None: Brand."""
-    protocol: ProtocolChoice = "stripes"
+    protocol: OrderOption = "stripes"
     storage: str = NAS
     cache: float = 0.0
     """Room of the cache folder over the size of the data; 0: there is no folder."""
@@ -115,7 +116,7 @@ def _arms() -> Iterator[Arm]:
     yield Arm("sequential limit", LIMIT, epochs=1)
     yield Arm("plain files", PLAIN, epochs=1)
     for name in ("stripes", "uniform"):
-        protocol: ProtocolChoice = "stripes" if name == "stripes" else "uniform"
+        protocol: OrderOption = "stripes" if name == "stripes" else "uniform"
         yield Arm(f"{name}, no cache", protocol=protocol)
         for cache, share in SHARES.items():
             yield Arm(f"{name}, {cache}", protocol=protocol, cache=share, epochs=3)

@@ -5,8 +5,8 @@ Part `k` of `K` is what a full sort would bring between two values: the words fr
 range. One pass over all words finds them, because any word can be made without those before it. Only they are sorted.
 
 A draw takes the next sample of its group's tape. A tape is a sort by keys, and the keys of a stripe that has `s`
-samples before it lie between `s` and `s + W` (`brand.protocol.stripes`). So the draws from `c` to `c + d` of a group
-can only come from stripes with `s` from `c - W - r` to `c + d + W + r`, and only these are sorted.
+samples before it lie between `s` and `s + W` (`brand.protocol.stripes`). So the draws from `c` to `c + d` of a
+group can only come from stripes with `s` from `c - W - r` to `c + d + W + r`, and only these are sorted.
 
 What a part needs of the parts before it: how often each group was drawn. Going on in the middle of an epoch takes one
 more pass, which counts.

@@ -22,10 +22,9 @@ from brand.errors import UsageError
 from brand.formats.constants import MANIFEST_NAME, SHARE_NAME
 from brand.storage import catalogue, location
 from brand.storage.dataset import StoredDataSet
-from brand.storage.fetching import fetch_index
 from brand.storage.indexcopy import copy_index
 from brand.storage.location import Location, Where
-from brand.storage.remote import Remote
+from brand.storage.remote import Remote, fetch_index
 from brand.testing import storage
 from tests.tools.objects import Keys, ObjectStore
 

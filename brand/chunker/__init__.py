@@ -1,12 +1,12 @@
 """Sources -> shuffled chunks. Of Brand's other rooms it imports only `formats` and `stores`.
 
-convert     the ways in: `pack`, `convert_images`, `convert_audio`, `convert_from`; and `plan_images`, `plan_audio`
+convert     the ways in: `pack`, `convert_images`, `convert_audio`, `convert_from`
 conductor   source -> order -> probe -> plan -> workers -> index -> manifest
 request     a folder that a user names -> a source
 folders     what lies in an image or audio folder, in ImageFolder's order
 transcripts the texts of clips                      listing     the found files as arrays on disk
 check       files that cannot be used               source      kinds of source behind one interface
-kinds       are these bytes an image, or a clip?    misfit      a folder of another kind of files
+kinds       are these bytes an image, or a clip?
 shards      a source that is read from its front    importers   data of other tools, as shards
 fields      columns of a source -> fields           exchange    shards, each read once -> parts
 sortedparts one stretch of a source in sorted runs  spool       parts, read in any order
@@ -22,8 +22,9 @@ report      progress and result
 
 A conversion that several machines work on, with nothing between them but a folder that all see:
 
+distributed the ways in: `plan_images`, `plan_audio`, `run`, `run_task`, `seal`
 planning    one plan for all                        job         what the plan says
-running     any process makes any chunk             parts       the chunks of one machine
+running     any process makes any chunk             parts       a task: the chunks of one machine
 sealing     from the chunks to the data set
 """
 

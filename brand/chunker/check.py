@@ -2,7 +2,8 @@
 
 The scan has already found the files that cannot be read. Where every file must be decoded, all processes decode here.
 The work folder keeps the result, so a conversion that was stopped does not decode again. Bad files end the conversion
-with an error, or it leaves them out of the source and reports them.
+with an error, or it leaves them out of the source and reports them. If the whole folder holds files of another kind,
+leaving files out does not help: `misfit_hint` says so.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from brand.chunker.folders import Folder
-from brand.chunker.misfit import misfit_hint
 from brand.chunker.options import Options
 from brand.chunker.report import OnProgress, Problem, Progress
 from brand.chunker.source import FolderSource
 from brand.chunker.workers import run_tasks
 from brand.errors import SourceError, counted
+from brand.formats.media import HEAD_BYTES, kind_of
 
 SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
 _FILES_A_TASK: Final = 32
+_LOOKED_AT: Final = 64
+"""How many files are looked at, evenly spread over the folder."""
+_VERBS: Final = {"image": "`brand convert images` is for pictures", "audio": "`brand convert audio` is for sound files"}
 
 Bad = list[tuple[int, str]]
 """(index, reason) of files that do not decode."""
@@ -94,3 +98,21 @@ def _decode_some(source: FolderSource, first: int) -> Bad:
         except SourceError as error:
             bad.append((index, error.reason))
     return bad
+
+
+def misfit_hint(source: FolderSource) -> str:
+    """What the user can do where no file looked at is of the kind that is converted; else empty."""
+    total, kinds = len(source), set[str]()
+    looked_at = min(total, _LOOKED_AT)
+    for index in np.linspace(0, max(0, total - 1), looked_at, dtype=np.int64).tolist():
+        try:
+            with (source.root / source.listing.key(index)).open("rb") as file:
+                kinds.add((kind_of(file.read(HEAD_BYTES)) or "").partition("/")[0])
+        except OSError:
+            continue
+    if source.file_field in kinds or not kinds:
+        return ""
+    what = {"image": "a picture", "audio": "a sound file"}[source.file_field]
+    which = f"none of the {counted(total, 'file')}" if looked_at == total else f"none of {looked_at} files looked at"
+    how = next((verb for kind, verb in _VERBS.items() if kind in kinds), "brand.pack takes samples of any kind")
+    return f"In this folder {which} is {what}: {how}"

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from brand.chunker.check import SKIP_HINT, Memo, leave_out_unusable
+from brand.chunker.check import SKIP_HINT, Memo, leave_out_unusable, misfit_hint
 from brand.chunker.companions import write_extras, write_skipped
 from brand.chunker.folders import Folder, check_folder, scan_folder
-from brand.chunker.misfit import misfit_hint
 from brand.chunker.options import Options
 from brand.chunker.report import OnProgress, Problem
 from brand.chunker.source import FolderSource

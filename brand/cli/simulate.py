@@ -19,8 +19,10 @@ from brand.cli.jobs import Asked, show_jobs
 from brand.cli.output import duration, echo, print_json, size
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
-from brand.node.setup.choose import MinIO, Pool, ProtocolChoice, Slots, Stripes, Uniform
 from brand.node.setup.memory import parse_size
+from brand.protocol import Slots, Stripes, Uniform
+from brand.protocol.baselines import Pool
+from brand.protocol.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import ASSUMED_STORE, BUILT_IN, DEFAULT, Storage, storage_below, storage_named
 from brand.simulate.whatif import Answer, Case, Data, Price, answer, data_of, imagine
@@ -76,7 +78,7 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @_several("cache", "Room of a cache folder in each node: 100GB, a share of the data, or 0. Default: 0.")
 @_several("storage", f"{', '.join(BUILT_IN)}, MB/s, MB/s:operations/s, or a stored profile. Default: as measured.")
 @click.option("--cache-storage", default="nvme", show_default=True, help="What the cache folder lies on, as --storage.")
-@_several("order", "stripes, slots, uniform, or a baseline: pool:8 (chunks of a pool), minio. Default: stripes.")
+@_several("order", "stripes, slots, uniform, or a baseline: pool:8 (chunks of a pool). Default: stripes.")
 @_several("stripe", "Samples of a stripe. Default: as Brand chooses for the storage.")
 @_several("nodes", "Nodes that train together. Default: 1.")
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks of each node.")
@@ -203,7 +205,7 @@ def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, di
     for memory, cache, storage, protocol, stripe, count in itertools.product(
         memories, caches, storages, protocols, stripes, nodes
     ):
-        chosen: ProtocolChoice = protocol[1]
+        chosen: OrderOption = protocol[1]
         if stripe[1] is not None:
             if not isinstance(chosen, Stripes):
                 raise UsageError(f"--stripe belongs to order stripes: leave it out, or leave out {protocol[0]}")
@@ -263,18 +265,17 @@ def _storage(text: str) -> Storage:
     return storage_named(text, "--storage")
 
 
-def _protocol(text: str) -> Stripes | Slots | Uniform | Pool | MinIO:
+def _protocol(text: str) -> Stripes | Slots | Uniform | Pool:
     name, colon, chunks = text.partition(":")
     if name == "pool" and chunks.isdecimal() and int(chunks):
         return Pool(int(chunks))
-    known: dict[str, Stripes | Slots | Uniform | MinIO] = {
+    known: dict[str, Stripes | Slots | Uniform] = {
         "stripes": Stripes(),
         "slots": Slots(),
         "uniform": Uniform(),
-        "minio": MinIO(),
     }
     if name not in known or colon:
-        raise UsageError(f"--order {text}: give stripes, slots, uniform, minio, or pool:8 for pools of 8 chunks")
+        raise UsageError(f"--order {text}: give stripes, slots, uniform, or pool:8 for pools of 8 chunks")
     return known[name]
 
 

@@ -23,7 +23,9 @@ from brand.errors import StorageError, UsageError, counted
 from brand.formats.publish import storage_errors
 from brand.formats.version import Overlay, PartOf, Version
 from brand.storage.dataset import StoredDataSet
-from brand.storage.joined import JoinedIndex, PartIndex, read_list
+from brand.storage.joined import JoinedIndex
+from brand.storage.lists import read_list
+from brand.storage.partindex import PartIndex
 from brand.storage.progress import OnChunk, silent
 
 

@@ -13,7 +13,7 @@ from brand.collect.finding import Found, Wanted, find
 from brand.collect.home import collection_folder, joined, writing
 from brand.errors import UsageError, counted
 from brand.formats.version import Version
-from brand.storage.joined import read_list
+from brand.storage.lists import read_list
 from brand.storage.progress import OnChunk, silent
 
 

@@ -29,8 +29,10 @@ from brand.errors import StorageError, UsageError, counted
 from brand.formats.constants import chunk_name
 from brand.formats.publish import file_digest, storage_errors
 from brand.formats.version import Overlay, part_name, read_version
-from brand.storage.joined import NOTHING, JoinedIndex, PartIndex, read_values
+from brand.storage.joined import JoinedIndex
+from brand.storage.lists import read_values
 from brand.storage.location import Collected
+from brand.storage.partindex import NOTHING, PartIndex
 from brand.storage.progress import OnChunk, silent
 from brand.storage.versions import numbers
 

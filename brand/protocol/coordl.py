@@ -16,11 +16,14 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.following import Join
+from brand.errors import UsageError
+from brand.protocol.choice import OrderChoice, Setting
+from brand.protocol.joins import Join
 from brand.protocol.lap_policy import LapPolicy
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan, Track
-from brand.protocol.policy import LockStep, check_number
+from brand.protocol.policy import BY_ONE_NODE, LockStep, check_number
+from brand.protocol.stripe_policy import Stripes
 from brand.protocol.tickets import MAX_POSITIONS
 
 MOST_JOBS: Final = 255
@@ -72,3 +75,30 @@ class CoordlPolicy(LapPolicy):
         assert mask is None, "an order in lock step has no part"
         lap = joins[0].lap
         return replace(self.plan(mapping, seed, lap), track=Track.of_lap(lap, mapping.samples))
+
+
+@dataclass(frozen=True, slots=True)
+class CoorDL(OrderChoice):
+    """A baseline, to compare with `Shared()`: the coordinated preparation of CoorDL (Mohan et al., PVLDB 14(5), 2021).
+
+    All jobs have the order of `Stripes()` and go in lock step, at the speed of the slowest job, on one node.
+
+    Args:
+        jobs: Jobs that begin together.
+        window: Samples that a job may be ahead of another job.
+    """
+
+    policy: ClassVar[type[CoordlPolicy]] = CoordlPolicy
+    baseline: ClassVar[bool] = True
+    jobs: int
+    window: int = WINDOW
+
+    def choose_policy(self, setting: Setting) -> CoordlPolicy:
+        """Return the numbers, those of `Stripes()` among them."""
+        if setting.nodes > 1:
+            raise UsageError(BY_ONE_NODE)
+        laps = Stripes().choose_policy(setting)
+        try:
+            return CoordlPolicy(laps.group_chunks, laps.stripe, self.jobs, self.window)
+        except ValueError as error:
+            raise UsageError(f"CoorDL(...): {error}") from None

@@ -14,10 +14,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.following import Join
+from brand.errors import UsageError
+from brand.protocol.choice import OrderChoice, Setting
+from brand.protocol.joins import Join
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan
-from brand.protocol.policy import Policy
+from brand.protocol.policy import BY_ONE_NODE, Policy
 from brand.protocol.random import Stream, permutation
 
 
@@ -59,3 +61,21 @@ class JoaderPolicy(Policy):
     def grows(self) -> bool:
         """The order is decided while jobs draw."""
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Joader(OrderChoice):
+    """A baseline, to compare with `Shared()`: the dependent sampling of JOADER (NeurIPS 2022).
+
+    A uniform shuffle by single samples, on one node. Jobs fetch the same sample at the same time as often as uniform
+    shuffles allow.
+    """
+
+    policy: ClassVar[type[JoaderPolicy]] = JoaderPolicy
+    baseline: ClassVar[bool] = True
+
+    def choose_policy(self, setting: Setting) -> JoaderPolicy:
+        """Return the policy."""
+        if setting.nodes > 1:
+            raise UsageError(BY_ONE_NODE)
+        return JoaderPolicy(setting.owned_chunks)

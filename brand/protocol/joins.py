@@ -8,12 +8,36 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.protocol.following import Join
-
 MOST: Final = 32
 """The most joins of an epoch."""
 MAX_LAP: Final = (1 << 16) - 1
 _ROW: Final = 4
+LEAST_PACE: Final = 16
+MOST_PACE: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Join:
+    """Where a job was in its epoch, and where the front was. Raises ValueError."""
+
+    position: int
+    """Draws of its epoch that the job had made."""
+    lap: int
+    front: int
+    """Position of the front in its lap."""
+    pace: int
+    """1,024 times the coordinates that pass during one draw of the job; 0: the job makes the pace."""
+
+    def __post_init__(self) -> None:
+        if min(self.position, self.lap, self.front) < 0:
+            raise ValueError(f"a join has no number below 0: {self}")
+        if self.pace and not LEAST_PACE <= self.pace <= MOST_PACE:
+            raise ValueError(f"the pace of a join is 0, or from {LEAST_PACE} to {MOST_PACE:,}: {self}")
+
+
+def alone(lap: int) -> tuple[Join]:
+    """The joins of an epoch of a job that draws a lap from its beginning to its end."""
+    return (Join(0, lap, 0, 0),)
 
 
 @dataclass(frozen=True, slots=True)

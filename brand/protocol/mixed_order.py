@@ -1,8 +1,8 @@
 """What fixes the order of a mixture? The orders of its members, and from which position on which weights count.
 
 A mixture has one endless sequence of positions. Its epochs are cuts of it, `samples` positions each: the sequence goes
-on from one epoch to the next. Each position draws from one member (`brand.protocol.shares`). Draw number `d` of a
-member is position `d % n` of epoch `d // n` in the member's own order of `n` samples. So a member that is exhausted
+on from one epoch to the next. Each position draws from one member (`brand.protocol.shares`). Draw number `d`
+of a member is position `d % n` of epoch `d // n` in the member's own order of `n` samples. So an exhausted member
 goes on with its next epoch: each of its samples comes once before any comes twice.
 
 Weights may change at a position. From there on the shares count anew, and each member goes on where it was.

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brand.protocol.following import Join, alone
+from brand.protocol.joins import Join, alone
 from brand.protocol.mapping import Mapping
 from brand.protocol.part import Part, named
 from brand.protocol.plan import Plan
-from brand.protocol.policies import policy_named
 from brand.protocol.policy import Policy, check_number, check_type
+from brand.protocol.registry import policy_named
 from brand.protocol.tickets import MAX_POSITIONS
 
 MAX_EPOCH: Final = (1 << 16) - 1

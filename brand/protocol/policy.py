@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.following import Join
+from brand.protocol.joins import Join
 from brand.protocol.mapping import Mapping
 from brand.protocol.part import ONE_NODE, narrowed
 from brand.protocol.plan import Plan

@@ -14,12 +14,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.following import UNIT, Drawn, Join, Lap, follow, lap_of
+from brand.protocol.choice import OrderChoice, Setting
+from brand.protocol.following import UNIT, Drawn, Lap, follow, lap_of
+from brand.protocol.joins import Join
 from brand.protocol.lap_policy import LapPolicy
 from brand.protocol.mapping import Mapping
 from brand.protocol.part import narrowed
 from brand.protocol.plan import Plan, Track, planned_by
 from brand.protocol.policy import check_number
+from brand.protocol.stripe_policy import Stripes
 
 
 @dataclass(frozen=True)
@@ -88,3 +91,23 @@ class SharedPolicy(LapPolicy):
                 fronts[first:last] = drawn.coordinates[first:last]
                 end = int(drawn.coordinates[last - 1]) + 1 if last > first else start
         return replace(planned_by(mapping, drawn.places.astype(dtype), group_of), track=Track.of(fronts, 0, end))
+
+
+@dataclass(frozen=True, slots=True)
+class Shared(OrderChoice):
+    """For jobs that train on one data set at the same time, with one data server: one read serves all jobs.
+
+    The order is that of `Stripes()`. Jobs follow the fastest job, each at its own speed.
+
+    Args:
+        rejoin: Whether a job joins the other jobs again within an epoch, when its speed has changed. False: a run that
+            is resumed from a state has to the bit the order that it would have had without the stop.
+    """
+
+    policy: ClassVar[type[SharedPolicy]] = SharedPolicy
+    rejoin: bool = True
+
+    def choose_policy(self, setting: Setting) -> SharedPolicy:
+        """Return the numbers, those of `Stripes()` among them."""
+        laps = Stripes().choose_policy(setting)
+        return SharedPolicy(laps.group_chunks, laps.stripe, int(self.rejoin))

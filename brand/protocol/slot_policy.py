@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from brand.errors import UsageError
+from brand.protocol.choice import OrderChoice, Setting
 from brand.protocol.flat import FlatPolicy
 from brand.protocol.mapping import Mapping
 from brand.protocol.owners import MAX_NODES
@@ -18,6 +20,8 @@ from brand.protocol.slots import REFILLS, Refill, plan_slots
 from brand.protocol.tickets import MAX_POSITIONS
 
 MAX_RANKS: Final = 1 << 16
+AHEAD: Final = 0.8
+"""Part of the room for samples of other nodes that a plan fills; the rest is slack for larger samples."""
 
 
 @dataclass(frozen=True)
@@ -59,3 +63,26 @@ class SlotPolicy(FlatPolicy):
     def foreseen(self) -> Foreseen | None:
         """The nodes and ranks of the order; None: one node draws alone."""
         return None if self.nodes == 1 else Foreseen(self.nodes, self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots(OrderChoice):
+    """The paper's order: a miss reads a whole chunk, chosen by fill rate or at random (the paper's ablation)."""
+
+    policy: ClassVar[type[SlotPolicy]] = SlotPolicy
+    refill: Refill = "fill_rate"
+
+    def choose_policy(self, setting: Setting) -> SlotPolicy:
+        """Return the numbers: the nodes use their memories together, and plans foresee what nodes send ahead."""
+        if setting.nodes == 1 or setting.ranks % setting.nodes:
+            return SlotPolicy(setting.group_chunks(setting.held), self.refill)
+        remote = setting.remote()
+        n = setting.group_chunks((setting.held - remote) * setting.nodes)
+        if setting.partition is not None:
+            if setting.partition < n:
+                how = f"`brand partition --group-chunks {n}` (or more) keeps enough chunks together"
+                raise UsageError(f"protocol 'slots' needs {n} chunks on one node for each abstract chunk: {how}")
+            n = setting.partition
+        ahead = int(remote * AHEAD)
+        # Some draws of the window are of the node's own samples and take no room, so the room is hardly ever short.
+        return SlotPolicy(n, self.refill, setting.nodes, setting.ranks, window=ahead, remote=ahead)

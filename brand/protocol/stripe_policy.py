@@ -1,16 +1,23 @@
-"""What fixes the order of protocol `stripes`, beside what every order has?"""
+"""What fixes the order of protocol `stripes`, beside what every order has, and how is it chosen?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
+import numpy as np
+
+from brand.errors import UsageError
+from brand.protocol.choice import OrderChoice, Setting, Size
 from brand.protocol.flat import FlatPolicy
-from brand.protocol.mapping import Mapping
+from brand.protocol.mapping import Mapping, chunks_per_group
 from brand.protocol.plan import Plan
 from brand.protocol.policy import check_number
 from brand.protocol.stripes import plan_stripes
 from brand.protocol.tickets import MAX_POSITIONS
+
+BUFFER_SHARE: Final = 16
+"""`1 / BUFFER_SHARE` of the samples are in the shuffle buffer; memory beyond that caches samples."""
 
 
 @dataclass(frozen=True)
@@ -39,3 +46,35 @@ class StripePolicy(FlatPolicy):
     def kept_unit(self) -> int:
         """A stripe."""
         return self.stripe
+
+
+@dataclass(frozen=True, slots=True)
+class Stripes(OrderChoice):
+    """The default order: every stripe of a chunk is read once an epoch, and its samples are spread over the epoch.
+
+    Args:
+        length: Samples in a stripe; None: as few as make reads large enough for the storage (`brand profile`).
+        buffer: Size of the shuffle buffer, in the form of `memory=` of the data set; None: a sixteenth of the samples.
+            The rest of the memory caches samples, which are then read once and never again.
+    """
+
+    policy: ClassVar[type[StripePolicy]] = StripePolicy
+    length: int | None = None
+    buffer: Size = None
+
+    def choose_policy(self, setting: Setting) -> StripePolicy:
+        """Return the numbers. They are the same on any number of nodes: those for the memory of one node."""
+        usual = setting.samples / BUFFER_SHARE
+        buffered = min(setting.held, usual)
+        if self.buffer is not None:
+            buffered = min(setting.held, setting.samples_in(self.buffer))
+        elif not setting.fixed and buffered < usual:
+            # The available memory differs a little from run to run; the order should not.
+            buffered = setting.samples / 2.0 ** np.ceil(np.log2(setting.samples / buffered))
+        length = setting.stripe if self.length is None else self.length
+        if not 1 <= length <= setting.chunk_size:
+            raise UsageError(
+                f"Stripes(length={length}): a stripe has 1 to {setting.chunk_size} samples, a chunk's size"
+            )
+        least = chunks_per_group(setting.samples, setting.chunk_size, buffered)
+        return StripePolicy(max(setting.group_chunks(setting.held), least), length)

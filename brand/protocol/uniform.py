@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from brand.protocol.choice import OrderChoice, Setting
 from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan
 from brand.protocol.policy import Policy
@@ -38,3 +39,18 @@ class UniformPolicy(Policy):
     def kept_unit(self) -> int:
         """A sample."""
         return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform(OrderChoice):
+    """A uniform shuffle: every order of the samples can come, and each is as likely as any other.
+
+    Each sample is a read of its own. Memory has no shuffle buffer: it prefetches, and caches single samples over all
+    epochs. The order depends on the seed alone.
+    """
+
+    policy: ClassVar[type[UniformPolicy]] = UniformPolicy
+
+    def choose_policy(self, setting: Setting) -> UniformPolicy:
+        """Return the policy."""
+        return UniformPolicy(setting.owned_chunks)

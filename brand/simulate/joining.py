@@ -17,7 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.following import LEAST_PACE, MOST_PACE, UNIT, Drawn, Join, Lap, follow, lap_of
+from brand.protocol.following import UNIT, Drawn, Lap, follow, lap_of
+from brand.protocol.joins import LEAST_PACE, MOST_PACE, Join
 from brand.protocol.mapping import Mapping
 from brand.protocol.stripes import plan_stripes
 

@@ -1,8 +1,8 @@
 """How much do several jobs read that draw by JOADER's rule, each at its own speed, epoch after epoch?
 
 A round is the time of one draw of the fastest job. In a round the jobs draw that are due (partial sampling,
-`brand.protocol.dependent`). Memory holds single elements; without room, the one leaves that the fewest jobs still need
-in their epochs. A job that begins an epoch needs all elements of its part again.
+`brand.protocol.dependent`). Memory holds single elements; without room, the one leaves that the fewest jobs still
+need in their epochs. A job that begins an epoch needs all elements of its part again.
 """
 
 from __future__ import annotations

@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.setup.choose import Facts, Nodes, Pool, ProtocolChoice, choose_order, choose_whole_unit, facts_of
+from brand.node.setup.choose import Facts, Nodes, choose_order, choose_whole_unit, facts_of
 from brand.node.setup.measure import stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
+from brand.protocol.baselines import Pool
 from brand.protocol.order import Order
+from brand.protocol.registry import OrderOption
 from brand.simulate.pace import Machine, Pace, pace
 from brand.simulate.running import Run, Work, work_of
 from brand.storage.dataset import StoredDataSet
@@ -81,7 +83,7 @@ class Case:
     remote_memory: Memory = None
     cache: Memory = None
     """Room of each node's cache folder, in stored bytes or as a share of the data; None: there is no folder."""
-    protocol: ProtocolChoice = "stripes"
+    protocol: OrderOption = "stripes"
     nodes: int = 1
     ranks: int = 1
     """Of each node."""

@@ -3,11 +3,12 @@
 location   where a data set lies: names of its chunks, and readers for them
 files      range reads from many files with few open: cached ranges at once, the rest all together
 vectored   one large range into many pieces of memory
-cuts       which ranges are read for some samples
 fronts     the front of a chunk: read, checked, and the right one
 tables     whether the index agrees with the chunks' own tables
 catalogue  what a data set is, and where its samples are: indices -> places -> rows
 dataset    a data set opened for reading: rows -> ranges -> checked records
+reader     `brand.open`, and the `Reader` that it returns
+joined     a version of a collection as one data set (`joinedarrays`, `partindex`, `lists`)
 blame      which file, chunk and sample is to blame, and which error says so
 verify     is everything as it was written?
 progress   how far a pass over all chunks is

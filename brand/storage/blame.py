@@ -25,7 +25,7 @@ from brand.errors import (
 )
 from brand.formats.constants import PLACE_NAME, SAMPLES_NAME
 from brand.formats.share import Share
-from brand.storage.files import Reader
+from brand.storage.files import ChunkReader
 from brand.storage.fronts import missing_chunk
 from brand.storage.location import Location
 
@@ -68,7 +68,7 @@ def elsewhere(location: Location, share: Share, chunk: int, sample: int) -> Else
 
 
 def unreadable(
-    location: Location, reader: Reader, error: OSError, chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]
+    location: Location, reader: ChunkReader, error: OSError, chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]
 ) -> FormatError:
     """A read of these samples has failed. Names the first sample of the faulty chunk that cannot be read alone."""
     number = next(n for n in np.unique(chunks).tolist() if location.chunk_file(n) == error.filename)
@@ -110,7 +110,7 @@ def not_decoded(location: Location, number: int, sample: int, what: str, hint: s
     return DecodeError(what, path=location.chunk_file(number), chunk=number, sample=sample, hint=hint)
 
 
-def _readable(reader: Reader, number: int, row: np.void) -> bool:
+def _readable(reader: ChunkReader, number: int, row: np.void) -> bool:
     """Whether a sample can be read alone."""
     try:
         reader.read_into([(number, int(row["offset"]), memoryview(bytearray(int(row["size"]))))])

@@ -27,13 +27,12 @@ from brand.storage.cachelayout import (
     is_cache_name,
     unpack_held,
 )
+from brand.storage.cacheparts import disk_bytes
 from brand.storage.ownfolder import open_given, open_own_file, open_own_folder
 
 SPARE_SHARE: Final = 0.05
 SPARE_BYTES: Final = 5 * 10**9
 """Of a disk, this share and so many bytes stay free where the user gives no limit."""
-_BLOCK: Final = 512
-"""Bytes of a block as stat(2) counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +143,6 @@ def make_room(caches: int, shown: str, own: str, limit: int, wanted: int) -> int
             if remove_cache(cached.data_set, caches, shown):
                 room += cached.bytes
     return max(0, room)
-
-
-def disk_bytes(parts: int) -> int:
-    """What the files of a folder take on the disk."""
-    with os.scandir(parts) as entries:
-        return sum(entry.stat(follow_symlinks=False).st_blocks for entry in entries) * _BLOCK
 
 
 def read_small(name: str, folder: int, shown: str, most: int) -> bytes:

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import DeletedError, counted
+from brand.errors import DeletedError, SchemaError, counted
 from brand.formats.manifest import Manifest
 from brand.formats.share import Share
 from brand.formats.version import Overlay, Version
 from brand.storage import blame
 from brand.storage.indexes import Index, OwnIndex
-from brand.storage.joined import JoinedIndex, column_codec
+from brand.storage.joined import JoinedIndex
 from brand.storage.location import Where, located
 
 
@@ -59,8 +59,13 @@ class Catalogue:
         return self._index.samples
 
     def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.facts})"
+
+    @property
+    def facts(self) -> str:
+        """Name, number of samples and fields, as `repr` shows them."""
         fields = ", ".join(f"{name}: {codec}" for name, codec in self.schema.items())
-        return f"{type(self).__name__}({self.name!r}, {counted(len(self), 'sample')}, {{{fields}}})"
+        return f"{self.name!r}, {counted(len(self), 'sample')}, {{{fields}}}"
 
     @property
     def schema(self) -> dict[str, str]:
@@ -128,7 +133,7 @@ class Catalogue:
         Of a collection also an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify` compares the
         column with the samples; this method does not. Raises `SchemaError` for other fields, `FormatError`.
         """
-        column_codec(self.version, self.schema, name)
+        _column_codec(self.version, self.schema, name)
         found = self._index.column(name)
         found.flags.writeable = False
         return found
@@ -197,3 +202,15 @@ class Catalogue:
         found = deleted[np.minimum(np.searchsorted(deleted, indices), len(deleted) - 1)]
         if (found == indices).any():
             raise DeletedError(self.name, int(found[found == indices][0]))
+
+
+def _column_codec(version: Version | None, schema: dict[str, str], name: str) -> str:
+    """Return the codec of a column. Raises `SchemaError` if there is no column of this name."""
+    overlays = {} if version is None else {key: each.codec for key, each in version.overlays.items()}
+    codec = overlays.get(name) or schema.get(name)
+    if codec in ("int", "float"):
+        return codec
+    fixed = ", ".join([*(n for n, c in schema.items() if c in ("int", "float")), *overlays]) or "none"
+    if codec is None:
+        raise SchemaError(f"no field {name!r}; columns: {fixed}")
+    raise SchemaError(f"field {name!r} ({codec}) is not kept as a column; columns: {fixed}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,26 +24,11 @@ from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.storage import blame
 from brand.storage.catalogue import Catalogue
-from brand.storage.cuts import cut_ranges
-from brand.storage.fronts import file_size, open_chunk
+from brand.storage.fronts import dictionary_in, file_size, open_chunk
 from brand.storage.location import Location, Where
 
 SCRATCH_BYTES: Final = 32 << 20
 """Largest scratch memory that a thread keeps."""
-
-DICTIONARY_TRIES: Final = 8
-"""Chunks in which the dictionary is looked for."""
-
-
-def open(where: Where) -> StoredDataSet:  # noqa: A001 - `brand.open`
-    """Open a data set to read from it in this process, without PyTorch and without a node server.
-
-    `where` is the path of its folder, or its URL. Nothing of the samples is read. A process that has read from a store
-    cannot be forked: a forked process that reads from it, too, gets a `UsageError`.
-
-    Raises `UsageError`, `StorageError`, `FormatError`.
-    """
-    return StoredDataSet(where)
 
 
 class StoredDataSet(Catalogue):
@@ -234,19 +219,40 @@ class StoredDataSet(Catalogue):
 
 
 def _dictionary_of(data: StoredDataSet) -> bytes:
-    """The compression dictionary. Every chunk has it, so where one chunk is damaged, others are tried."""
+    """Return the compression dictionary."""
     if not data.manifest.dictionary_size:
         return b""
     copied = data.location.dictionary()
-    if copied is not None:
-        return copied
-    *others, last = data.chunks_here[:DICTIONARY_TRIES]
-    for number in others:
-        try:
-            return data.open_chunk(number).dictionary
-        except FormatError:
-            continue
-    return data.open_chunk(last).dictionary
+    return dictionary_in(data.chunks_here, data.open_chunk) if copied is None else copied
+
+
+class Cut(NamedTuple):
+    """Ranges that cover some samples, and where each sample lies in them."""
+
+    chunks: list[int]
+    offsets: list[int]
+    sizes: list[int]
+    range_of: list[int]
+    """For each sample, the number of its range in the lists above."""
+    starts: list[int]
+    """For each sample, where it begins in its range."""
+
+
+def cut_ranges(chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> Cut:
+    """Return one range for each run of adjacent samples of a chunk. A sample that occurs twice is read once. Pure."""
+    offsets, sizes = rows["offset"].astype(np.int64), rows["size"].astype(np.int64)
+    order = np.lexsort((offsets, chunks))
+    chunk, start = chunks[order], offsets[order]
+    end = start + sizes[order]
+    joins = (chunk[1:] == chunk[:-1]) & ((start[1:] == end[:-1]) | (start[1:] == start[:-1]))
+    first = np.concatenate(([True], ~joins))
+    heads = np.flatnonzero(first)
+    range_sorted = np.cumsum(first) - 1
+    range_of, within = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    range_of[order] = range_sorted
+    within[order] = start - start[heads][range_sorted]
+    lengths = np.maximum.reduceat(end, heads) - start[heads]
+    return Cut(chunk[heads].tolist(), start[heads].tolist(), lengths.tolist(), range_of.tolist(), within.tolist())
 
 
 class _Tools(threading.local):

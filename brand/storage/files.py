@@ -54,7 +54,7 @@ def no_descriptor_left(error: OSError) -> str:
     return f"this process may have no more than {limit} open files: raise the limit, `ulimit -n {USUAL_LIMIT}`"
 
 
-class Reader(Protocol):
+class ChunkReader(Protocol):
     """Fills buffers from ranges of numbered files, for one thread."""
 
     def read_into(self, ranges: Sequence[Range]) -> None:
@@ -123,14 +123,14 @@ class OpenFiles:
 
 
 class RangeReader:
-    """A `Reader` of files; `path_of` names them. About `most` of them stay open; None: `OPEN_FILES`."""
+    """A `ChunkReader` of files; `path_of` names them. About `most` of them stay open; None: `OPEN_FILES`."""
 
     def __init__(self, path_of: PathOf, most: int | None = None) -> None:
         self._files = OpenFiles(most or OPEN_FILES, path_of)
         self._nowait = _NOWAIT
 
     def read_into(self, ranges: Sequence[Range]) -> None:
-        """See `Reader`."""
+        """See `ChunkReader`."""
         late = [r for r in ranges if not self.filled_from_cache(r)]
         if len(late) > 1 and _WILLNEED is not None:
             for number, offset, buffer in late:
@@ -144,7 +144,7 @@ class RangeReader:
                 raise
 
     def close(self) -> None:
-        """See `Reader`."""
+        """See `ChunkReader`."""
         self._files.close()
 
     def descriptors(self, numbers: Sequence[int]) -> list[int] | None:

@@ -16,7 +16,7 @@ from typing import Final
 from brand.formats.constants import CHUNKS_NAME, chunk_name
 from brand.formats.index import open_array
 from brand.formats.manifest import read_manifest
-from brand.storage.files import Range, Reader
+from brand.storage.files import ChunkReader, Range
 from brand.storage.location import Location
 from brand.storage.remote import Remote
 from brand.storage.vectored import VectorReader
@@ -106,7 +106,7 @@ class _Ahead:
         """See `Location`."""
         return self.inner.dictionary()
 
-    def reader(self) -> Reader:
+    def reader(self) -> ChunkReader:
         """See `Location`."""
         return _AheadReader(self.ahead)
 
@@ -116,13 +116,13 @@ class _Ahead:
 
 
 class _AheadReader:
-    """A `Reader` of chunks that come in their order."""
+    """A `ChunkReader` of chunks that come in their order."""
 
     def __init__(self, ahead: ReadAhead) -> None:
         self._ahead = ahead
 
     def read_into(self, ranges: Sequence[Range]) -> None:
-        """See `Reader`."""
+        """See `ChunkReader`."""
         for number, offset, buffer in ranges:
             self._ahead.read_into(number, chunk_name(number), offset, buffer)
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING, BinaryIO, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 import numpy as np
 
-from brand.errors import ForeignFileError, MissingFileError, UnreadableError
+from brand.errors import ForeignFileError, FormatError, MissingFileError, UnreadableError
 from brand.formats.chunk import Front, read_front
 from brand.formats.manifest import Manifest
 from brand.storage.location import Location
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+DICTIONARY_TRIES: Final = 8
+"""Chunks that are searched for the dictionary."""
 
 
 def opened(location: Location, number: int) -> BinaryIO:
@@ -110,6 +114,20 @@ def open_chunk(location: Location, number: int, manifest: Manifest, known: np.vo
             hint="Run `brand reindex`",
         )
     return front
+
+
+def dictionary_in(chunks: Sequence[int], front: Callable[[int], Front]) -> bytes:
+    """Return the compression dictionary, from the first of these chunks whose front is right.
+
+    `front` reads the front of a chunk. Raises the `FormatError` of the last chunk that was tried.
+    """
+    *others, last = chunks[:DICTIONARY_TRIES]
+    for number in others:
+        try:
+            return front(number).dictionary
+        except FormatError:  # each chunk has the dictionary, so another one may still give it
+            continue
+    return front(last).dictionary
 
 
 def file_size(location: Location, number: int) -> int:

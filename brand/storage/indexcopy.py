@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,6 @@ import xxhash
 from brand.errors import (
     BrandError,
     ChecksumError,
-    FormatError,
     LayoutError,
     NotADataSetError,
     StorageError,
@@ -36,8 +36,7 @@ from brand.formats.index import array_bytes
 from brand.formats.manifest import Manifest, index_names, parse_manifest
 from brand.formats.publish import publish_bytes, storage_errors, sync_folder
 from brand.printable import printable
-from brand.storage.dataset import DICTIONARY_TRIES
-from brand.storage.fronts import open_front
+from brand.storage.fronts import dictionary_in, open_front
 from brand.storage.ownfolder import open_given, open_own_folder
 from brand.storage.remote import DICTIONARY_NAME, Remote
 from brand.stores.opening import open_store
@@ -116,18 +115,9 @@ def _copy(store: Store, manifest: Manifest, folder: Path) -> None:
             what = "checksum of the index file"
             raise ChecksumError(what, path=store.url.child(name), expected=digest, found=found)
     if manifest.dictionary_size:
-        (folder / DICTIONARY_NAME).write_bytes(_dictionary(Remote(str(store.url), folder), manifest.header.chunks))
-
-
-def _dictionary(remote: Remote, chunks: int) -> bytes:
-    """The compression dictionary. Every chunk has it, so where one chunk is missing or damaged, others are tried."""
-    *others, last = range(min(chunks, DICTIONARY_TRIES))
-    for number in others:
-        try:
-            return open_front(remote, number).dictionary
-        except FormatError:
-            continue
-    return open_front(remote, last).dictionary
+        remote = Remote(str(store.url), folder)
+        dictionary = dictionary_in(range(manifest.header.chunks), partial(open_front, remote))
+        (folder / DICTIONARY_NAME).write_bytes(dictionary)
 
 
 def _copy_file(store: Store, name: str, size: int, path: Path) -> str:

@@ -15,7 +15,7 @@ from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, SAMPLES_NAME, colum
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.share import Share, read_share
-from brand.storage.files import Reader
+from brand.storage.files import ChunkReader
 from brand.storage.location import Location
 from brand.storage.tables import Tables
 
@@ -38,7 +38,7 @@ class Elements(Protocol):
 class Compared(Protocol):
     """Compares the index with the chunks' own tables (`Tables`)."""
 
-    def differing(self, places: NDArray[np.int64], reader: Reader) -> NDArray[np.intp]:
+    def differing(self, places: NDArray[np.int64], reader: ChunkReader) -> NDArray[np.intp]:
         """Positions in `places` whose rows in the index differ from their chunks' tables."""
 
 
@@ -88,11 +88,11 @@ class Index(Protocol):
 
 
 class OwnIndex:
-    """The index of a data set that is no collection."""
+    """The index of a data set that is no collection. `first_chunk`: see `Tables`."""
 
     deleted = None
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, first_chunk: int = 0) -> None:
         self._location, self.path = location, location.local
         self.manifest = read_manifest(self.path)
         self.share = read_share(self.path, self.manifest)
@@ -100,7 +100,7 @@ class OwnIndex:
         self.samples = header.samples
         self.rows = open_array(self.path, SAMPLES_NAME, header)
         self.place = open_array(self.path, PLACE_NAME, header)
-        self.tables = Tables(header, self.rows, location)
+        self.tables = Tables(header, self.rows, location, first_chunk)
 
     def drawn(self) -> None:
         """See `Index`."""

@@ -17,9 +17,8 @@ from typing import Any, Protocol
 from brand.formats.constants import chunk_name
 from brand.formats.manifest import read_manifest
 from brand.formats.version import Version
-from brand.storage.fetching import fetch_index
-from brand.storage.files import RangeReader, Reader
-from brand.storage.remote import Remote
+from brand.storage.files import ChunkReader, RangeReader
+from brand.storage.remote import Remote, fetch_index
 from brand.storage.vectored import CopiedReads, DirectFiles, LocalFiles, VectorReader
 from brand.storage.versions import named_version
 from brand.stores.traffic import Traffic
@@ -65,7 +64,7 @@ class Location(Protocol):
     def dictionary(self) -> bytes | None:
         """The compression dictionary; None where only the chunks have it. Raises OSError."""
 
-    def reader(self) -> Reader:
+    def reader(self) -> ChunkReader:
         """A new reader of ranges of chunks, for one thread."""
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader | None:
@@ -101,7 +100,7 @@ class Folder:
     def dictionary(self) -> None:
         """See `Location`."""
 
-    def reader(self) -> Reader:
+    def reader(self) -> ChunkReader:
         """See `Location`."""
         return RangeReader(self.chunk_file)
 
@@ -143,7 +142,7 @@ class Collected:
     def dictionary(self) -> None:
         """See `Location`."""
 
-    def reader(self) -> Reader:
+    def reader(self) -> ChunkReader:
         """See `Location`."""
         return RangeReader(self.chunk_file)
 

@@ -1,12 +1,14 @@
 """A data set at a URL: which folder has its index, and what reads its chunks?
 
-Manifest and index are copied to a folder of this machine (`fetching`), and checked as a whole on the way. Chunks are
-read from the store, range by range: by the node server for all processes that train, and by programs of one process,
-such as the verbs of the command line.
+Manifest and index are copied to a folder of this machine (`fetch_index`), and checked as a whole on the way. Chunks
+are read from the store, range by range: by the node server for all processes that train, and by programs of one
+process, such as the commands of the command line.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,17 +18,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import StorageError, unpack_error
 from brand.formats.constants import CHUNKS_NAME, chunk_name
 from brand.formats.index import open_array
 from brand.formats.manifest import read_manifest
-from brand.storage.files import Range, Reader
+from brand.pythonchild import child_command
+from brand.storage.files import ChunkReader, Range
 from brand.storage.vectored import VectorReader, scatter_memory
 from brand.stores.opening import open_store
 from brand.stores.store import Store, read_all
 from brand.stores.traffic import Traffic
 
 DICTIONARY_NAME: Final = "dictionary"
-"""File of the copied index that has the compression dictionary, where there is one."""
+"""File of the copied index that has the compression dictionary, if the data set has one."""
+LIMIT_S: Final = 3600.0
+"""How long the copy of an index may take. Each request has a limit of its own, which is much shorter."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Remote:
         """See `Location`."""
         return (self.local / DICTIONARY_NAME).read_bytes()
 
-    def reader(self) -> Reader:
+    def reader(self) -> ChunkReader:
         """See `Location`."""
         return _StoreReader(self)
 
@@ -88,10 +94,10 @@ class _Reading:
 
 
 class _StoreReader(_Reading):
-    """A `Reader` of chunks in a store. Where an object ends early, it raises OSError, and gives no zeros."""
+    """A `ChunkReader` of chunks in a store. Where an object ends early, it raises OSError, and gives no zeros."""
 
     def read_into(self, ranges: Sequence[Range]) -> None:
-        """See `Reader`. Ranges are read at the same time; none is joined to another one."""
+        """See `ChunkReader`. Ranges are read at the same time; none is joined to another one."""
         if ranges:
             read_all(self._remote.store, [(chunk_name(number), offset, buffer) for number, offset, buffer in ranges])
 
@@ -104,3 +110,26 @@ class _StoreVectors(_Reading):
         vector, at = np.array(vector, order="C"), 0
         for piece in self._remote.store.pieces(chunk_name(number), offset, size):
             at = scatter_memory(np.frombuffer(piece, np.uint8), vector, at)
+
+
+def fetch_index(url: str) -> Path:
+    """Return the folder of this machine that has manifest and index of the data set at `url`, copied if it is missing.
+
+    The manifest is read anew each time, so a data set that was replaced is found. Raises `NotADataSetError` and other
+    `FormatError`s, `UsageError`, `StorageError`.
+    """
+    # The libraries that access stores start threads, and would make this process unfit to fork its DataLoader workers.
+    command = child_command("brand.storage.indexcopy")
+    try:
+        done = subprocess.run(command, input=url.encode(), stdout=subprocess.PIPE, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise StorageError(f"the index of {url} was not copied within {LIMIT_S:.0f} s") from None
+    except OSError as error:
+        raise StorageError(f"the index of {url} cannot be copied: no process can be started: {error}") from None
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise StorageError(f"the process that copies the index of {url} ended; it may have said why") from None
+    if "type" in answer:
+        raise unpack_error(answer) or StorageError(f"the index of {url} cannot be copied: {answer}")
+    return Path(answer["folder"])

@@ -18,7 +18,7 @@ from brand.errors import FormatError
 from brand.formats.arrays import ArrayFile
 from brand.formats.constants import MAX_DICTIONARY, MAX_HEADER, PREAMBLE_SIZE, ROW
 from brand.formats.header import Header
-from brand.storage.files import Range, Reader
+from brand.storage.files import ChunkReader, Range
 from brand.storage.fronts import front_of
 from brand.storage.location import Location
 
@@ -30,17 +30,18 @@ _LARGEST_FRONT: Final = PREAMBLE_SIZE + MAX_HEADER + MAX_DICTIONARY
 class Tables:
     """Compares `rows`, the index of the data set at `location`, with the tables of its chunks.
 
-    Any number of threads may use it: two threads that compare the same block get the same result.
+    `first_chunk`: a `reader` gives chunk 0 of the data set this number, if the data set is a part of a collection. Any
+    number of threads may use a `Tables`: two threads that compare the same block get the same result.
     """
 
-    def __init__(self, header: Header, rows: ArrayFile, location: Location) -> None:
-        self._header, self._rows, self._location = header, rows, location
+    def __init__(self, header: Header, rows: ArrayFile, location: Location, first_chunk: int = 0) -> None:
+        self._header, self._rows, self._location, self._first_chunk = header, rows, location, first_chunk
         self._blocks = -(-header.chunk_size // BLOCK)
         """Number of blocks of a chunk."""
         self._same = np.zeros(header.chunks * self._blocks, np.bool_)
         """Which blocks need no further comparison, shape (all blocks,)."""
 
-    def differing(self, places: NDArray[np.int64], reader: Reader) -> NDArray[np.intp]:
+    def differing(self, places: NDArray[np.int64], reader: ChunkReader) -> NDArray[np.intp]:
         """Positions in `places` whose rows in the index differ from their chunks' tables.
 
         Raises `FormatError` where the index cannot be read.
@@ -65,7 +66,7 @@ class Tables:
         samples = np.minimum(self._header.chunk_size, self._header.samples - chunks * self._header.chunk_size)
         return chunks, slots, np.minimum(BLOCK, samples - slots)
 
-    def _read(self, blocks: NDArray[np.int64], reader: Reader) -> list[NDArray[np.void] | None]:
+    def _read(self, blocks: NDArray[np.int64], reader: ChunkReader) -> list[NDArray[np.void] | None]:
         """The rows of these blocks in the chunks' tables, unchecked; None where they cannot be found or read."""
         chunks, slots, counts = self._span(blocks)
         firsts = chunks * self._header.chunk_size
@@ -77,7 +78,7 @@ class Tables:
         for number in np.flatnonzero((starts >= PREAMBLE_SIZE) & (starts <= _LARGEST_FRONT)).tolist():
             table = found[number] = np.empty(int(counts[number]), ROW)
             offset = int(starts[number]) + ROW.itemsize * int(slots[number])
-            ranges[number] = (int(chunks[number]), offset, table.view(np.uint8).data)
+            ranges[number] = (self._first_chunk + int(chunks[number]), offset, table.view(np.uint8).data)
         try:
             reader.read_into(list(ranges.values()))
         except OSError:

@@ -5,7 +5,7 @@ One call takes a vector of pieces that numpy made, as readv(2) has it: thousands
     LocalFiles    through the page cache, which is of use where it has room for the data: the kernel fills the pieces
     DirectFiles   past the page cache (O_DIRECT), into a buffer that is used again and again, and from there into the
                   pieces: half the processor time for data that no cache could hold
-    CopiedReads   the bytes of any `Reader`, through such a buffer: for files that the kernel does not have
+    CopiedReads   the bytes of any `ChunkReader`, through such a buffer: for files that the kernel does not have
 
 The caller vouches for the addresses of a vector: `Arena.vector` makes them of pages that are there.
 
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.native import CORE
-from brand.storage.files import OpenFiles, PathOf, Reader
+from brand.storage.files import ChunkReader, OpenFiles, PathOf
 
 OPEN_FILES: Final = 32
 """Descriptors kept open by each thread that reads."""
@@ -124,11 +124,11 @@ class DirectFiles:
 class CopiedReads:
     """A `VectorReader` that copies the bytes of `reader`.
 
-    A `Reader` gives zeros past the end of a file. So this class does not notice a file that is too short; the wrong
-    checksums of its samples show it.
+    A `ChunkReader` gives zeros past the end of a file. So this class does not notice a file that is too short; the
+    wrong checksums of its samples show it.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: ChunkReader) -> None:
         self._reader, self._bounce = reader, _Bounce()
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:

@@ -1,8 +1,8 @@
 """`BatchPlan`: which samples make a batch together, where they differ in length?
 
 Lengths are known before any sample is read, so the batches of an epoch are planned with its order: batches of similar
-length, batches up to a length, or rows packed full (`brand.protocol.batching`, `packing`). Each batch is a list of
-tickets, and drawing is as with a `BrandSampler`. A state holds epoch, number of batches, limits and order; any number
+length, batches up to a length, or rows packed full (`brand.protocol.batching`, `packing`). Each batch is a list
+of tickets, and drawing is as with a `BrandSampler`. A state holds epoch, batches, limits and order; any number
 of ranks and workers goes on from it.
 """
 

@@ -22,7 +22,6 @@ from brand.formats.preparation import Preparation, checked
 from brand.formats.version import Version
 from brand.node.client.client import Client
 from brand.node.setup.caching import CacheOf, as_cache
-from brand.node.setup.choose import ProtocolChoice
 from brand.node.setup.memory import Memory, check_memory, memory_bytes
 from brand.node.setup.tls import Tls
 from brand.node.wire.looping import LoopReport
@@ -30,6 +29,7 @@ from brand.node.wire.messages import GOES_ON, MAX_NAME, UNTOLD
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.part import Part
+from brand.protocol.registry import OrderOption
 from brand.protocol.tickets import TICKET, TICKETS_END
 from brand.storage.catalogue import Catalogue
 from brand.storage.dataset import StoredDataSet
@@ -80,7 +80,7 @@ class BrandDataset(Drawable):
             as a float; None: a quarter of what this process may still use.
         protocol: `"stripes"`, `"slots"` (the paper's), `"uniform"` (each order equally likely), or `Stripes(...)`,
             `Slots(...)` with their options, `Uniform()`; `"shared"` where several jobs train on the data set at a time;
-            to compare, the baselines `Pool(chunks=...)` and `MinIO()`.
+            to compare, `brand.orders.baselines`.
         server: Address of a running server (`brand serve` prints it), instead of one that starts by itself.
             `"common"`: one for all jobs of this user on this machine; the first of them starts it.
         job: With `server=`: a name of this training among those of the server; all its processes give the same one.
@@ -107,7 +107,7 @@ class BrandDataset(Drawable):
         decode: bool = True,
         prepare: Mapping[str, Preparation] | None = None,
         memory: Memory = None,
-        protocol: ProtocolChoice = "stripes",
+        protocol: OrderOption = "stripes",
         server: str | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         remote_memory: Memory = None,

@@ -1,7 +1,7 @@
 """What does a sampler of a mixture draw? At each position the next draw of one of the members, as that member's ticket.
 
-The sampler's epoch and position name a place in the mixture's endless sequence (`brand.protocol.mixed_order`). A ticket
-is that of the member's own order, so each member's node server reads ahead as it does for any training.
+The sampler's epoch and position name a place in the mixture's endless sequence (`brand.protocol.mixed_order`). A
+ticket is that of the member's own order, so each member's node server reads ahead as it does for any training.
 """
 
 from __future__ import annotations

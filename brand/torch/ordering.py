@@ -8,11 +8,12 @@ from typing import Final
 from numpy.typing import ArrayLike
 
 from brand.errors import UsageError
-from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
+from brand.node.setup.choose import Nodes, choose_order, facts_of
 from brand.node.setup.memory import Memory
 from brand.node.setup.room import choose_room
 from brand.protocol.order import Order
 from brand.protocol.policy import BY_ONE_NODE
+from brand.protocol.registry import OrderOption
 from brand.storage.dataset import StoredDataSet
 from brand.torch.parts import as_part
 from brand.torch.ranks import find_rank, node_by_launcher
@@ -32,7 +33,7 @@ class Ordering:
         self,
         data: StoredDataSet,
         way: Way,
-        protocol: ProtocolChoice,
+        protocol: OrderOption,
         memory: Memory,
         remote_memory: Memory,
         *,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brand.errors import UsageError
-from brand.protocol.drawn import pack_drawn, unpack_drawn
+from brand.protocol.growing import pack_drawn, unpack_drawn
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader
 
-from brand import BrandDataset, BrandSampler, Stripes, Uniform, pack
+from brand import BrandDataset, BrandSampler, pack
 from brand.node.setup.measure import stored_sizes
+from brand.protocol import Stripes, Uniform
 from brand.protocol.order import MAX_EPOCH
 from brand.simulate.running import Run, work_of
 from brand.storage.dataset import StoredDataSet

@@ -17,7 +17,7 @@ from brand.chunker import Options
 from brand.chunker.plan import Layout
 from brand.collect import Wanted, append_samples, compact, delete, overlay, redact, undelete
 from brand.storage.dataset import StoredDataSet
-from brand.storage.joined import NOTHING
+from brand.storage.partindex import NOTHING
 
 SCHEMA = {"number": "int", "share": "float", "data": "bytes", "key": "str"}
 _WRITES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}

@@ -15,8 +15,8 @@ from brand.node.setup.caching import Cache
 from brand.node.setup.measure import stored_sizes
 from brand.protocol.uniform import UniformPolicy
 from brand.storage.cachefolder import CacheFolder
+from brand.storage.cacheparts import BLOCK
 from brand.storage.dataset import StoredDataSet
-from brand.storage.holes import BLOCK
 from brand.testing.node import RunningServer, running_server
 from tests.orders import order_of
 from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of

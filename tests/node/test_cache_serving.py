@@ -17,9 +17,9 @@ import pytest
 from brand.errors import CacheError, UsageError
 from brand.node.setup.caching import Cache, parse_cache
 from brand.node.setup.measure import stored_sizes
-from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import MAX_EPOCH
 from brand.protocol.policy import Policy
+from brand.protocol.uniform import UniformPolicy
 from brand.simulate.running import Run, work_of
 from brand.storage.dataset import StoredDataSet
 from brand.storage.device import device_name, mount_of
@@ -115,7 +115,7 @@ def test_all_comes_from_the_folder_once_it_is_there(texts: Path, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.4, 1.0])
-@pytest.mark.parametrize("policy", [STRIPES, SLOTS, MinioPolicy(2)], ids=["stripes", "slots", "minio"])
+@pytest.mark.parametrize("policy", [STRIPES, SLOTS, UniformPolicy(2)], ids=["stripes", "slots", "uniform"])
 def test_a_server_reads_what_is_predicted(texts: Path, tmp_path: Path, policy: Policy, share: float) -> None:
     """Reads and bytes of both sources, in an epoch after the folder is full, are those of `brand simulate`."""
     room, data = int(share * bytes_of(texts)), StoredDataSet(texts)

@@ -18,8 +18,7 @@ from brand.errors import ProtocolError
 from brand.node.wire import deciding, joining, looping, messages
 from brand.node.wire.lease import Held, pack_lease, unpack_lease
 from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, PREPARED, Chains, Kind
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
+from brand.protocol.joins import Join, Joins
 from brand.protocol.order import Order
 from brand.protocol.part import Part
 from brand.protocol.uniform import UniformPolicy

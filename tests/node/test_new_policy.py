@@ -17,8 +17,8 @@ import pytest
 from brand.protocol.mapping import Mapping
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
-from brand.protocol.policies import POLICIES
 from brand.protocol.policy import Policy, check_number
+from brand.protocol.registry import POLICIES
 from brand.protocol.slots import whole_reads
 from brand.protocol.tickets import MAX_POSITIONS
 from brand.testing.node import attached, running_server

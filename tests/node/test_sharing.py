@@ -17,8 +17,8 @@ from brand.node.decide.pacing import IDLE_S, LEAST_RATE_S, Pulse
 from brand.node.decide.states import HELD
 from brand.node.decide.stimuli import ClientJoins
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.protocol.following import UNIT, Join, alone
-from brand.protocol.joins import Joins
+from brand.protocol.following import UNIT
+from brand.protocol.joins import Join, Joins, alone
 from brand.protocol.plan import read_of_sample
 from tests.node.world import World
 from tests.rounds import examples

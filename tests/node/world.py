@@ -71,7 +71,7 @@ from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.protocol.dtypes import smallest
-from brand.protocol.following import Join
+from brand.protocol.joins import Join
 from brand.protocol.order import Order
 from brand.protocol.part import Part
 from brand.protocol.plan import Plan, read_of_sample

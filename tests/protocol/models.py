@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from brand.protocol.joader_policy import JoaderPolicy
 from brand.protocol.mapping import Mapping
-from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import Plan
 from brand.protocol.policy import Policy
@@ -259,15 +258,15 @@ def many_nodes(draw: st.DrawFn, fewest: int = 2) -> Nodes:
 @st.composite
 def policies(draw: st.DrawFn, mapping: Mapping) -> Policy:
     """Policies of all protocols for a mapping, the paper's also across nodes."""
-    name = draw(st.sampled_from(["stripes", "slots", "uniform", "pool", "minio", "joader"]))
+    name = draw(st.sampled_from(["stripes", "slots", "uniform", "pool", "joader"]))
     if name == "stripes":
         return StripePolicy(mapping.group_chunks, draw(st.integers(1, mapping.chunk_size)))
     if name == "pool":
         return PoolPolicy(mapping.group_chunks, draw(st.integers(1, mapping.chunks)))
     if name == "joader":
         return JoaderPolicy(mapping.group_chunks)
-    if name in ("uniform", "minio"):
-        return (UniformPolicy if name == "uniform" else MinioPolicy)(mapping.group_chunks)
+    if name == "uniform":
+        return UniformPolicy(mapping.group_chunks)
     nodes = draw(st.one_of(st.just(ONE), many_nodes()))
     return SlotPolicy(mapping.group_chunks, draw(refills), nodes.nodes, nodes.ranks, nodes.window, nodes.remote)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from brand.protocol.coordl import CoordlPolicy
-from brand.protocol.following import Join, alone
+from brand.protocol.joins import Join, alone
 from brand.protocol.order import Order
 from brand.protocol.part import Part
 from brand.protocol.stripe_policy import StripePolicy

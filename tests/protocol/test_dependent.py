@@ -24,7 +24,7 @@ Law = Counter[tuple[str, ...]]
 
 
 def law(sets: list[set[str]], *, printed: bool = False) -> dict[tuple[str, ...], Fraction]:
-    """How likely each outcome of a round is, by Algorithm 1: as `brand.protocol.dependent` has it, or as printed."""
+    """The probability of each outcome of a round, by Algorithm 1: as `dependent` has it, or as printed."""
     found: dict[tuple[str, ...], Fraction] = {}
 
     def round_from(k: int, refused: set[str], picks: tuple[str, ...], chance: Fraction) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 from brand.protocol.policy import Policy
@@ -94,7 +93,7 @@ def test_corner_cases_are_exactly_once_too(name: str) -> None:
     """The sizes where counting goes wrong, three epochs of each."""
     samples, size, n, stripe = CORNERS[name]
     of_chunks = StripePolicy(n, stripe), SlotPolicy(n), SlotPolicy(n, "random"), PoolPolicy(n, n)
-    for policy in (*of_chunks, UniformPolicy(n), MinioPolicy(n)):
+    for policy in (*of_chunks, UniformPolicy(n)):
         for epoch in range(3):
             plan = Order("corner", samples, size, 3, policy).plan(epoch)
             assert sorted(plan.sample_of.tolist()) == list(range(samples))

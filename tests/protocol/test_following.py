@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.protocol.following import LEAST_PACE, MOST_PACE, Drawn, Join, Lap, follow, lap_of
+from brand.protocol.following import Drawn, Lap, follow, lap_of
+from brand.protocol.joins import LEAST_PACE, MOST_PACE, Join
 from brand.protocol.mapping import Mapping
 from brand.protocol.stripes import plan_stripes
 from tests.rounds import examples

@@ -11,7 +11,6 @@ import hashlib
 import numpy as np
 import pytest
 
-from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 from brand.protocol.policy import Policy
@@ -51,14 +50,13 @@ DRAWN: dict[Policy, list[list[int]]] = {
         [3, 5, 4, 0, 6, 7, 2, 1, 12, 8, 11, 13, 14, 10, 9, 15, 22, 19, 16, 18, 17, 20, 21],
         [1, 22, 21, 0, 20, 3, 2, 15, 12, 9, 8, 11, 13, 10, 14, 16, 6, 4, 17, 18, 19, 7, 5],
     ],
-    MinioPolicy(3): [
+    UniformPolicy(3): [
         [16, 22, 13, 21, 17, 0, 1, 9, 12, 6, 5, 10, 14, 19, 15, 3, 7, 8, 18, 20, 11, 2, 4],
         [17, 0, 20, 5, 12, 19, 6, 18, 2, 7, 14, 8, 15, 16, 10, 1, 4, 9, 11, 13, 22, 21, 3],
         [22, 19, 3, 12, 16, 18, 8, 11, 17, 5, 20, 13, 14, 4, 0, 10, 6, 21, 9, 7, 2, 1, 15],
         [15, 16, 12, 9, 8, 11, 13, 10, 6, 1, 22, 14, 21, 4, 17, 0, 20, 18, 19, 3, 7, 2, 5],
     ],
 }
-DRAWN[UniformPolicy(3)] = DRAWN[MinioPolicy(3)]
 """For each seed and epoch what is drawn of 23 samples in chunks of four, three a group."""
 
 READS: dict[Policy, list[tuple[int, int, int, int]]] = {
@@ -77,14 +75,13 @@ READS: dict[Policy, list[tuple[int, int, int, int]]] = {
     PoolPolicy(3, 2): [
         (0, 3, 0, 4), (0, 4, 0, 4), (8, 2, 0, 4), (8, 0, 0, 4), (16, 1, 0, 4), (16, 5, 0, 3),
     ],
-    MinioPolicy(3): [
+    UniformPolicy(3): [
         (0, 4, 0, 1), (1, 5, 2, 1), (2, 3, 1, 1), (3, 5, 1, 1), (4, 4, 1, 1), (5, 0, 0, 1),
         (6, 0, 1, 1), (7, 2, 1, 1), (8, 3, 0, 1), (9, 1, 2, 1), (10, 1, 1, 1), (11, 2, 2, 1),
         (12, 3, 2, 1), (13, 4, 3, 1), (14, 3, 3, 1), (15, 0, 3, 1), (16, 1, 3, 1), (17, 2, 0, 1),
         (18, 4, 2, 1), (19, 5, 0, 1), (20, 2, 3, 1), (21, 0, 2, 1), (22, 1, 0, 1),
     ],
 }
-READS[UniformPolicy(3)] = READS[MinioPolicy(3)]
 """Deadline, chunk, first sample and count of the reads of the first of these plans."""
 # fmt: on
 
@@ -96,7 +93,6 @@ DIGESTS: dict[Policy, str] = {
     SlotPolicy(16, "random"): "3b9e7406cc2e031a4d56bec73a8c897d155f16cb5977a4b6665f7504eaa8c576",
     PoolPolicy(16, 100): "15fe30f63e37751f8f3ee5ea8bbde7172fc62800a7348b1c76fcc8360c691b1c",
     UniformPolicy(16): "ec063ae57ec8f8b82caae6aeccca7e23e8914b70c4ce9ba99da244c8dca9d21f",
-    MinioPolicy(16): "ec063ae57ec8f8b82caae6aeccca7e23e8914b70c4ce9ba99da244c8dca9d21f",
 }
 """SHA-256 of both tables and of what is held: 100,003 samples in chunks of 64, 16 a group, seed 2024, epoch 5."""
 

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 
 from brand.protocol.joader_policy import JoaderPolicy
 from brand.protocol.mapping import Mapping
-from brand.protocol.minio import MinioPolicy
 from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
 from brand.protocol.owners import MAX_NODES
 from brand.protocol.plan import Plan
-from brand.protocol.pool import plan_pool
-from brand.protocol.pool_policy import PoolPolicy
+from brand.protocol.pool_policy import PoolPolicy, plan_pool
 from brand.protocol.prefetch import plan_slots_across_nodes
 from brand.protocol.slot_policy import MAX_RANKS, SlotPolicy
 from brand.protocol.slots import plan_slots
@@ -95,9 +93,6 @@ OF_BASELINES = {
     dataclasses.replace(GOOD, policy=PoolPolicy(5, 8)): (
         '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, '
         '"protocol": "pool", "pool": 8}'
-    ),
-    dataclasses.replace(GOOD, policy=MinioPolicy(5)): (
-        '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, "protocol": "minio"}'
     ),
     dataclasses.replace(GOOD, policy=UniformPolicy(5)): (
         '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, "protocol": "uniform"}'

@@ -11,7 +11,8 @@ import xxhash
 from hypothesis import given
 from numpy.typing import NDArray
 
-from brand.protocol.following import LEAST_PACE, Join, alone, follow, lap_of
+from brand.protocol.following import follow, lap_of
+from brand.protocol.joins import LEAST_PACE, Join, alone
 from brand.protocol.mapping import Mapping
 from brand.protocol.order import Order
 from brand.protocol.part import Part

@@ -27,7 +27,7 @@ from brand.node.wire.joining import Front, Joining, Said
 from brand.node.wire.network import Closed, Event, Opened, Received, Stream
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import PeerKind
-from brand.protocol.following import Join, alone
+from brand.protocol.joins import Join, alone
 from brand.protocol.order import Order
 from brand.protocol.part import Part
 from brand.protocol.shared_policy import SharedPolicy

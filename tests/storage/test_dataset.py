@@ -16,8 +16,7 @@ import brand
 from brand.errors import SchemaError
 from brand.formats.constants import ROW
 from brand.formats.record import RecordDecoder
-from brand.storage.cuts import Cut, cut_ranges
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset import Cut, StoredDataSet, cut_ranges
 from tests.formats.strategies import data_sets, same
 from tests.independent_reader import Reader
 from tests.storage.support import NOTES, SAMPLES, SCHEMA

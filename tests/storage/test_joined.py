@@ -25,8 +25,8 @@ from brand.formats.constants import SAMPLES_NAME, chunk_name
 from brand.formats.publish import publish_bytes
 from brand.formats.version import make_version, npy_list, pack_version, read_version, version_name
 from brand.storage.dataset import StoredDataSet
-from brand.storage.joined import NOTHING
 from brand.storage.location import Collected
+from brand.storage.partindex import NOTHING
 from brand.storage.verify import verify
 from tests.collect.support import grow, samples
 

@@ -26,8 +26,8 @@ from brand.errors import (
 )
 from brand.formats.manifest import pack_manifest, read_manifest
 from brand.storage.dataset import StoredDataSet
-from brand.storage.fetching import fetch_index
 from brand.storage.indexcopy import copy_index
+from brand.storage.remote import fetch_index
 from tests.buckets import Bucket, bucket
 from tests.storage.support import NOTES, SAMPLES, divide
 from tests.tools.objects import Busy, Fault, Faults, Lost, Request

@@ -29,7 +29,7 @@ import brand
 from brand.chunker import Options, convert_audio, convert_images
 from brand.chunker.plan import Layout
 from brand.errors import BrandError, ElsewhereError, FormatError
-from brand.node.setup.choose import Stripes
+from brand.protocol import Stripes
 from brand.protocol.owners import owner_of_chunk
 from brand.storage.dataset import StoredDataSet
 from brand.storage.partition import partition
@@ -169,7 +169,7 @@ def _look(subject: Subject, trial: Trial, rng: random.Random, strike: Callable[[
     """Read and draw all samples; `strike` is called when half of that is done."""
     fields, more = _any_fields(subject, rng), _any_fields(subject, rng)
     with ExitStack() as stack:
-        options: dict[str, Any] = {"decode": False, "protocol": rng.choice(["slots", Stripes(length=2, mixing=0.6)])}
+        options: dict[str, Any] = {"decode": False, "protocol": rng.choice(["slots", Stripes(length=2, buffer=0.6)])}
         if subject.whole:
             memory = rng.choice([0.6, 1.0])
             server = stack.enter_context(running_server(subject.folder, memory=memory, depth=2))

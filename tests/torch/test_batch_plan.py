@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from brand import pack
 from brand.errors import SchemaError, UsageError
-from brand.node.setup.choose import ProtocolChoice
+from brand.protocol.registry import OrderOption
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BatchPlan, BrandDataset, BrandLoader, BrandSampler
 from tests.support import LIMIT_S, free_port
@@ -113,9 +113,7 @@ def through_json(state: State) -> State:
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("protocol", ["stripes", "slots", "uniform"])
-def test_every_sample_comes_once_an_epoch(
-    server: RunningServer, limits: dict[str, Any], protocol: ProtocolChoice
-) -> None:
+def test_every_sample_comes_once_an_epoch(server: RunningServer, limits: dict[str, Any], protocol: OrderOption) -> None:
     """Batch for batch as planned, with a `BrandLoader` and a `DataLoader`; other batches in the next epoch."""
     data_set = opened(server, protocol=protocol)
     plan = BatchPlan(data_set, "count", **limits)

@@ -18,7 +18,8 @@ from brand import pack
 from brand.errors import UsageError
 from brand.node.serve.server import NodeServer
 from brand.node.setup.caching import Cache
-from brand.node.setup.choose import ProtocolChoice, Stripes
+from brand.protocol import Stripes
+from brand.protocol.registry import OrderOption
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import random_address, running, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
@@ -39,7 +40,7 @@ PART = np.flatnonzero(MASK).tolist()
 @pytest.mark.parametrize("protocol", ["stripes", "slots", "uniform"])
 @pytest.mark.parametrize("memory", [0.3, 1.0])
 @MANY_WORKERS
-def test_each_sample_of_the_part_comes_once_an_epoch(small: Path, protocol: ProtocolChoice, memory: float) -> None:
+def test_each_sample_of_the_part_comes_once_an_epoch(small: Path, protocol: OrderOption, memory: float) -> None:
     """In the order of the plan without the others; with workers, and with a `BrandLoader`."""
     with served(small, memory=memory, protocol=protocol, fields=("index",)) as data_set:
         sampler = BrandSampler(data_set, seed=3, part=MASK)
@@ -64,7 +65,7 @@ def test_each_sample_of_the_part_comes_once_an_epoch(small: Path, protocol: Prot
 @pytest.mark.parametrize("protocol", ["stripes", "uniform"])
 @pytest.mark.parametrize(("memory", "share"), [(0.8, None), (0.2, 0.5)])
 def test_memory_and_cache_folder_are_for_the_part(
-    small: Path, tmp_path: Path, protocol: ProtocolChoice, memory: float, share: float | None
+    small: Path, tmp_path: Path, protocol: OrderOption, memory: float, share: float | None
 ) -> None:
     """Once they hold a part that fits into one of them, nothing is read any more."""
     third, size = np.arange(SAMPLES) % 3 == 0, int(StoredDataSet(small).rows(0, SAMPLES)["size"].sum())
@@ -193,7 +194,7 @@ def test_only_samples_of_the_part_replace_a_damaged_one(tmp_path: Path, kind: in
     for place in range(0, 64, 16):
         flip_bit(chunk_path(path, place // 8), 8 * int(data.rows(place, place + 1)["offset"][0]))
     broken = set(data.indices(np.arange(0, 64, 16)).tolist())
-    with served(path, memory=0.5, fields=("index", "data"), on_error="skip", protocol=Stripes(mixing=1.0)) as data_set:
+    with served(path, memory=0.5, fields=("index", "data"), on_error="skip", protocol=Stripes(buffer=1.0)) as data_set:
         sampler = BrandSampler(data_set, part=mask)
         loader = (
             BrandLoader(data_set, 4, sampler=sampler)

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader
 
 from brand import Picture, pack
 from brand.errors import UsageError
-from brand.node.setup.choose import Shared
 from brand.node.setup.preparing import Prepared
+from brand.protocol import Shared
 from brand.protocol.joins import Joins
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server

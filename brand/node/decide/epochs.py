@@ -30,7 +30,7 @@ from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Begin, Drawer
 from brand.node.wire.messages import GOES_ON
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
-from brand.protocol.following import Join
+from brand.protocol.joins import Join
 from brand.protocol.order import MAX_EPOCH
 from brand.protocol.plan import Plan
 

@@ -15,8 +15,7 @@ from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.node.wire.prepared import Want
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
+from brand.protocol.joins import Join, Joins
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
 

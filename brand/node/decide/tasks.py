@@ -19,8 +19,7 @@ from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.node.wire.prepared import Want
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
+from brand.protocol.joins import Join, Joins
 from brand.protocol.order import Order
 
 

@@ -54,8 +54,7 @@ from brand.node.wire.drawing import Begin, Drawer, Drawing
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.prepared import Want
 from brand.node.wire.preparer import PAGE
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
+from brand.protocol.joins import Join, Joins
 from brand.protocol.order import Order
 from brand.protocol.plan import read_of_sample
 from brand.protocol.random import blocks

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from brand.errors import ProtocolError
 from brand.node.wire.messages import Kind, frame
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
+from brand.protocol.joins import Join, Joins
 from brand.protocol.order import Order
 
 _KNOWN: Final = struct.Struct("<IIi")
