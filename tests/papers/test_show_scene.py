@@ -106,7 +106,7 @@ def test_published_seconds_are_numbers(scene: Path) -> None:
     ("wrong", "cure"),
     [
         ((), "NAME|FILE"),
-        (("hdmlp-t9"), "hdmlp-t1, hdmlp-t2"),
+        (("hdmlp-t9",), "hdmlp-t1, hdmlp-t2"),
         (("hdmlp-t1", "--policies", "naive,best"), "give perfect, naive, staging"),
         (("hdmlp-t1", "--policies", ""), "give perfect, naive, staging"),
         (("hdmlp-t1", "--memory", "1GB"), "unrecognized arguments: --memory"),
