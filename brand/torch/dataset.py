@@ -25,6 +25,7 @@ from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.choose import ProtocolChoice
 from brand.node.setup.memory import Memory, check_memory, memory_bytes
 from brand.node.setup.tls import Tls
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import GOES_ON, MAX_NAME, UNTOLD
 from brand.protocol.joins import Joins
@@ -277,7 +278,9 @@ class BrandDataset(Drawable):
         """
         shared = ranks[1] > 1 or processes not in (1, GOES_ON, UNTOLD)
         turn = turn_of(order, origin) if shared else None
-        return self._node.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn, processes)
+        return self._node.begin(
+            order, self.tag_of(order), Announcement(epoch, position, *ranks, batch, processes), turn
+        )
 
     def draw(self, tickets: NDArray[np.int64]) -> Fetched:
         """The samples for these tickets of one epoch: the part of a mixture's request that is for this data set."""
@@ -285,7 +288,7 @@ class BrandDataset(Drawable):
 
     def come_to(self, tag: int, epoch: int) -> None:
         """This process goes on with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
-        self._node.begin(self._fetcher.order_of(tag), tag, epoch, 0, (0, 1), processes=GOES_ON)
+        self._node.begin(self._fetcher.order_of(tag), tag, Announcement(epoch, processes=GOES_ON))
 
     def knows(self, tag: int) -> bool:
         """Whether a sampler that draws from this data set has this tag. May ask the node server."""

@@ -19,6 +19,7 @@ from brand.node.client.taking import Files
 from brand.node.client.wants import Wants
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.setup.tls import Tls
 from brand.node.wire.connection import own_address
 from brand.storage.cached import cached_samples
@@ -67,17 +68,15 @@ class Way:
     def client(self) -> Client:
         """The client of the server. Raises `UsageError`, and `ServerError` where another rank does not answer."""
         return Client(
-            self._data.name,
+            ServerSpec(
+                self._data.name, self._address(), self._memory, cache=self._cache, common=self._server == COMMON
+            ),
             self._data.id,
             self._data.mean_bytes,
-            self._address(),
-            self._memory,
             self._job or job_name() or self._name,
             attach=self._server not in (None, COMMON),
             cluster=self.job,
-            cache=self._cache,
             wants=Wants(self._prepare),
-            common=self._server == COMMON,
             files=Files(self._data.right, cached_samples(self._data)),
         )
 
