@@ -22,6 +22,7 @@ import numpy as np
 
 from bench.harness import show, table
 from brand.node.setup.choose import Nodes, choose_order, facts_of
+from brand.node.wire.drawing import Announcement
 from brand.protocol.order import Order
 from brand.protocol.registry import OrderOption
 from brand.storage.dataset import StoredDataSet
@@ -47,7 +48,7 @@ def draw(cluster: RunningCluster, order: Order, epochs: int, *, locality: bool) 
         def run(rank: int) -> None:
             for epoch in range(epochs):
                 batch = BATCH if locality else 0
-                mine = clients[rank].begin(order, 1, epoch, 0, (rank, NODES), batch, turn=0)
+                mine = clients[rank].begin(order, 1, Announcement(epoch, 0, rank, NODES, batch), turn=0)
                 positions = np.arange(rank, order.samples, NODES) if mine is None else mine
                 for first in range(0, -(-order.samples // NODES), BATCH):
                     if len(some := positions[first : first + BATCH]):

@@ -33,6 +33,7 @@ from brand.node.serve.clients import Clients
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.troubles import Troubles
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.connection import Channel
 from brand.node.wire.network import Stream
 from brand.node.wire.numbers import ClientNumber
@@ -133,7 +134,7 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         "sampler=BrandSampler('PATH', seed=0, None, next epoch 0 from 0), 0 iterations begun)",
     ),
     "Client": (
-        lambda *a: Client(str(a[0]), "id", 1.0, a[1], None, "training", attach=True),
+        lambda *a: Client(ServerSpec(str(a[0]), a[1]), "id", 1.0, "training", attach=True),
         "Client(path='PATH', address='ADDRESS', run='training', idle=[])",
     ),
     "Way": (lambda *a: BrandDataset(a[0], server=a[1])._source.port.way, "Way(not settled)"),

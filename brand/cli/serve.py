@@ -27,6 +27,7 @@ from brand.node.setup.caching import parse_cache
 from brand.node.setup.member import Member
 from brand.node.setup.memory import memory_bytes
 from brand.node.setup.preparing import Prepared
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.setup.tls import Tls
 from brand.node.wire.connection import own_address
 from brand.storage.dataset import StoredDataSet
@@ -177,7 +178,8 @@ def serve(
     logging.basicConfig(format="%(levelname)s: %(message)s")  # before it listens: it may have to warn at once
     try:
         folder = None if cache is None else parse_cache(cache)
-        server = _server(member, dst, where, memory=as_memory(memory), record=record, cache=folder, prepared=ready)
+        spec = ServerSpec(dst, where, as_memory(memory), member=member, cache=folder, prepared=ready, record=record)
+        server = _server(spec)
     except OSError as error:
         if why := no_descriptor_left(error):
             raise UsageError(why) from None
@@ -202,12 +204,12 @@ def serve(
         _run(server, member, peers, until_eof=until_eof)
 
 
-def _server(member: Member | None, dst: Path | str, where: str, **more: Any) -> NodeServer:
-    if member is None:
-        return NodeServer(dst, where, **more)
+def _server(spec: ServerSpec) -> NodeServer:
+    if spec.member is None:
+        return NodeServer(spec)
     from brand.cluster.member import server_of  # only here: gRPC takes longer to load than other verbs need
 
-    return server_of(member, dst, where, **more)
+    return server_of(spec)
 
 
 def _run(server: NodeServer, member: Member | None, peers: list[str], *, until_eof: bool) -> None:

@@ -43,7 +43,7 @@ from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
 from brand.node.setup.memory import Memory
-from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.drawing import Announcement, Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Told
 from brand.protocol.order import Order
@@ -196,7 +196,8 @@ class _Node:
         """All ranks begin an epoch."""
         run, here = self._run, self._members.node
         for rank in run.ranks_of(here):
-            self._turn.handle(ClientBegins(ClientNumber(rank + 1), self._key(epoch), 0, rank, run.ranks), 0.0)
+            announcement = Announcement(epoch, 0, rank, run.ranks)
+            self._turn.handle(ClientBegins(ClientNumber(rank + 1), self._number, announcement), 0.0)
         for node in nodes:
             other = node._members.node
             if other != here:

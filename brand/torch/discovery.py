@@ -66,14 +66,13 @@ class Job:
     def __repr__(self) -> str:
         return f"Job({self._name!r}, node {self.node} of {self.nodes})"
 
-    def member(self) -> dict[str, Any]:
-        """What a server of this node has to know, as plain values. Raises `ServerError`."""
+    def member(self) -> Member:
+        """Which node the server of this node is. Raises `ServerError`."""
         store = _store()
         token = _text(store.compare_set(self._key("token"), "", secrets.token_hex(32)))
         # A server that replaces another one listens where the other nodes look for it.
         bind = _text(store.get(self._address(self.node))) if store.check([self._address(self.node)]) else None
-        member = Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self._remote_memory, self._tls)
-        return member.to_json()
+        return Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self._remote_memory, self._tls)
 
     def meet(self, address: str) -> list[str | None]:
         """Say where this node's server listens. Returns where the others listen, by node. Raises `ServerError`."""

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.client.client import Client
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
@@ -74,11 +75,12 @@ class DrawPort:
         """
         shared = ranks[1] > 1 or processes not in (1, GOES_ON, UNTOLD)
         turn = turn_of(order, origin) if shared else None
-        return self.client.begin(order, self.tag_of(order), epoch, position, ranks, batch, turn, processes)
+        announcement = Announcement(epoch, position, *ranks, batch, processes)
+        return self.client.begin(order, self.tag_of(order), announcement, turn)
 
     def come_to(self, tag: int, epoch: int) -> None:
         """Go on with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
-        self.client.begin(self._fetcher.order_of(tag), tag, epoch, 0, (0, 1), processes=GOES_ON)
+        self.client.begin(self._fetcher.order_of(tag), tag, Announcement(epoch, processes=GOES_ON))
 
     def joins(self, order: Order, epoch: int) -> Joins:
         """Where a run with this order joined others in an epoch (`protocol="shared"`)."""

@@ -26,6 +26,7 @@ from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.node.client.wants import Made
+from brand.node.wire.client_messages import Replaced
 from brand.protocol.order import Order
 from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.storage.dataset import StoredDataSet
@@ -243,7 +244,7 @@ class Fetcher:
             except (FormatError, ValueError):
                 continue
             self._replacements.note(index, other, error)
-            self._way.client.report({"index": index, "by": other, "chunk": error.chunk, "reason": str(error)})
+            self._way.client.report(Replaced(index, other, error.chunk, str(error)))
             return sample, other
         raise error
 

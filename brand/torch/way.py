@@ -20,6 +20,7 @@ from brand.node.client.taking import Files
 from brand.node.client.wants import Wants
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.setup.tls import Tls
 from brand.node.wire.connection import own_address
 from brand.storage.cached import cached_samples
@@ -73,18 +74,16 @@ class Way:
     def client(self) -> Client:
         """The client of the server. Raises `UsageError`, and `ServerError` where another rank does not answer."""
         options = self.options
+        common = options.server == COMMON
+        spec = ServerSpec(self._data.name, self._address(), options.memory, cache=options.cache, common=common)
         return Client(
-            self._data.name,
+            spec,
             self._data.id,
             self._data.mean_bytes,
-            self._address(),
-            options.memory,
             options.job or job_name() or self._name,
-            attach=options.server not in (None, COMMON),
+            attach=options.server is not None and not common,
             cluster=self.job,
-            cache=options.cache,
             wants=Wants(options.prepare),
-            common=options.server == COMMON,
             files=Files(self._data.right, cached_samples(self._data)),
         )
 

@@ -36,6 +36,7 @@ from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.protocol.order import Order
 from brand.protocol.plan import read_of_sample
@@ -103,7 +104,7 @@ class Player:
         (said,) = self.turn.handle(ClientRegisters(client, self.order, "run"), 0.0)
         assert isinstance(said, Number)
         self.run = said.run
-        self.tell(ClientBegins(client, (self.run, epoch), start, rank, self.replicas))
+        self.tell(ClientBegins(client, self.run, Announcement(epoch, start, rank, self.replicas)))
         self.rest()
 
     def draw(self, rank: int, epoch: int, positions: NDArray[np.int64]) -> None:

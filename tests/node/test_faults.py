@@ -20,6 +20,7 @@ import pytest
 import brand
 from brand.errors import ServerError
 from brand.node.serve import lifetime
+from brand.node.wire.drawing import Announcement
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandSampler
@@ -166,7 +167,7 @@ def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> No
         wait_until(lambda: not servers_of(texts), "the server has ended")
         node, order = node_for(data, address, "next"), order_of(data.path)
         with closing(node):
-            node.begin(order, 1, 0, 0, (0, 1))
+            node.begin(order, 1, Announcement(0))
             found = draw_all(node, order, 0, np.arange(SAMPLES), owner=os.getpid())
             assert found == order.plan(0).sample_of.tolist()
             server = node.stats()["process"]

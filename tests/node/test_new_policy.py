@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from brand.node.wire.drawing import Announcement
 from brand.protocol.mapping import Mapping
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan
@@ -87,7 +88,7 @@ def test_a_server_delivers_every_sample_once(texts: Path, policy: InSequence, me
     order = order_of(texts, policy)
     with running_server(texts, memory=memory) as server, closing(attached(server)) as node:
         for epoch in range(3):
-            node.begin(order, 1, epoch, 0, (0, 1))
+            node.begin(order, 1, Announcement(epoch))
             drawn: list[int] = []
             for first in range(0, order.samples, 24):
                 positions = range(first, min(first + 24, order.samples))

@@ -26,7 +26,6 @@ from PIL import Image
 from brand import BrandLoader, Picture, Sound, pack
 from brand.errors import DecodeError, ProtocolError, UsageError
 from brand.formats.preparation import Preparation, decoders
-from brand.formats.schema import Schema
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import Pages, Wants
 from brand.node.decide import core
@@ -36,11 +35,15 @@ from brand.node.serve import requests
 from brand.node.serve.preparer import Preparer
 from brand.node.serve.server import NodeServer
 from brand.node.setup.preparing import Prepared, for_common
-from brand.node.wire import messages, prepared
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.wire import client_messages, messages
+from brand.node.wire.client_messages import ClientPrepares, unpack
 from brand.node.wire.connection import socket_name
 from brand.node.wire.messages import HEAD, Chains, Kind
-from brand.node.wire.prepared import HEADER, MOST_WANTS, Want, pack_values, pack_wants, unpack_chains, unpack_wants
+from brand.node.wire.numbers import NO_CLIENT, RunNumber
+from brand.node.wire.prepared import HEADER, MOST_WANTS, DecodeSpec, pack_values, unpack_chains
 from brand.node.wire.preparer import CANNOT, ENOUGH, PAGE, STAGING, UNTRIED, Setup, pages_of, unpack_sizes
+from brand.node.wire.replies import Numbers
 from brand.storage.crew import Crew
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import RunningServer, random_address, running, running_server
@@ -334,7 +337,7 @@ def test_what_no_client_wants_is_refused(pictures: Path, body: dict[str, Any]) -
             assert client.receive()[0] == Kind.FAILED
         with greeted(server.address, pictures) as client:
             run = client.order(order_of(pictures))
-            client.send(pack_wants(run, [Want("image", SMALL)], {"image": decoders("image")}))
+            client.send(pack_wants(run, (DecodeSpec("image", SMALL),), {"image": decoders("image")}))
             assert client.answer(Kind.PREPARE)["numbers"] == [1]
 
 
@@ -343,7 +346,7 @@ def test_a_server_that_does_not_prepare_says_so(pictures: Path) -> None:
     with running_server(pictures) as server:
         with greeted(server.address, pictures) as client:
             run = client.order(order_of(pictures))
-            client.send(pack_wants(run, [Want("image", SMALL)], {"image": decoders("image")}))
+            client.send(pack_wants(run, (DecodeSpec("image", SMALL),), {"image": decoders("image")}))
             assert "start it with --decoded-memory" in client.answer(Kind.PREPARE)["why"]
         assert server.facts()["prepared"] is None
 
@@ -385,12 +388,12 @@ def test_a_batch_that_fills_the_staging_memory(pictures: Path) -> None:
     setup, pages, chains = batch_of(pictures, range(5))
     for room, expected in ((PAGE, [UNTRIED] * 4), (2 * PAGE, [1192, UNTRIED, UNTRIED, UNTRIED])):
         preparer = Preparer(setup, pages, np.zeros(room, np.uint8))
-        preparer.learn(7, Want("image", SMALL))
+        preparer.learn(7, DecodeSpec("image", SMALL))
         assert preparer.prepare(7, chains) == [1192, *expected]
-    preparer.learn(8, Want("image", Picture(size=(300, 300))))
+    preparer.learn(8, DecodeSpec("image", Picture(size=(300, 300))))
     assert preparer.prepare(8, chains) == [CANNOT] * 5
     many = Preparer(setup, pages, np.zeros(STAGING, np.uint8))
-    many.learn(9, Want("image", Picture(size=(2000, 1000))))
+    many.learn(9, DecodeSpec("image", Picture(size=(2000, 1000))))
     sizes = np.array(many.prepare(9, chains))
     assert (sizes == UNTRIED).tolist() == [False, False, True, True, True]
     assert pages_of(sizes).sum() * PAGE > ENOUGH
@@ -403,7 +406,7 @@ def test_samples_that_are_not_what_their_rows_say(pictures: Path) -> None:
     pages[starts[1], ROW_BYTES + 50] ^= 1
     pages[starts[2], 8:12] = 255
     preparer = Preparer(setup, pages, np.zeros(STAGING, np.uint8))
-    preparer.learn(1, Want("image", SMALL))
+    preparer.learn(1, DecodeSpec("image", SMALL))
     assert preparer.prepare(1, chains) == [1192, CANNOT, CANNOT, 1192]
 
 
@@ -457,16 +460,25 @@ def test_values_of_another_kind() -> None:
             pack_values(1, 1, values)
 
 
+def pack_wants(run: int, wants: tuple[DecodeSpec, ...], versions: dict[str, Any]) -> bytes:
+    """`PREPARE` of a client."""
+    return client_messages.pack(ClientPrepares(NO_CLIENT, RunNumber(run), wants, versions))
+
+
 def test_wants_travel_as_they_are() -> None:
     """There and back."""
-    wants = (Want("a", Picture(size=(3, 4), mode="L", filter="box")), Want("b", Sound(rate=5, mono=False)))
+    wants = (DecodeSpec("a", Picture(size=(3, 4), mode="L", filter="box")), DecodeSpec("b", Sound(rate=5, mono=False)))
     body = pack_wants(5, wants, {"image": {"Pillow": "1"}})[HEAD.size :]
-    schema = Schema.parse({"a": "image", "b": "audio"})
-    assert unpack_wants(body, schema) == (5, wants, {"image": {"Pillow": "1"}})
-    assert prepared.unpack_numbers(prepared.pack_numbers((4, 5))[HEAD.size :], 2) == ((4, 5), "")
+    found = unpack(ClientPrepares, body)
+    assert (found.run, found.wants, found.decoders) == (5, wants, {"image": {"Pillow": "1"}})
+    numbers = Numbers(NO_CLIENT, (4, 5))
+    assert unpack(Numbers, client_messages.pack(numbers)[HEAD.size :]) == numbers
+    asking = Wants({want.field: want.how for want in wants})
+    assert asking.numbers(RunNumber(1), lambda _: memoryview(client_messages.pack(numbers)[HEAD.size :])) == (4, 5)
     for wrong in ({"numbers": [1]}, {"numbers": "12"}, {"numbers": ["1", "2"]}, {}):
+        answer = memoryview(messages.pack_json(Kind.PREPARE, wrong)[HEAD.size :])
         with pytest.raises(ProtocolError):
-            prepared.unpack_numbers(messages.pack_json(Kind.PREPARE, wrong)[HEAD.size :], 2)
+            asking.numbers(RunNumber(1), lambda _, answer=answer: answer)  # type: ignore[misc]
 
 
 def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
@@ -551,7 +563,7 @@ def test_a_common_server_prepares_from_the_second_job_on(pictures: Path) -> None
 def test_a_server_that_prepares_is_replayed(pictures: Path, tmp_path: Path) -> None:
     """Its record holds what preparers said."""
     record = tmp_path / "record"
-    node = NodeServer(pictures, random_address(), memory=0.5, record=record, prepared=Prepared("1MB", 1))
+    node = NodeServer(ServerSpec(pictures, random_address(), memory=0.5, record=record, prepared=Prepared("1MB", 1)))
     with running(str(pictures), node) as server:
         assert len(epoch(server, {"image": SMALL})) == 120
     command = [sys.executable, "-m", "tests.tools.replay", str(record), str(pictures)]

@@ -66,6 +66,7 @@ from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.serve.exchange import Exchange
 from brand.node.serve.recording import Recorder
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
@@ -314,8 +315,8 @@ class World:
         """A rank is about to draw. An order that the server has forgotten begins anew."""
         if self.core.epochs.growth.orders.over((RunNumber(run), epoch)):
             del self.given[RunNumber(run), epoch]
-        key = RunNumber(run), epoch
-        self.tell(ClientBegins(ClientNumber(client), key, position, rank, replicas, batch, processes))
+        announcement = Announcement(epoch, position, rank, replicas, batch, processes)
+        self.tell(ClientBegins(ClientNumber(client), RunNumber(run), announcement))
         self.check()
 
     def begun(self, client: int, **order: Any) -> RunNumber:

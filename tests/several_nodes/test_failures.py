@@ -17,6 +17,7 @@ from brand.cluster.member import server_of
 from brand.errors import UnreachableError, UsageError
 from brand.node.decide import fetches
 from brand.node.setup.member import Member
+from brand.node.setup.server_spec import ServerSpec
 from brand.protocol.stripe_policy import StripePolicy
 from brand.storage.dataset import StoredDataSet
 from brand.testing.node import random_address, running
@@ -234,7 +235,7 @@ def test_a_node_with_another_memory_is_refused(texts: Path) -> None:
     token, found = "a token for tests only, 32 bytes", []
     with ExitStack() as stack:
         for node, memory in enumerate((0.5, 0.25)):
-            made = server_of(Member(node, 2, token), texts, random_address(), memory=memory)
+            made = server_of(ServerSpec(texts, random_address(), memory, member=Member(node, 2, token)))
             found.append(stack.enter_context(running(str(texts), made)))
         for node, server in enumerate(found):
             server.node.connect({1 - node: found[1 - node].node.listens_at or ""})

@@ -33,6 +33,7 @@ from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, stored_sizes
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.plan import read_of_sample
@@ -85,7 +86,7 @@ class _Server:
 
     def play(self, epochs: Iterable[int]) -> Counters:
         for epoch in epochs:
-            self._tell(ClientBegins(CLIENT, (self.number, epoch), 0, 0, 1))
+            self._tell(ClientBegins(CLIENT, self.number, Announcement(epoch)))
             self._step()
             for wanted in self.plans:
                 plan = wanted.order.plan(epoch)

@@ -15,6 +15,7 @@ import pytest
 from brand.errors import ChecksumError, FormatError, MissingFileError, UnreadableError
 from brand.formats.constants import PREAMBLE_SIZE, chunk_name
 from brand.node.serve.server import NodeServer
+from brand.node.setup.server_spec import ServerSpec
 from brand.storage.dataset import StoredDataSet
 from brand.storage.files import Range
 from brand.storage.location import Folder, Location, located
@@ -214,7 +215,7 @@ def test_exact_reads_of_objects(objects: Objects) -> None:
 
 def test_draws_of_objects(objects: Objects) -> None:
     """A server reads stripes of them, and each sample comes once."""
-    server = NodeServer(objects, random_address(), memory=1.0)
+    server = NodeServer(ServerSpec(objects, random_address(), memory=1.0))
     with running(str(objects.local), server) as found:
         data_set = BrandDataset(objects, server=found.address, fields=("index", "text"))
         drawn = data_set.__getitems__(list(BrandSampler(data_set)))

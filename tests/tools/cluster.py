@@ -23,6 +23,7 @@ from brand.cluster.member import server_of
 from brand.node.setup.choose import DEFAULT_DEPTH
 from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.setup.tls import Tls
 from brand.testing.node import RunningServer, random_address, running
 from brand.testing.storage import Habit
@@ -99,7 +100,8 @@ def running_cluster(
         member = Member(node, nodes, token, bind, remote_memory, tls)
         habit = (storage or {}).get(node)
         path = paths[node] if habit is None else habit.at(paths[node])
-        server = server_of(member, path, where[node], memory=memory, depth=depth, page_cache=True)
+        spec = ServerSpec(path, where[node], memory, member=member, depth=depth, page_cache=True)
+        server = server_of(spec)
         stack = cluster._stacks[node] = ExitStack()
         found = stack.enter_context(running(paths[node], server))
         assert server.listens_at is not None

@@ -1,7 +1,7 @@
 """A network between nodes of one process, in which nothing moves before a test says so.
 
     network = FakeNetwork(nodes=3)
-    server = NodeServer(path, address, among=Among(0, 3, lambda data, page: network.peer(0)))
+    server = NodeServer(ServerSpec(path, address, member=Member(0, 3, token)), lambda data, page: network.peer(0))
     ...
     network.open(0, 1)              # node 0 may now ask node 1
     while network.deliver(0, 1):    # all that is on its way from node 0 to node 1 arrives

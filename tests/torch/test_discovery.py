@@ -15,7 +15,6 @@ import pytest
 import torch.distributed
 
 from brand.errors import ServerError, UsageError
-from brand.node.setup.member import Member
 from brand.torch import discovery
 from brand.torch.discovery import Job, find_nodes
 from brand.torch.ranks import master, node_by_launcher
@@ -69,7 +68,7 @@ def test_a_store_that_nobody_names(environment: dict[str, str]) -> None:
 def test_nodes_meet(store: Any) -> None:
     """All get the same token and learn where the others listen; a server that is started anew gets its old address."""
     jobs = [Job("job", node, 3) for node in range(3)]
-    members = [Member.from_json(job.member()) for job in jobs]
+    members = [job.member() for job in jobs]
     assert len({member.token for member in members}) == 1
     assert len(members[0].token) == 64
     assert [(member.node, member.nodes, member.bind) for member in members] == [(n, 3, "127.0.0.1:0") for n in range(3)]
@@ -83,8 +82,8 @@ def test_nodes_meet(store: Any) -> None:
     for thread in threads:
         thread.join(LIMIT_S)
     assert met[1] == ["127.0.0.1:7000", None, "127.0.0.1:7002"]
-    assert Member.from_json(jobs[2].member()).bind == "127.0.0.1:7002"
-    other = Member.from_json(Job("another job", 0, 3).member())
+    assert jobs[2].member().bind == "127.0.0.1:7002"
+    other = Job("another job", 0, 3).member()
     assert other.token != members[0].token
 
 
@@ -164,10 +163,10 @@ from brand.torch.discovery import Job
 
 store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-token = Job("job", 0, 2).member()["token"]
+token = Job("job", 0, 2).member().token
 
 def ask():
-    assert all(Job("job", 0, 2).member()["token"] == token for _ in range(20))
+    assert all(Job("job", 0, 2).member().token == token for _ in range(20))
 
 children, (waits, go) = [], os.pipe()
 for _ in range(4):

@@ -18,6 +18,7 @@ from brand import pack
 from brand.errors import UsageError
 from brand.node.serve.server import NodeServer
 from brand.node.setup.caching import Cache
+from brand.node.setup.server_spec import ServerSpec
 from brand.protocol import Stripes
 from brand.protocol.registry import OrderOption
 from brand.storage.dataset import StoredDataSet
@@ -240,7 +241,7 @@ def test_several_nodes_draw_a_part(small: Path, protocol: Any) -> None:
 def test_a_recorded_server_is_replayed(small: Path, tmp_path: Path) -> None:
     """The record has the part, so the replay decides the same."""
     record = tmp_path / "record"
-    with running(str(small), NodeServer(small, random_address(), memory=0.5, record=record)) as found:
+    with running(str(small), NodeServer(ServerSpec(small, random_address(), memory=0.5, record=record))) as found:
         data_set = BrandDataset(small, server=found.address, fields=("index",))
         assert sorted(indices_of(BrandLoader(data_set, 8, sampler=BrandSampler(data_set, part=MASK)))) == PART
     command = [sys.executable, "-m", "tests.tools.replay", str(record), str(small)]

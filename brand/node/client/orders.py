@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from brand.errors import ProtocolError, ServerError
 from brand.node.client.session import Drawn, Session
-from brand.node.wire.deciding import MOST_PLACES
+from brand.node.wire.messages import MOST_PLACES
 from brand.protocol.order import Order
 
 LIMIT_S: Final = 30.0

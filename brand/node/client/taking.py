@@ -27,8 +27,11 @@ from brand.formats.constants import ROW
 from brand.formats.stored import Stored
 from brand.node.client.wants import Pages
 from brand.node.memory.directory import Entries, are_checked, runs_of, unchanged
-from brand.node.wire.messages import Kind
-from brand.node.wire.taking import MOST_PLACES, MOST_TAKEN, pack_taken, pack_where, repeat, unpack_places
+from brand.node.wire.client_messages import AskPlaces, pack, unpack
+from brand.node.wire.messages import MOST_PLACES, Kind
+from brand.node.wire.numbers import RunNumber
+from brand.node.wire.replies import Places
+from brand.node.wire.taking import MOST_TAKEN, pack_taken, repeat
 from brand.reprs import Reprs
 from brand.storage.cached import CachedSamples
 from brand.storage.crew import Crew
@@ -170,11 +173,13 @@ class Taking(Reprs, shows="_entries _at _blocks"):
         for number in range(first, last + 1):
             block = self._blocks.pop(number, None)
             if block is None:
-                body = self._request(pack_where(run, epoch, number * MOST_PLACES), Kind.PLACES)
-                block = unpack_places(body, len(self._entries)).copy()
+                question = AskPlaces((RunNumber(run), epoch), number * MOST_PLACES)
+                block = unpack(Places, self._request(pack(question), Kind.PLACES)).places.copy()
                 if not len(block):
                     self._never = True
                     return None
+                if not 0 <= block.min() <= block.max() < len(self._entries):
+                    raise ProtocolError("places that the data set does not have")
                 if len(self._blocks) == REMEMBERED:
                     del self._blocks[next(iter(self._blocks))]
             self._blocks[number] = block

@@ -34,7 +34,7 @@ from brand.node.memory.prepared import MADE, MAKING, RAW, PreparedMemory
 from brand.node.memory.residents import Residents
 from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.node.wire.prepared import Want
+from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.preparer import ENOUGH, MOST_PAGES, UNTRIED, pages_of
 
 BATCH: Final = 16
@@ -54,7 +54,7 @@ class Taken:
     prepared: NDArray[np.bool_]
     """Which of the samples that it found in memory are prepared, for each want of the client."""
     chains: Chains
-    """Want by want."""
+    """Spec by spec."""
     shelved: Shelved
 
 
@@ -135,7 +135,7 @@ class Preparing:
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    def register(self, client: ClientNumber, run: RunNumber, wants: tuple[Want, ...]) -> tuple[int, ...] | None:
+    def register(self, client: ClientNumber, run: RunNumber, wants: tuple[DecodeSpec, ...]) -> tuple[int, ...] | None:
         """A client has wants for its draws of a run. Returns their numbers; None where there are too many."""
         numbers = self.wants.register(client, run, wants)
         for number in numbers or ():

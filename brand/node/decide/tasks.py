@@ -18,8 +18,14 @@ from brand.node.wire.lease import NOT_HELD, Held
 from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
-from brand.node.wire.prepared import Want
-from brand.protocol.joins import Join, Joins
+from brand.node.wire.prepared import DecodeSpec
+from brand.node.wire.replies import Decided as Decided
+from brand.node.wire.replies import Deliver as Deliver
+from brand.node.wire.replies import Divided as Divided
+from brand.node.wire.replies import Joined as Joined
+from brand.node.wire.replies import Number as Number
+from brand.node.wire.replies import Numbers as Numbers
+from brand.protocol.joins import Join
 from brand.protocol.order import Order
 
 
@@ -219,39 +225,6 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """Tell a client the number of a run that it has registered."""
-
-    client: ClientNumber
-    run: RunNumber
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Tell a client where its run joined others in an epoch."""
-
-    client: ClientNumber
-    joins: Joins
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Decided:
-    """Tell a client how many positions of an epoch are decided, and the samples at some of them."""
-
-    client: ClientNumber
-    decided: int
-    places: NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Tell a client the numbers of what it wants prepared; None: there are too many wants."""
-
-    client: ClientNumber
-    wants: tuple[int, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
 class StartPreparer:
     """Start the process of a preparer, then say `PreparerReady`."""
 
@@ -274,7 +247,7 @@ class Prepare:
     """Number of the batch."""
     wanted: int
     """Number of the want."""
-    want: Want
+    want: DecodeSpec
     chains: Chains
     """Pages of the stored samples, which stay in memory meanwhile."""
 
@@ -288,22 +261,6 @@ class Fill:
     """Number of the batch."""
     source: NDArray[np.intp]
     pages: NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Divided:
-    """Tell a client which positions are a rank's own."""
-
-    client: ClientNumber
-    positions: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Give a client the samples that it fetched. `data` is the result of `pack_samples`."""
-
-    client: ClientNumber
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)

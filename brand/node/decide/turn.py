@@ -69,8 +69,8 @@ from brand.node.decide.tasks import (
 )
 from brand.node.decide.telling import Telling
 from brand.node.memory.residents import Residents
-from brand.node.wire.deciding import MOST_PLACES
 from brand.node.wire.joining import Front, Joining
+from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched, Forgotten, Push, Question, Refused, Reply, Request, Room, Told
 from brand.protocol.mapping import Mapping as Places
@@ -81,6 +81,7 @@ MAX_UNSENT: Final = 16 << 20
 """A node sends no more samples on a stream that holds so many bytes that the other side has not taken."""
 AT_ONCE: Final = 8
 """The most reads ahead that one step starts. Each takes the loop up to a millisecond, and clients wait meanwhile."""
+TOO_MANY: Final = "it prepares as many different things as it can"
 _FRONT: Final = 64
 """About how many bytes a message has beside its samples."""
 
@@ -156,8 +157,8 @@ class Turn:
         match stimulus:
             case ClientRegisters(client, order, name, tag, turn):
                 instructions.append(Number(client, core.epochs.runs.register(client, order, name, tag, turn)))
-            case ClientBegins(client, key, position, rank, replicas, batch, processes, drawer):
-                core.epochs.begin_here(client, key, position, (rank, replicas), batch, processes, drawer)
+            case ClientBegins():
+                core.epochs.begin_here(stimulus)
             case ClientDraws(client, key, positions, drawer):
                 core.draws.ask(client, key, positions, now_s, drawer)
             case ClientTakes(_, key, positions, right, drawer):
@@ -217,7 +218,8 @@ class Turn:
         assert preparing is not None
         match stimulus:
             case ClientPrepares(client, run, wants):
-                yield Numbers(client, preparing.register(client, run, wants))
+                numbers = preparing.register(client, run, wants)
+                yield Numbers(client, numbers or (), "" if numbers else TOO_MANY)
             case PreparerReady(preparer):
                 preparing.preparers.is_ready(preparer, now_s)
             case PreparerSized(preparer, number, sizes):

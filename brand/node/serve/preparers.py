@@ -11,7 +11,6 @@ import fcntl
 import mmap
 import os
 import selectors
-import signal
 import socket
 import subprocess
 import threading
@@ -30,7 +29,7 @@ from brand.node.decide.stimuli import PreparedFilled, PreparerEnded, PreparerRea
 from brand.node.decide.tasks import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.memory.arena import Arena
 from brand.node.wire.preparer import MOST, PAGE, READY, STAGING, Setup, pack_batch, pack_want, unpack_sizes
-from brand.pythonchild import child_command
+from brand.pythonchild import start_helper
 from brand.reprs import Reprs
 
 END_S: Final = 5.0
@@ -127,14 +126,8 @@ class PreparerProcesses(Reprs, shows="_processes _dying"):
             os.pwrite(staging, self._setup, 0)
             pages = np.frombuffer(mmap.mmap(staging, STAGING, prot=mmap.PROT_READ), np.uint8).reshape(-1, PAGE)
             numbers = theirs.fileno(), self._arena.descriptor, staging
-            command = [*child_command("brand.node.serve.preparer"), *map(str, (*numbers, len(self._setup)))]
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits the mask
-            try:
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=numbers
-                )
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            module, size = "brand.node.serve.preparer", len(self._setup)
+            process = start_helper(module, numbers, *numbers, size, stdout=subprocess.DEVNULL)
             line.settimeout(0)
             undo.pop_all()
             theirs.close()

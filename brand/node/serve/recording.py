@@ -49,10 +49,13 @@ from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pages import PageCounts, pages_needed
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
-from brand.node.wire import joining, messages, peer_messages
-from brand.node.wire.drawing import Begin, Drawer, Drawing
+from brand.node.wire import messages
+from brand.node.wire.described import DESCRIBED
+from brand.node.wire.drawing import Drawer
+from brand.node.wire.joining import Said
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.node.wire.prepared import Want
+from brand.node.wire.peer_messages import Push
+from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.preparer import PAGE
 from brand.protocol.joins import Join, Joins
 from brand.protocol.order import Order
@@ -60,7 +63,7 @@ from brand.protocol.plan import read_of_sample
 from brand.protocol.random import blocks
 from brand.reprs import Reprs
 
-VERSION: Final = 8
+VERSION: Final = 9
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size."""
 
@@ -71,8 +74,8 @@ _VALUES: Final = {
     value.__name__: value
     for value in (
         *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
-        *(value for value in vars(peer_messages).values() if isinstance(value, type) and is_dataclass(value)),
-        *(Drawer, Begin, Drawing, Join, Joins, joining.Said, Want, Picture, Sound),
+        *DESCRIBED,
+        *(Push, Drawer, Join, Joins, Said, DecodeSpec, Picture, Sound),
     )
 }
 """Classes that a log may name."""
@@ -216,7 +219,7 @@ class _Player:
             case "NodeSays" if entry["message"]["is"] == "Push":
                 sent = {name: _unpack(each) for name, each in entry["message"].items() if name not in ("is", "pages")}
                 data = NoMemory(self._page).take_out(np.zeros(entry["message"]["pages"], np.int32))
-                return NodeSays(NodeNumber(entry["node"]), peer_messages.Push(**sent, data=data))
+                return NodeSays(NodeNumber(entry["node"]), Push(**sent, data=data))
         stimulus: Stimulus = _unpack({name: value for name, value in entry.items() if name not in _OF_ENTRIES})
         return stimulus
 
@@ -294,12 +297,14 @@ def _pack(value: Any) -> Any:
             return {"array": value.dtype.str, "bytes": base64.b64encode(value.tobytes()).decode()}
         case tuple() | list():
             return [_pack(each) for each in value]
+        case dict():
+            return {"object": value}
         case Order():
             facts = messages.order_facts(value)
             return {"is": "Order", "json": facts.pop("order"), **facts}
         case BrandError():
             return f"{type(value).__name__}: {value}"
-        case peer_messages.Push(number, places, missed, data):
+        case Push(number, places, missed, data):
             sent = {"number": number, "places": _pack(places), "missed": _pack(missed), "pages": len(data)}
             return {"is": "Push", **sent}
         case Read(number, pieces, _, places, heads):
@@ -319,6 +324,8 @@ def _unpack(value: Any) -> Any:
     match value:
         case {"array": dtype, "bytes": text}:
             return np.frombuffer(base64.b64decode(text), np.dtype(dtype))
+        case {"object": found}:
+            return found
         case {"bytes": text}:
             return base64.b64decode(text)
         case {"is": "Order", "json": order}:
