@@ -23,17 +23,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Final, Literal
-
-from bench.harness import machine, progress, show, table
-from bench.sharing_jobs import Job, over, serving, side_by_side
-from brand import BrandDataset
+from bench.harness import (machine, progress, show, table)
+from bench.sharing_jobs import (Job, over, serving, side_by_side)
+from brand import (BrandDataset)
+from collections.abc import (Callable)
+from contextlib import (ExitStack)
+from pathlib import (Path)
+from typing import (Final, Literal)
 
 AFTER_S: Final = 5.0
 MEMORY: Final = 0.25
@@ -96,7 +96,7 @@ def reads(given: argparse.Namespace) -> Figures:
             report = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "lab.json"
             data_set = BrandDataset(given.data)
             most = int(MEMORY * data_set._source.mean_bytes * len(data_set)) + BESIDE_BYTES
-            lab = [given.lab, "--profile", "nas", "--cold", "--memory", str(most), "--path", given.data]
+            lab = [*shlex.split(given.lab), "--profile", "nas", "--cold", "--memory", str(most), "--path", given.data]
             lab += ["--json", str(report), "--"]
             drawn = 0
             with serving(given.data, memory=MEMORY, within=lab if given.lab else ()) as server:
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--step", type=float, default=0.05, help="seconds that a batch is trained")
-    parser.add_argument("--lab", help="the command that slows storage")
+    parser.add_argument("--lab", default="", help="the command that slows storage, such as 'python -m bench.lab'")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     found: dict[str, list[Figures]] = {question: [] for question in given.question}
