@@ -71,7 +71,7 @@ def convert_together(
     options: Options,
     on_progress: OnProgress,
     *,
-    part: Task | None,
+    task: Task | None,
     engine: str | None,
     address: str | None,
 ) -> Report | TaskReport | None:
@@ -79,13 +79,13 @@ def convert_together(
 
     `plan` makes the job; it takes `parts` and `on_progress`.
     """
-    if part is not None and engine is not None:
+    if task is not None and engine is not None:
         raise UsageError("--task and --engine: an engine makes all parts by itself, so give one of the two")
     if address is not None and engine is None:
         raise UsageError("--address is for --engine ray")
-    if part is not None:
-        job = plan(parts=part.of, on_progress=on_progress)
-        return replace(run_task(job, part, jobs=options.jobs, on_progress=on_progress), target=dst)
+    if task is not None:
+        job = plan(parts=task.of, on_progress=on_progress)
+        return replace(run_task(job, task, jobs=options.jobs, on_progress=on_progress), target=dst)
     if engine is None:
         return None
     from brand.engines.ray import make_chunks
