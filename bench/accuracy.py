@@ -39,7 +39,7 @@ from brand.protocol import Slots, Stripes
 from brand.protocol.registry import OrderOption
 from brand.protocol.shared_policy import SharedPolicy
 from brand.simulate.joining import Runner, draws_together
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 BATCH = 128
 MEMORY: Final = 0.1

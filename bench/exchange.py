@@ -25,7 +25,7 @@ from brand.node.setup.choose import Nodes, choose_order, facts_of
 from brand.node.wire.drawing import Announcement
 from brand.protocol.order import Order
 from brand.protocol.registry import OrderOption
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached
 from tests.tools.cluster import RunningCluster, running_cluster
 

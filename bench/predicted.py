@@ -32,7 +32,7 @@ from brand.simulate.pace import Machine, pace
 from brand.simulate.running import Run, Work, work_of
 from brand.simulate.storages import BUILT_IN
 from brand.simulate.whatif import data_of
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 
 EPOCHS = 3

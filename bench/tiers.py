@@ -65,7 +65,7 @@ from brand.protocol.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import BUILT_IN, Limits, Storage, storage_below
 from brand.simulate.whatif import Answer, Case, answer, data_of
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 MEMORY: Final = 1 / 10
 """Share of the data that fits in memory, page cache included."""

@@ -9,7 +9,7 @@ from brand.protocol.order import Order
 from brand.protocol.policy import Policy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 STRIPES: Final = StripePolicy(4, stripe=4)
 SLOTS: Final = SlotPolicy(4)

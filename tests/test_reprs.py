@@ -38,8 +38,8 @@ from brand.node.wire.connection import Channel
 from brand.node.wire.network import Stream
 from brand.node.wire.numbers import ClientNumber
 from brand.reprs import Reprs
-from brand.storage.dataset import StoredDataSet
-from brand.storage.vectored import LocalFiles
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.vectored import LocalFiles
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from brand.torch.discovery import Job

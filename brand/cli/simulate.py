@@ -26,7 +26,7 @@ from brand.protocol.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import ASSUMED_STORE, BUILT_IN, DEFAULT, Storage, storage_below, storage_named
 from brand.simulate.whatif import Answer, Case, Data, Price, answer, data_of, imagine
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start

@@ -33,11 +33,11 @@ from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.publish import sync_folder
 from brand.formats.version import PartOf, Version
 from brand.printable import printable
-from brand.storage import progress
-from brand.storage.copies import link_or_copy
-from brand.storage.dataset import StoredDataSet
-from brand.storage.location import Collected, Folder, located
-from brand.storage.versions import is_collection, numbers, present_version
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import Collected, Folder, located
+from brand.storage.io.versions import is_collection, numbers, present_version
+from brand.storage.maintenance import progress
+from brand.storage.maintenance.copies import link_or_copy
 
 Convert = Callable[[str, Options], Report]
 """Writes a data set to a folder, with these options."""

@@ -22,11 +22,11 @@ from brand.collect.rewriting import new_id, rewrite
 from brand.errors import StorageError, UsageError, counted
 from brand.formats.publish import storage_errors
 from brand.formats.version import Overlay, PartOf, Version
-from brand.storage.dataset import StoredDataSet
-from brand.storage.joined import JoinedIndex
-from brand.storage.lists import read_list
-from brand.storage.partindex import PartIndex
-from brand.storage.progress import OnChunk, silent
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.dataset.joined import JoinedIndex
+from brand.storage.dataset.lists import read_list
+from brand.storage.dataset.partindex import PartIndex
+from brand.storage.maintenance.progress import OnChunk, silent
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ from brand.errors import StorageError, UsageError, counted
 from brand.formats.constants import chunk_name
 from brand.formats.publish import file_digest, storage_errors
 from brand.formats.version import Overlay, part_name, read_version
-from brand.storage.joined import JoinedIndex
-from brand.storage.lists import read_values
-from brand.storage.location import Collected
-from brand.storage.partindex import NOTHING, PartIndex
-from brand.storage.progress import OnChunk, silent
-from brand.storage.versions import numbers
+from brand.storage.dataset.joined import JoinedIndex
+from brand.storage.dataset.lists import read_values
+from brand.storage.dataset.partindex import NOTHING, PartIndex
+from brand.storage.io.location import Collected
+from brand.storage.io.versions import numbers
+from brand.storage.maintenance.progress import OnChunk, silent
 
 REMAINS: Final = (
     "the source that the samples were converted from, and data sets that were appended from a folder of their own",

@@ -77,7 +77,7 @@ class Run:
     whole_unit: int = 1
     """Samples that the storage reads faster at once than one by one (`choose_whole_unit`)."""
     busy_bytes: int = 0
-    """Bytes in flight that keep the storage busy (`brand.storage.profile.busy_bytes`)."""
+    """Bytes in flight that keep the storage busy (`brand.storage.profile.profile.busy_bytes`)."""
 
     @property
     def iterations(self) -> int:

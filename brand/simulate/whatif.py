@@ -23,7 +23,7 @@ from brand.protocol.order import Order
 from brand.protocol.registry import OrderOption
 from brand.simulate.pace import Machine, Pace, pace
 from brand.simulate.running import Run, Work, work_of
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 MOST: Final = 1 << 25
 """The most samples that are planned one by one where all count as the mean size."""

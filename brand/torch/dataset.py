@@ -23,9 +23,9 @@ from brand.node.setup.memory import Memory, check_memory
 from brand.node.setup.tls import Tls
 from brand.node.wire.messages import MAX_NAME
 from brand.protocol.registry import OrderOption
-from brand.storage.dataset import StoredDataSet
-from brand.storage.location import Where
-from brand.storage.versions import pinned
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import Where
+from brand.storage.io.versions import pinned
 from brand.stores.url import is_url
 from brand.torch.drawable import Drawable
 from brand.torch.fetch import Fetcher

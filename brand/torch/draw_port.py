@@ -12,7 +12,7 @@ from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.protocol.part import Part
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch import Fetcher
 from brand.torch.origin import turn_of
 from brand.torch.way import Way

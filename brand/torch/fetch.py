@@ -29,7 +29,7 @@ from brand.node.client.wants import Made
 from brand.node.wire.client_messages import Replaced
 from brand.protocol.order import Order
 from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetched import Decoding, Fetched
 from brand.torch.ranks import find_rank
 from brand.torch.replacements import Replacements

@@ -19,7 +19,7 @@ from brand.errors import FormatError, counted
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.node.client.wants import Made
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.spans import Span
 
 Column = NDArray[Any] | list[Any]

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.protocol.random import blocks
-from brand.storage.catalogue import Catalogue
+from brand.storage.dataset.catalogue import Catalogue
 
 _CURE: Final = (
     "Give an `int` or `float` field, an array of all lengths by index, or None for the bytes of each sample; "

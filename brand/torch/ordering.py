@@ -18,8 +18,8 @@ from brand.protocol.order import Order
 from brand.protocol.part import Part
 from brand.protocol.policy import BY_ONE_NODE
 from brand.protocol.registry import OrderOption
-from brand.storage.catalogue import Catalogue
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.catalogue import Catalogue
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.ranks import find_rank, node_by_launcher
 from brand.torch.way import Way
 

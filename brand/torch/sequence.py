@@ -20,7 +20,7 @@ from brand.protocol.joins import Joins
 from brand.protocol.order import MAX_SEED, Order
 from brand.protocol.part import named
 from brand.protocol.tickets import tickets
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.draw_port import DrawPort
 
 JOINED_VERSION: Final = 2

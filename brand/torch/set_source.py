@@ -17,8 +17,8 @@ from brand.errors import UsageError
 from brand.node.setup.memory import memory_bytes
 from brand.node.wire.looping import LoopReport
 from brand.protocol.tickets import TICKET, TICKETS_END
-from brand.storage.dataset import StoredDataSet
-from brand.storage.location import Collected
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import Collected
 from brand.torch.draw_port import DrawPort
 from brand.torch.drawable import SampleSource
 from brand.torch.fetch import MEDIA, Fetcher

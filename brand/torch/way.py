@@ -23,8 +23,8 @@ from brand.node.setup.memory import Memory
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.setup.tls import Tls
 from brand.node.wire.connection import own_address
-from brand.storage.cached import cached_samples
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.cached import cached_samples
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.discovery import Job, find_nodes
 from brand.torch.ranks import find_rank, job_name, node_by_launcher
 

@@ -31,7 +31,7 @@ from brand.errors import SourceError
 from brand.formats.record import Numbered, encode_records
 from brand.formats.records import Records
 from brand.formats.schema import Schema
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import Chance, examples, rounds
 from tests.support import brand, running_brand, session_processes, tree_digest, wait_until
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from brand.chunker import Options, convert_from
 from brand.chunker.fields import FieldMapping
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import examples
 from tests.support import brand, brand_process, tree_digest
 

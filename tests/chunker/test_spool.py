@@ -21,7 +21,7 @@ from brand.errors import SchemaError, SourceError
 from brand.formats.record import encode_records
 from brand.formats.records import SMALL
 from brand.formats.schema import Schema
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import examples
 from tests.support import tree_digest
 

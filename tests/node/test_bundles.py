@@ -19,7 +19,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import RunNumber
 from brand.protocol.order import MAX_EPOCH
 from brand.protocol.uniform import UniformPolicy
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached, running_server
 from brand.testing.storage import CountedStorage, Fault, FaultyStorage
 from tests import places

@@ -21,9 +21,9 @@ from brand.protocol.order import MAX_EPOCH
 from brand.protocol.policy import Policy
 from brand.protocol.uniform import UniformPolicy
 from brand.simulate.running import Run, work_of
-from brand.storage.dataset import StoredDataSet
-from brand.storage.device import device_name, mount_of
-from brand.storage.profile import Profile, busy_bytes, load_profile, save_profile
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.device import device_name, mount_of
+from brand.storage.profile.profile import Profile, busy_bytes, load_profile, save_profile
 from brand.testing.node import RunningServer, running_server
 from brand.testing.storage import CountedStorage, Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler

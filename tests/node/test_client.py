@@ -34,7 +34,7 @@ from brand.node.wire.connection import socket_name
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import Kind
 from brand.protocol.part import Part
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running_server
 from brand.testing.storage import BlockedStorage, Fault, FaultyStorage
 from brand.torch import BrandSampler

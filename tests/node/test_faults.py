@@ -21,7 +21,7 @@ import brand
 from brand.errors import ServerError
 from brand.node.serve import lifetime
 from brand.node.wire.drawing import Announcement
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandSampler
 from tests.node.conftest import SAMPLES, text

@@ -15,7 +15,7 @@ from brand.node.setup.measure import measure_pages, stored_sizes
 from brand.node.wire.messages import pack_draw
 from brand.protocol.policy import Policy
 from brand.protocol.stripe_policy import StripePolicy
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from brand.testing.storage import BlockedStorage, CountedStorage, Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler

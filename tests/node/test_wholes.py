@@ -17,9 +17,9 @@ from brand.node.setup.caching import Cache, open_cache
 from brand.node.setup.measure import stored_sizes
 from brand.protocol.order import MAX_EPOCH
 from brand.protocol.uniform import UniformPolicy
-from brand.storage.dataset import StoredDataSet
-from brand.storage.device import device_name, mount_of
-from brand.storage.profile import Profile, save_profile
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.device import device_name, mount_of
+from brand.storage.profile.profile import Profile, save_profile
 from brand.testing.node import running_server
 from brand.testing.storage import CountedStorage
 from tests.node.test_caching import CHUNK, SIZES, _something, facts

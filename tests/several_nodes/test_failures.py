@@ -19,7 +19,7 @@ from brand.node.decide import fetches
 from brand.node.setup.member import Member
 from brand.node.setup.server_spec import ServerSpec
 from brand.protocol.stripe_policy import StripePolicy
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler

@@ -35,7 +35,7 @@ from brand.protocol.order import Order
 from brand.protocol.part import Part
 from brand.protocol.shared_policy import SharedPolicy
 from brand.protocol.slot_policy import SlotPolicy
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address
 from tests.orders import order_of
 from tests.rounds import examples

@@ -43,7 +43,7 @@ from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
 from brand.simulate.running import Run, Work, work_of
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from tests.orders import STRIPES, order_of, slots_across
 from tests.rounds import examples

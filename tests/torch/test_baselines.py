@@ -18,7 +18,7 @@ from brand.protocol import Uniform, baselines
 from brand.protocol.baselines import Joader, Pool
 from brand.protocol.registry import CHOICES as CHOICES_OF_ALL
 from brand.protocol.registry import OrderOption
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.storage.support import chunk as chunk_path

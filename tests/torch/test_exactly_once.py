@@ -17,7 +17,7 @@ from brand.node.setup.measure import measure_pages, stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
 from brand.protocol import Slots, Stripes
 from brand.protocol.registry import OrderOption
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
 from tests.rounds import examples

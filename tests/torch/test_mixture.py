@@ -24,7 +24,7 @@ from brand import Mixture as lazily_found
 from brand import pack
 from brand.errors import SchemaError, UsageError
 from brand.protocol.mixed_order import MixedOrder
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, Mixture
 from tests import places
 from tests.support import LIMIT_S, free_port

@@ -24,7 +24,7 @@ from brand.errors import UsageError
 from brand.node.setup.preparing import Prepared
 from brand.protocol import Shared
 from brand.protocol.joins import Joins
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts

@@ -21,7 +21,7 @@ from brand.formats.media import Waveform
 from brand.protocol import Stripes
 from brand.protocol.registry import OrderOption
 from brand.protocol.stripe_policy import StripePolicy
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places

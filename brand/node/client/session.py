@@ -43,8 +43,8 @@ from brand.node.wire.replies import Decided, Joined, Number
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
 from brand.reprs import Reprs
-from brand.storage.crew import Crew
-from brand.storage.files import no_descriptor_left
+from brand.storage.io.crew import Crew
+from brand.storage.io.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
 """How long a server may take to answer. It answers within 30 s even where storage hangs."""

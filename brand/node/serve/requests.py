@@ -52,7 +52,7 @@ from brand.node.wire.taking import Taken, unpack_taken
 from brand.protocol.order import MAX_EPOCH, Order
 from brand.protocol.policy import BY_ONE_NODE
 from brand.reprs import Reprs
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 
 class Requests(Reprs, shows="_address _greeted"):

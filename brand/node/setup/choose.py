@@ -15,8 +15,16 @@ from brand.node.setup.memory import Memory, available_bytes, memory_bytes, remot
 from brand.protocol.choice import Setting
 from brand.protocol.order import Order
 from brand.protocol.registry import OrderOption, choice_of
-from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import Profile, best_depth, busy_bytes, gap_bytes, load_profile, stripe_bytes, stripe_length
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.profile.profile import (
+    Profile,
+    best_depth,
+    busy_bytes,
+    gap_bytes,
+    load_profile,
+    stripe_bytes,
+    stripe_length,
+)
 
 WHOLE_WORTH: Final = 1.25
 """Whole units of samples are read where their samples one by one take so many times as long."""

@@ -16,7 +16,7 @@ from brand.node.setup.memory import Memory, memory_bytes, remote_bytes
 from brand.node.wire.numbers import NodeNumber
 from brand.protocol.dtypes import smallest
 from brand.protocol.mapping import Mapping
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 _STEP: Final = 1 << 18
 """Rows of the index that are read at a time."""
