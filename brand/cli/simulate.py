@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from brand.chunker.plan import Layout, chunk_samples
+from brand.chunker.plan.plan import Layout, chunk_samples
 from brand.cli.dataset import DATA_SET
 from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.jobs import Asked, show_jobs

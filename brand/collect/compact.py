@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.chunker.request import Target
+from brand.chunker.sources.request import Target
 from brand.collect.destroying import forget_before
 from brand.collect.home import Writer, collection_folder, joined, staged, writing
 from brand.collect.rewriting import new_id, rewrite

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from brand.chunker.request import Target
+from brand.chunker.sources.request import Target
 from brand.collect.finding import Found, Wanted, find
 from brand.collect.home import collection_folder, joined, writing
 from brand.errors import UsageError, counted

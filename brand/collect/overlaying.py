@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from brand.chunker.request import Target
+from brand.chunker.sources.request import Target
 from brand.collect.home import collection_folder, joined, writing
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.schema import Schema

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.chunker.request import Target
+from brand.chunker.sources.request import Target
 from brand.collect.compact import Rewritten, publish_rewritten, rewrite_parts
 from brand.collect.destroying import finish_destroying, write_intent
 from brand.collect.finding import Found, Wanted, find

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand import pack
-from brand.chunker.report import Progress
+from brand.chunker.plan.report import Progress
 from brand.errors import SchemaError, SourceError, TargetExistsError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.verify import verify

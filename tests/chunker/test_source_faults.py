@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brand.chunker import Report, convert_audio, convert_images
-from brand.chunker.report import Progress
+from brand.chunker.plan.report import Progress
 from brand.errors import SourceError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.unpack import unpack

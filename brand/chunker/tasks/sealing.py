@@ -18,14 +18,14 @@ from typing import Final
 
 import numpy as np
 
-from brand.chunker.chunks import Written
-from brand.chunker.folder_work import FolderWork
-from brand.chunker.job import Decided, read_decided
-from brand.chunker.kept import KEPT_NAME, KeptChunks
-from brand.chunker.parts import by_part, missing
-from brand.chunker.planning import is_planned
-from brand.chunker.report import OnProgress, Progress, Report, silent
-from brand.chunker.work import locked
+from brand.chunker.plan.report import OnProgress, Progress, Report, silent
+from brand.chunker.tasks.job import Decided, read_decided
+from brand.chunker.tasks.parts import by_part, missing
+from brand.chunker.tasks.planning import is_planned
+from brand.chunker.work.chunks import Written
+from brand.chunker.work.folder_work import FolderWork
+from brand.chunker.work.kept import KEPT_NAME, KeptChunks
+from brand.chunker.work.work import locked
 from brand.errors import ForeignFileError, FormatError, MissingChunksError, MissingFileError, NotADataSetError, counted
 from brand.formats.chunk import read_front
 from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME, chunk_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from brand.chunker.like import Like
-from brand.chunker.plan import Layout
+from brand.chunker.plan.like import Like
+from brand.chunker.plan.plan import Layout
 from brand.errors import UsageError
 from brand.formats.compression import MODES, Mode
 

@@ -16,10 +16,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.report import OnProgress, Progress
-from brand.chunker.shuffle import Keys
-from brand.chunker.sortedparts import PARTS_NAME, SPAN, PartWriter, SortedPart, part_files
-from brand.chunker.source import Indices
+from brand.chunker.plan.report import OnProgress, Progress
+from brand.chunker.sources.shuffle import Keys
+from brand.chunker.sources.sortedparts import PARTS_NAME, SPAN, PartWriter, SortedPart, part_files
+from brand.chunker.sources.source import Indices
 from brand.errors import SourceError
 from brand.formats.mapped import gather, map_array, release
 from brand.formats.publish import storage_errors

@@ -24,13 +24,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.claim import CLAIM_NAME, Claim, check_claim, read_claim
-from brand.chunker.folder_work import FolderWork, check_folder_target
-from brand.chunker.job import JOB_NAME, Decided, Job, pack_decided, read_decided
-from brand.chunker.probe import decide
-from brand.chunker.report import OnProgress, Progress
-from brand.chunker.request import Request, find, hinted
-from brand.chunker.work import locked
+from brand.chunker.plan.report import OnProgress, Progress
+from brand.chunker.sources.probe import decide
+from brand.chunker.sources.request import Request, find, hinted
+from brand.chunker.tasks.job import JOB_NAME, Decided, Job, pack_decided, read_decided
+from brand.chunker.work.claim import CLAIM_NAME, Claim, check_claim, read_claim
+from brand.chunker.work.folder_work import FolderWork, check_folder_target
+from brand.chunker.work.work import locked
 from brand.errors import InterruptedConversionError, TargetExistsError, UsageError
 from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME
 from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_folder

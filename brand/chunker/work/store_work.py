@@ -22,11 +22,11 @@ from typing import Final
 
 import xxhash
 
-from brand.chunker.chunks import Written
-from brand.chunker.claim import CLAIM_NAME, Claim
-from brand.chunker.kept import KEPT_NAME, KeptChunks, keep_chunk
-from brand.chunker.plan import Plan
-from brand.chunker.work import Work, locked, worth_keeping
+from brand.chunker.plan.plan import Plan
+from brand.chunker.work.chunks import Written
+from brand.chunker.work.claim import CLAIM_NAME, Claim
+from brand.chunker.work.kept import KEPT_NAME, KeptChunks, keep_chunk
+from brand.chunker.work.work import Work, locked, worth_keeping
 from brand.errors import TargetExistsError
 from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, chunk_name

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from brand.chunker.listing import SIDECARS, File, Listing, ListingWriter
-from brand.chunker.report import OnProgress, Problem, Progress
+from brand.chunker.plan.report import OnProgress, Problem, Progress
+from brand.chunker.sources.listing import SIDECARS, File, Listing, ListingWriter
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.printable import printable

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from brand.chunker.job import Job, read_decided
-from brand.chunker.options import default_jobs
-from brand.chunker.planning import joined
-from brand.chunker.report import OnProgress, Progress, TaskReport, silent
-from brand.chunker.running import run
-from brand.chunker.workers import run_tasks
+from brand.chunker.plan.options import default_jobs
+from brand.chunker.plan.report import OnProgress, Progress, TaskReport, silent
+from brand.chunker.sources.workers import run_tasks
+from brand.chunker.tasks.job import Job, read_decided
+from brand.chunker.tasks.planning import joined
+from brand.chunker.tasks.running import run
 from brand.errors import UsageError
 from brand.formats.constants import SHARED_PLAN_NAME, chunk_name
 

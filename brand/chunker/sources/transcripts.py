@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
-from brand.chunker.listing import Listing
+from brand.chunker.sources.listing import Listing
 from brand.errors import SourceError, UsageError
 from brand.formats.mapped import flush
 from brand.formats.schema import is_field_name

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from brand.chunker.check import SKIP_HINT, Memo, leave_out_unusable, misfit_hint
-from brand.chunker.companions import write_extras, write_skipped
-from brand.chunker.folders import Folder, check_folder, scan_folder
-from brand.chunker.options import Options
-from brand.chunker.report import OnProgress, Problem
-from brand.chunker.source import FolderSource
-from brand.chunker.transcripts import join_table, not_taken
+from brand.chunker.plan.options import Options
+from brand.chunker.plan.report import OnProgress, Problem
+from brand.chunker.sources.check import SKIP_HINT, Memo, leave_out_unusable, misfit_hint
+from brand.chunker.sources.companions import write_extras, write_skipped
+from brand.chunker.sources.folders import Folder, check_folder, scan_folder
+from brand.chunker.sources.source import FolderSource
+from brand.chunker.sources.transcripts import join_table, not_taken
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.media import has_soundfile
 from brand.stores.url import is_url, parse_url

@@ -10,9 +10,9 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from brand.chunker.folders import Folder
-from brand.chunker.report import Problem
-from brand.chunker.source import FolderSource
+from brand.chunker.plan.report import Problem
+from brand.chunker.sources.folders import Folder
+from brand.chunker.sources.source import FolderSource
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME
 from brand.formats.extras import most_unpacked
 from brand.formats.publish import storage_errors

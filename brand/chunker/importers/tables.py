@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import (
+from brand.chunker.importers.arrow import ArrowFields
+from brand.chunker.importers.arrowtypes import arrow
+from brand.chunker.importers.fields import (
     LOOKED_AT,
     ROWS_LOOKED_AT,
     FieldMapping,
@@ -24,9 +26,7 @@ from brand.chunker.fields import (
     codec_of_value,
     common_codec,
 )
-from brand.chunker.importers.arrow import ArrowFields
-from brand.chunker.importers.arrowtypes import arrow
-from brand.chunker.shards import Block
+from brand.chunker.sources.shards import Block
 from brand.errors import SchemaError, UsageError
 from brand.formats.record import Numbered
 from brand.formats.schema import Schema

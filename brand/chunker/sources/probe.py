@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from brand.chunker.options import Options
-from brand.chunker.plan import Layout, Plan, make_plan
-from brand.chunker.shuffle import open_order, write_order
-from brand.chunker.source import Source
+from brand.chunker.plan.options import Options
+from brand.chunker.plan.plan import Layout, Plan, make_plan
+from brand.chunker.sources.shuffle import open_order, write_order
+from brand.chunker.sources.source import Source
 from brand.formats.compression import Compression, Mode
 from brand.formats.publish import storage_errors
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from brand.chunker.chunks import ChunksInFolder
-from brand.chunker.claim import CLAIM_NAME, Claim, check_claim
-from brand.chunker.plan import Plan
-from brand.chunker.work import Work, locked, worth_keeping
+from brand.chunker.plan.plan import Plan
+from brand.chunker.work.chunks import ChunksInFolder
+from brand.chunker.work.claim import CLAIM_NAME, Claim, check_claim
+from brand.chunker.work.work import Work, locked, worth_keeping
 from brand.errors import StorageError, TargetExistsError
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME, WORK_NAME
 from brand.formats.manifest import read_manifest

@@ -24,8 +24,8 @@ from typing import BinaryIO, Final, Self
 import numpy as np
 import xxhash
 
-from brand.chunker.report import Problem
-from brand.chunker.shuffle import Keys, sorted_places
+from brand.chunker.plan.report import Problem
+from brand.chunker.sources.shuffle import Keys, sorted_places
 from brand.formats.contents import cut_blocks
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.formats.records import Records

@@ -10,9 +10,9 @@ from typing import BinaryIO, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.chunker.plan import Plan
-from brand.chunker.shuffle import open_order
-from brand.chunker.source import Indices, Source
+from brand.chunker.plan.plan import Plan
+from brand.chunker.sources.shuffle import open_order
+from brand.chunker.sources.source import Indices, Source
 from brand.errors import FormatError, SchemaError
 from brand.formats.chunk import front_size, pack_front, parse_preamble, read_front
 from brand.formats.compression import Compressor

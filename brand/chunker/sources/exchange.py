@@ -16,14 +16,14 @@ from typing import Final
 
 import xxhash
 
-from brand.chunker.kinds import other_kind
-from brand.chunker.options import Options
-from brand.chunker.report import OnProgress, Problem, Progress
-from brand.chunker.shards import Bad, Block, Shard, Shards
-from brand.chunker.shuffle import Keys
-from brand.chunker.sortedparts import PARTS_NAME, PartWriter, SortedPart, find_part, part_files, publish_part
-from brand.chunker.spool import SpoolSource, joined
-from brand.chunker.workers import run_tasks
+from brand.chunker.plan.options import Options
+from brand.chunker.plan.report import OnProgress, Problem, Progress
+from brand.chunker.sources.kinds import other_kind
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards
+from brand.chunker.sources.shuffle import Keys
+from brand.chunker.sources.sortedparts import PARTS_NAME, PartWriter, SortedPart, find_part, part_files, publish_part
+from brand.chunker.sources.spool import SpoolSource, joined
+from brand.chunker.sources.workers import run_tasks
 from brand.errors import SchemaError, SourceError, counted
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns

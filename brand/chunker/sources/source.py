@@ -17,9 +17,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.folders import Folder
-from brand.chunker.kinds import other_kind
-from brand.chunker.listing import SIDECARS
+from brand.chunker.sources.folders import Folder
+from brand.chunker.sources.kinds import other_kind
+from brand.chunker.sources.listing import SIDECARS
 from brand.errors import SourceError
 from brand.formats.media import check_image, decode_audio, duration
 from brand.formats.record import encode_records, head_struct, record_parts

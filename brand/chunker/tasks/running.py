@@ -14,14 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from brand.chunker.chunks import ChunksInFolder, Packer, make_chunk
-from brand.chunker.claim import read_claim
-from brand.chunker.folder_work import check_folder_target
-from brand.chunker.job import JOB_NAME, Job, read_decided
-from brand.chunker.kept import KEPT_NAME, keep_chunk
-from brand.chunker.request import hinted
-from brand.chunker.source import FolderSource
-from brand.chunker.work import locked
+from brand.chunker.sources.request import hinted
+from brand.chunker.sources.source import FolderSource
+from brand.chunker.tasks.job import JOB_NAME, Job, read_decided
+from brand.chunker.work.chunks import ChunksInFolder, Packer, make_chunk
+from brand.chunker.work.claim import read_claim
+from brand.chunker.work.folder_work import check_folder_target
+from brand.chunker.work.kept import KEPT_NAME, keep_chunk
+from brand.chunker.work.work import locked
 from brand.errors import InterruptedConversionError
 from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME, chunk_name
 from brand.formats.manifest import read_manifest

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from brand.chunker.folders import Folder
-from brand.chunker.listing import Listing
-from brand.chunker.plan import Plan
-from brand.chunker.report import Problem
-from brand.chunker.source import DURATION, FolderSource
+from brand.chunker.plan.plan import Plan
+from brand.chunker.plan.report import Problem
+from brand.chunker.sources.folders import Folder
+from brand.chunker.sources.listing import Listing
+from brand.chunker.sources.source import DURATION, FolderSource
 from brand.errors import LayoutError, NotADataSetError, UsageError
 from brand.formats.compression import Compression
 from brand.formats.constants import EXTRAS_NAME, MAX_DICTIONARY, SKIPPED_NAME

@@ -12,11 +12,11 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from brand.chunker.folders import Folder
-from brand.chunker.options import Options
-from brand.chunker.report import OnProgress, Problem, Progress
-from brand.chunker.source import FolderSource
-from brand.chunker.workers import run_tasks
+from brand.chunker.plan.options import Options
+from brand.chunker.plan.report import OnProgress, Problem, Progress
+from brand.chunker.sources.folders import Folder
+from brand.chunker.sources.source import FolderSource
+from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, counted
 from brand.formats.media import HEAD_BYTES, kind_of
 

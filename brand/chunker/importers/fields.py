@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.shards import Block
+from brand.chunker.sources.shards import Block
 from brand.errors import UsageError
 from brand.formats.media import HEAD_BYTES, kind_of
 from brand.formats.schema import CODECS, Schema, is_field_name

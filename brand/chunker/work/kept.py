@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from brand.chunker.chunks import Written
-from brand.chunker.plan import Plan
+from brand.chunker.plan.plan import Plan
+from brand.chunker.work.chunks import Written
 from brand.formats.constants import ROW
 from brand.formats.record import fixed_dtype
 

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.chunks import Earlier, Written
-from brand.chunker.claim import read_claim
-from brand.chunker.plan import Plan
-from brand.chunker.sortedparts import PARTS_NAME, has_parts
+from brand.chunker.plan.plan import Plan
+from brand.chunker.sources.sortedparts import PARTS_NAME, has_parts
+from brand.chunker.work.chunks import Earlier, Written
+from brand.chunker.work.claim import read_claim
 from brand.errors import TargetExistsError
 from brand.formats.constants import chunk_name
 from brand.formats.publish import Target, file_digest, publish_bytes, storage_errors
