@@ -7,7 +7,7 @@ job that does not follow draws from its own set without what all of the jobs beh
 
 This is Algorithm 1 of the paper with two corrections. Line 13 sets `c` to the size of D, where its own equation 12 has
 the size of D without S. Line 17 lets the first job draw `D - I`, where S has been refused already: `D - S - I`. As
-printed, some elements are drawn up to 1.8 times as often as others. `tests/protocol/test_dependent.py` computes the law
+printed, some elements are drawn up to 1.8 times as often as others. `tests/orders/test_dependent.py` computes the law
 of both in fractions. A drawn element takes its new level once; the text of appendix C would add it to several vertices.
 
 A job that is not ready is left out of the round (partial sampling): the others draw as if they were alone.

@@ -18,7 +18,7 @@ from brand.storage.cache.cachefolder import CacheFolder
 from brand.storage.cache.cacheparts import BLOCK
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of
 from tests.support import wait_until
 

@@ -25,8 +25,8 @@ from brand.testing.storage import CountedStorage, Fault, FaultyStorage
 from tests import places
 from tests.node.test_core import SAMPLES, draw, world
 from tests.node.world import PAGE, World
-from tests.orders import order_of
-from tests.protocol.models import table_of
+from tests.made_orders import order_of
+from tests.orders.models import table_of
 
 pytestmark = places.EVERYWHERE
 

@@ -30,7 +30,7 @@ from brand.torch import BrandDataset, BrandSampler
 from tests import places
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing
-from tests.orders import SLOTS, STRIPES, order_of
+from tests.made_orders import SLOTS, STRIPES, order_of
 from tests.several_nodes.support import Rank, draw_in_step, node_of
 from tests.support import Disk, wait_until
 

@@ -39,7 +39,7 @@ from brand.testing.node import attached, random_address, running_server
 from brand.testing.storage import BlockedStorage, Fault, FaultyStorage
 from brand.torch import BrandSampler
 from tests.node.support import RawClient, drawing
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.support import wait_until
 
 

@@ -27,7 +27,7 @@ from brand.torch import BrandDataset, BrandSampler
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import greeted, listeners, servers_of
 from tests.node.training import draw_all, node_for
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.rounds import Chance, rounds
 from tests.support import LIMIT_S, session_processes, wait_until
 

@@ -11,7 +11,7 @@ from brand.node.decide import pacing
 from brand.protocol.stripe_policy import StripePolicy
 from brand.testing.node import running_server
 from tests.node.support import RawClient, draw, greeted
-from tests.orders import order_of
+from tests.made_orders import order_of
 
 LARGE_GROUPS = StripePolicy(8, stripe=4)
 MEMORY = 0.25

@@ -31,7 +31,7 @@ from brand.testing.node import RunningServer, random_address, running_server
 from brand.testing.storage import BlockedStorage
 from tests.node.packing import pack_begin, pack_release
 from tests.node.support import RawClient, draw, greeted, memory_kib
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.support import LIMIT_S, wait_until
 
 

@@ -26,7 +26,7 @@ from brand.testing.node import attached, running_server
 from brand.torch import BrandLoader, BrandSampler
 from tests.node.support import drawing
 from tests.node.training import draw_all
-from tests.orders import STRIPES, order_of
+from tests.made_orders import STRIPES, order_of
 
 
 @dataclass(frozen=True)

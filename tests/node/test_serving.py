@@ -22,7 +22,7 @@ from brand.torch import BrandDataset, BrandSampler
 from tests import places
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing, greeted
-from tests.orders import SLOTS, order_of
+from tests.made_orders import SLOTS, order_of
 from tests.storage.support import chunk as chunk_path
 from tests.support import wait_until
 

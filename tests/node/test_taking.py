@@ -51,7 +51,7 @@ from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing, greeted
 from tests.node.world import content
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.rounds import examples
 from tests.support import LIMIT_S, wait_until
 

@@ -24,7 +24,7 @@ from brand.testing.node import running_server
 from brand.testing.storage import CountedStorage
 from tests.node.test_caching import CHUNK, SIZES, _something, facts
 from tests.node.world import World
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.rounds import Chance, examples, rounds
 from tests.several_nodes.support import Rank, draw_in_step, node_of
 from tests.support import wait_until

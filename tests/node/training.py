@@ -25,7 +25,7 @@ from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.drawing import Announcement
 from brand.protocol.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
-from tests.orders import order_of
+from tests.made_orders import order_of
 
 BATCH = 30
 

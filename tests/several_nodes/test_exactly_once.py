@@ -12,7 +12,7 @@ from brand.protocol.policy import Policy
 from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.uniform import UniformPolicy
 from tests import places
-from tests.orders import STRIPES, order_of, slots_across
+from tests.made_orders import STRIPES, order_of, slots_across
 from tests.several_nodes.support import Rank, all_open, all_reachable, check_epoch, draw_in_step, node_of, servers
 from tests.support import wait_until
 from tests.tools.cluster import running_cluster

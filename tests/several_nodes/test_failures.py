@@ -24,7 +24,7 @@ from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests import places
-from tests.orders import SLOTS, order_of
+from tests.made_orders import SLOTS, order_of
 from tests.rounds import Chance, rounds
 from tests.several_nodes.support import (
     Rank,

@@ -37,7 +37,7 @@ from brand.protocol.shared_policy import SharedPolicy
 from brand.protocol.slot_policy import SlotPolicy
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.rounds import examples
 from tests.support import wait_until
 

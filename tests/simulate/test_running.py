@@ -45,7 +45,7 @@ from brand.protocol.uniform import UniformPolicy
 from brand.simulate.running import Run, Work, work_of
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
-from tests.orders import STRIPES, order_of, slots_across
+from tests.made_orders import STRIPES, order_of, slots_across
 from tests.rounds import examples
 from tests.several_nodes.support import Rank, all_open, draw_in_step, node_of
 from tests.support import wait_until

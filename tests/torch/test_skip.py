@@ -25,7 +25,7 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.storage.support import chunk as chunk_path
 from tests.tools.damage import flip_bit
 from tests.tools.forge import put_together, sign_index, take_apart

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.protocol.mapping import Mapping, chunks_per_group
-from tests.protocol.models import mappings
+from tests.orders.models import mappings
 
 
 @given(mappings())

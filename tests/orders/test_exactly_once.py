@@ -17,7 +17,7 @@ from brand.protocol.random import Stream, permutation
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
-from tests.protocol.models import epochs, length_of_chunk, orders, reads_of, table_of
+from tests.orders.models import epochs, length_of_chunk, orders, reads_of, table_of
 from tests.rounds import examples
 
 CORNERS = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from brand.protocol.dependent import draw_rounds
 from brand.protocol.random import Stream, Words
 from brand.protocol.tree import Tree
-from tests.protocol.test_tree import mask
+from tests.orders.test_tree import mask
 from tests.rounds import examples
 
 A, B, C = set("abcd"), set("abefgh"), set("aefgijkl")

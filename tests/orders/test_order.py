@@ -25,7 +25,7 @@ from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.stripes import plan_stripes
 from brand.protocol.tickets import MAX_POSITIONS
 from brand.protocol.uniform import UniformPolicy
-from tests.protocol.models import epochs, orders, reads_of
+from tests.orders.models import epochs, orders, reads_of
 from tests.rounds import examples
 
 GOOD = Order("set", 1000, 16, 42, StripePolicy(5, stripe=4))

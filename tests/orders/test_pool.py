@@ -18,7 +18,7 @@ from brand.protocol.pool_policy import PoolPolicy
 from brand.protocol.random import Stream, permutation
 from brand.protocol.uniform import UniformPolicy
 from brand.testing.shuffling import measure
-from tests.protocol.models import chi_square, epochs, length_of_chunk, mappings, reads_of, seeds
+from tests.orders.models import chi_square, epochs, length_of_chunk, mappings, reads_of, seeds
 
 
 def order_of(mapping: Mapping, policy: Policy, seed: int) -> Order:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from brand.protocol.random import Stream, Words, bits, group_positions, low_mask, permutation, ranked
 from brand.protocol.stripes import _rows_of_bits
-from tests.protocol.models import chi_square, epochs, seeds
+from tests.orders.models import chi_square, epochs, seeds
 
 streams = st.sampled_from(list(Stream))
 

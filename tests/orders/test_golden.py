@@ -20,7 +20,7 @@ from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.slots import Refill
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
-from tests.protocol.models import table_of
+from tests.orders.models import table_of
 
 SEEDS_AND_EPOCHS = [(0, 0), (0, 1), (7, 3), (2**128 - 1, 2**16 - 1)]
 

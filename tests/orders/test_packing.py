@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brand.protocol.packing import best_fit, laid_out, packed
-from tests.protocol.test_batching import listed
+from tests.orders.test_batching import listed
 from tests.rounds import examples
 
 LENGTHS = st.lists(st.integers(0, 12) | st.integers(0, 40), min_size=1, max_size=120)

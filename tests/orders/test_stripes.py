@@ -15,7 +15,7 @@ from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan
 from brand.protocol.random import Stream, permutation
 from brand.protocol.stripes import plan_stripes
-from tests.protocol.models import (
+from tests.orders.models import (
     ModelStripe,
     Read,
     epochs,

@@ -18,7 +18,7 @@ from brand.protocol.plan import Plan, Requests
 from brand.protocol.prefetch import plan_requests, plan_slots_across_nodes
 from brand.protocol.random import Stream, permutation
 from brand.protocol.slots import Refill, plan_slots, priorities
-from tests.protocol.models import (
+from tests.orders.models import (
     Nodes,
     Read,
     epochs,

@@ -16,7 +16,7 @@ from brand.protocol.random import Stream, permutation
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.stripes import plan_stripes
-from tests.protocol.models import model_memory, sized_plans, small_orders, stripes_of_group, table_of
+from tests.orders.models import model_memory, sized_plans, small_orders, stripes_of_group, table_of
 from tests.rounds import examples
 
 

@@ -16,7 +16,7 @@ from brand.protocol.plan import Plan, memory_over_time, peak, read_of_sample
 from brand.protocol.random import Stream, permutation
 from brand.protocol.uniform import UniformPolicy
 from brand.testing.shuffling import measure
-from tests.protocol.models import chi_square, epochs, mappings, reads_of, seeds, table_of
+from tests.orders.models import chi_square, epochs, mappings, reads_of, seeds, table_of
 
 
 def order_of(mapping: Mapping, seed: int) -> Order:

@@ -16,7 +16,7 @@ from brand.protocol.placement import choose_kept
 from brand.protocol.plan import memory_over_time, read_of_sample
 from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
-from tests.protocol.models import chi_square, model_memory, orders, reads_of
+from tests.orders.models import chi_square, model_memory, orders, reads_of
 
 MASK = np.array([True, False, False, True, True, False, False, False, False, True])
 PART = Part.of(MASK)

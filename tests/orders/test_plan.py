@@ -9,7 +9,7 @@ from hypothesis import given
 from brand.protocol.order import Order
 from brand.protocol.plan import Plan, memory_over_time, peak, read_of_sample
 from brand.protocol.stripe_policy import StripePolicy
-from tests.protocol.models import model_memory, reads_of, sized_plans, small_orders
+from tests.orders.models import model_memory, reads_of, sized_plans, small_orders
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from brand.protocol.mapping import Mapping
 from brand.protocol.plan import Plan
 from brand.protocol.random import Stream, permutation
 from brand.protocol.slots import Refill, plan_access, plan_slots, priorities
-from tests.protocol.models import Read, epochs, mappings, model_slots, reads_of, refills, seeds, table_of
+from tests.orders.models import Read, epochs, mappings, model_slots, reads_of, refills, seeds, table_of
 from tests.rounds import examples
 
 

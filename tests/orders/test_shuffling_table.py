@@ -17,7 +17,7 @@ from brand.protocol.slot_policy import SlotPolicy
 from brand.protocol.stripe_policy import StripePolicy
 from brand.protocol.uniform import UniformPolicy
 from brand.testing.shuffling import Shuffling, measure, uniformity
-from tests.protocol.models import chi_square
+from tests.orders.models import chi_square
 
 SAMPLES, CHUNK, BATCH = 512_000, 64, 256
 
