@@ -64,7 +64,7 @@ _HOMES: Final = {
 }
 
 
-_PACKAGES: Final = ("brand.protocol",)
+_PACKAGES: Final = ("brand.orders",)
 """Public packages that need no import of their own."""
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from brand.protocol.order import Order
-from brand.protocol.policy import Policy
-from brand.protocol.slot_policy import SlotPolicy
-from brand.protocol.stripe_policy import StripePolicy
+from brand.orders.base.policy import Policy
+from brand.orders.order import Order
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
 from brand.storage.dataset.dataset import StoredDataSet
 
 STRIPES: Final = StripePolicy(4, stripe=4)

@@ -20,9 +20,9 @@ from brand.cli.output import duration, echo, print_json, size
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
 from brand.node.setup.memory import parse_size
-from brand.protocol import Slots, Stripes, Uniform
-from brand.protocol.baselines import Pool
-from brand.protocol.registry import OrderOption
+from brand.orders import Slots, Stripes, Uniform
+from brand.orders.baselines import Pool
+from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import ASSUMED_STORE, BUILT_IN, DEFAULT, Storage, storage_below, storage_named
 from brand.simulate.whatif import Answer, Case, Data, Price, answer, data_of, imagine

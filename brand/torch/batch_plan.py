@@ -1,7 +1,7 @@
 """`BatchPlan`: which samples make a batch together, where they differ in length?
 
 Lengths are known before any sample is read, so the batches of an epoch are planned with its order: batches of similar
-length, batches up to a length, or rows packed full (`brand.protocol.batching`, `packing`). Each batch is a list
+length, batches up to a length, or rows packed full (`brand.orders.batches.batching`, `packing`). Each batch is a list
 of tickets, and drawing is as with a `BrandSampler`. A state holds epoch, number of batches, limits and order; any
 number of ranks and workers goes on from it.
 """
@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike
 from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError, counted
-from brand.protocol.batch_limits import BatchLimits, choose_window, samples_of
-from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
-from brand.protocol.part import named
-from brand.protocol.tickets import MAX_POSITIONS
+from brand.orders.base.part import named
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.batches.batch_limits import BatchLimits, choose_window, samples_of
+from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
 from brand.torch.dataset import BrandDataset
 from brand.torch.dealing import torchdata_skips, wrapping_of
 from brand.torch.drawable import Drawable, source_of

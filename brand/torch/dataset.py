@@ -22,7 +22,7 @@ from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.memory import Memory, check_memory
 from brand.node.setup.tls import Tls
 from brand.node.wire.messages import MAX_NAME
-from brand.protocol.registry import OrderOption
+from brand.orders.policies.registry import OrderOption
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.location import Where
 from brand.storage.io.versions import pinned

@@ -9,9 +9,9 @@ from brand.errors import UsageError
 from brand.node.client.client import Client
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
-from brand.protocol.part import Part
+from brand.orders.base.joins import Joins
+from brand.orders.base.part import Part
+from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch import Fetcher
 from brand.torch.origin import turn_of

@@ -27,8 +27,8 @@ from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.node.client.wants import Made
 from brand.node.wire.client_messages import Replaced
-from brand.protocol.order import Order
-from brand.protocol.tickets import TAGS, TICKET, positions_of, tag_and_epoch
+from brand.orders.base.tickets import TAGS, TICKET, positions_of, tag_and_epoch
+from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetched import Decoding, Fetched
 from brand.torch.ranks import find_rank

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from brand.errors import SchemaError, UsageError, counted
-from brand.protocol.random import blocks
+from brand.orders.base.random import blocks
 from brand.storage.dataset.catalogue import Catalogue
 
 _CURE: Final = (

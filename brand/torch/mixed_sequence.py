@@ -1,6 +1,6 @@
 """What does a sampler of a mixture draw? At each position the next draw of one of the members, as that member's ticket.
 
-The sampler's epoch and position name a place in the mixture's endless sequence (`brand.protocol.mixed_order`). A
+The sampler's epoch and position name a place in the mixture's endless sequence (`brand.orders.mixtures.mixed_order`). A
 ticket is that of the member's own order, so each member's node server reads ahead as it does for any training.
 """
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.wire.messages import GOES_ON
-from brand.protocol.mixed_order import MixedOrder, ranks_of_rounds
-from brand.protocol.tickets import tickets_of
+from brand.orders.base.tickets import tickets_of
+from brand.orders.mixtures.mixed_order import MixedOrder, ranks_of_rounds
 from brand.torch.discovery import check_agreed
 from brand.torch.mixture_members import MixtureMembers
 from brand.torch.sequence import AccessSequence

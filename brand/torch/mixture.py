@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from brand.errors import SchemaError, UsageError
 from brand.node.wire.looping import LoopReport
-from brand.protocol.mixed_order import MixedOrder, Stretch, seed_of_member
-from brand.protocol.order import MAX_SEED
-from brand.protocol.tickets import MAX_POSITIONS, TICKET, TICKETS_END, tag_and_epoch
+from brand.orders.base.tickets import MAX_POSITIONS, TICKET, TICKETS_END, tag_and_epoch
+from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
+from brand.orders.order import MAX_SEED
 from brand.torch.dataset import BrandDataset
 from brand.torch.drawable import Drawable, SampleSource
 from brand.torch.habit import ReadingHabit

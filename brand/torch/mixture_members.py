@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from brand.errors import UsageError
-from brand.protocol.order import Order
-from brand.protocol.shares import check_weights
+from brand.orders.mixtures.shares import check_weights
+from brand.orders.order import Order
 from brand.torch.draw_port import DrawPort
 
 ONE_NODE: Final = (

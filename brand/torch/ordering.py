@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike
 from brand.errors import UsageError, counted
 from brand.node.setup.choose import Nodes, choose_order, facts_of
 from brand.node.setup.room import choose_room
-from brand.protocol.order import Order
-from brand.protocol.part import Part
-from brand.protocol.policy import BY_ONE_NODE
-from brand.protocol.registry import OrderOption
+from brand.orders.base.part import Part
+from brand.orders.base.policy import BY_ONE_NODE
+from brand.orders.order import Order
+from brand.orders.policies.registry import OrderOption
 from brand.storage.dataset.catalogue import Catalogue
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.ranks import find_rank, node_by_launcher

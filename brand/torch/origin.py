@@ -11,7 +11,7 @@ import inspect
 import traceback
 from pathlib import Path
 
-from brand.protocol.order import Order
+from brand.orders.order import Order
 
 _orders: dict[tuple[str, str], list[Order]] = {}
 """Orders that this process has begun to draw with other ranks, by data set and origin of the sampler."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from brand.errors import SchemaError, UsageError, counted
-from brand.protocol.packing import laid_out
+from brand.orders.batches.packing import laid_out
 from brand.torch.fetched import Column, Columns
 
 if TYPE_CHECKING:

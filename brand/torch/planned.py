@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.wire.messages import UNTOLD
-from brand.protocol.batch_limits import BatchLimits
-from brand.protocol.batching import Batches
-from brand.protocol.order import Order
-from brand.protocol.tickets import tickets
+from brand.orders.base.tickets import tickets
+from brand.orders.batches.batch_limits import BatchLimits
+from brand.orders.batches.batching import Batches
+from brand.orders.order import Order
 from brand.torch.draw_port import DrawPort
 from brand.torch.positions import Dealing, States, rounds
 from brand.torch.upcoming import Upcoming

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError
-from brand.protocol.order import MAX_EPOCH, MAX_SEED
-from brand.protocol.tickets import MAX_POSITIONS
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.order import MAX_EPOCH, MAX_SEED
 from brand.torch.dealing import Restart, accelerate_processes, lightning_restart, torchdata_skips, wrapping_of
 from brand.torch.drawable import Drawable, source_of
 from brand.torch.mixed_sequence import MIXED_VERSION, MixedSequence

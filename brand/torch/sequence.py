@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.formats.version import number_within
-from brand.protocol.growing import pack_drawn, unpack_drawn
-from brand.protocol.joins import Joins
-from brand.protocol.order import MAX_SEED, Order
-from brand.protocol.part import named
-from brand.protocol.tickets import tickets
+from brand.orders.base.joins import Joins
+from brand.orders.base.part import named
+from brand.orders.base.tickets import tickets
+from brand.orders.joader.growing import pack_drawn, unpack_drawn
+from brand.orders.order import MAX_SEED, Order
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.draw_port import DrawPort
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from brand.errors import UsageError
 from brand.node.setup.memory import memory_bytes
 from brand.node.wire.looping import LoopReport
-from brand.protocol.tickets import TICKET, TICKETS_END
+from brand.orders.base.tickets import TICKET, TICKETS_END
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.location import Collected
 from brand.torch.draw_port import DrawPort

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from brand.errors import UsageError
-from brand.protocol.order import MAX_EPOCH
+from brand.orders.order import MAX_EPOCH
 from brand.torch.sequence import whole
 
 log = logging.getLogger("brand")

@@ -33,7 +33,7 @@ from brand.native import CORE, XXH3, borrowed
 from brand.node.client import wants
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import Pages
-from brand.protocol import random
+from brand.orders.base import random
 from brand.storage.dataset.dataset import cached
 from brand.storage.io import vectored
 from brand.storage.io.crew import Crew

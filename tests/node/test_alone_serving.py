@@ -13,7 +13,7 @@ from brand.errors import UsageError
 from brand.node.decide.choosing import Placement
 from brand.node.setup.caching import Cache
 from brand.node.setup.measure import stored_sizes
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.policies.uniform import UniformPolicy
 from brand.storage.cache.cachefolder import CacheFolder
 from brand.storage.cache.cacheparts import BLOCK
 from brand.storage.dataset.dataset import StoredDataSet

@@ -25,13 +25,13 @@ from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.connection import socket_name
 from brand.node.wire.messages import Kind
-from brand.protocol.order import MAX_EPOCH
+from brand.orders.order import MAX_EPOCH
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, random_address, running_server
 from brand.testing.storage import BlockedStorage
+from tests.made_orders import order_of
 from tests.node.packing import pack_begin, pack_release
 from tests.node.support import RawClient, draw, greeted, memory_kib
-from tests.made_orders import order_of
 from tests.support import LIMIT_S, wait_until
 
 

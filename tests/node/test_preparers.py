@@ -48,8 +48,8 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.crew import Crew
 from brand.testing.node import RunningServer, random_address, running, running_server
 from brand.torch import BrandDataset
-from tests.node.support import RawClient, greeted
 from tests.made_orders import order_of
+from tests.node.support import RawClient, greeted
 from tests.rounds import examples
 from tests.support import brand, running_brand, wait_until
 

@@ -22,8 +22,8 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running
-from tests.node.world import World
 from tests.made_orders import order_of
+from tests.node.world import World
 from tests.several_nodes.world import Walk
 
 ORDER: dict[str, Any] = {"group_chunks": 3, "stripe": 4, "seed": 1}

@@ -23,7 +23,7 @@ import numpy as np
 from brand.node.client.client import Client
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.drawing import Announcement
-from brand.protocol.order import Order
+from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.made_orders import order_of
 

@@ -12,16 +12,16 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.protocol.joader_policy import JoaderPolicy
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import MAX_EPOCH, Order
-from brand.protocol.plan import Plan
-from brand.protocol.policy import Policy
-from brand.protocol.pool_policy import PoolPolicy
-from brand.protocol.slot_policy import SlotPolicy
-from brand.protocol.slots import REFILLS
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.plan import Plan
+from brand.orders.base.policy import Policy
+from brand.orders.order import MAX_EPOCH, Order
+from brand.orders.policies.joader_policy import JoaderPolicy
+from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.slots import REFILLS
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 
 
 @dataclass(frozen=True)

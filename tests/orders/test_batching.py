@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brand.protocol.batch_limits import BatchLimits, choose_window, samples_of
-from brand.protocol.batching import Batches, by_length
+from brand.orders.batches.batch_limits import BatchLimits, choose_window, samples_of
+from brand.orders.batches.batching import Batches, by_length
 from tests.rounds import examples
 
 SEED = 7

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from brand.protocol.coordl import CoordlPolicy
-from brand.protocol.joins import Join, alone
-from brand.protocol.order import Order
-from brand.protocol.part import Part
-from brand.protocol.stripe_policy import StripePolicy
+from brand.orders.base.joins import Join, alone
+from brand.orders.base.part import Part
+from brand.orders.order import Order
+from brand.orders.policies.coordl import CoordlPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
 
 ORDER = Order("0" * 32, 1000, 64, 3, CoordlPolicy(4, 8, 2, 100))
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.dependent import draw_rounds
-from brand.protocol.random import Stream, Words
-from brand.protocol.tree import Tree
+from brand.orders.base.random import Stream, Words
+from brand.orders.joader.dependent import draw_rounds
+from brand.orders.joader.tree import Tree
 from tests.orders.test_tree import mask
 from tests.rounds import examples
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.protocol.growing import pack_drawn, unpack_drawn
+from brand.orders.joader.growing import pack_drawn, unpack_drawn
 
 
 @given(st.integers(1, 200), st.data())

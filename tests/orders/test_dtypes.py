@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.protocol.dtypes import count_dtype, index_dtype, smallest
-from brand.protocol.mapping import Mapping
-from brand.protocol.packed import PackedMask
-from brand.protocol.plan import read_dtype
+from brand.orders.base.dtypes import count_dtype, index_dtype, smallest
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.packed import PackedMask
+from brand.orders.base.plan import read_dtype
 
 
 @pytest.mark.parametrize(("count", "expected"), [(1, np.int32), (2**31 - 1, np.int32), (2**31, np.int64)])

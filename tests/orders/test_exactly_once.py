@@ -9,14 +9,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from brand.protocol.order import Order
-from brand.protocol.plan import Plan
-from brand.protocol.policy import Policy
-from brand.protocol.pool_policy import PoolPolicy
-from brand.protocol.random import Stream, permutation
-from brand.protocol.slot_policy import SlotPolicy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.plan import Plan
+from brand.orders.base.policy import Policy
+from brand.orders.base.random import Stream, permutation
+from brand.orders.order import Order
+from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 from tests.orders.models import epochs, length_of_chunk, orders, reads_of, table_of
 from tests.rounds import examples
 

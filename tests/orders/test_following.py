@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.protocol.following import Drawn, Lap, follow, lap_of
-from brand.protocol.joins import LEAST_PACE, MOST_PACE, Join
-from brand.protocol.mapping import Mapping
-from brand.protocol.stripes import plan_stripes
+from brand.orders.base.joins import LEAST_PACE, MOST_PACE, Join
+from brand.orders.base.mapping import Mapping
+from brand.orders.policies.following import Drawn, Lap, follow, lap_of
+from brand.orders.policies.stripes import plan_stripes
 from tests.rounds import examples
 
 MAPPING, STRIPE = Mapping(4096, 64, 4), 8

@@ -11,15 +11,15 @@ import hashlib
 import numpy as np
 import pytest
 
-from brand.protocol.order import Order
-from brand.protocol.plan import Plan
-from brand.protocol.policy import Policy
-from brand.protocol.pool_policy import PoolPolicy
-from brand.protocol.random import Stream, bits
-from brand.protocol.slot_policy import SlotPolicy
-from brand.protocol.slots import Refill
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.plan import Plan
+from brand.orders.base.policy import Policy
+from brand.orders.base.random import Stream, bits
+from brand.orders.order import Order
+from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.slots import Refill
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 from tests.orders.models import table_of
 
 SEEDS_AND_EPOCHS = [(0, 0), (0, 1), (7, 3), (2**128 - 1, 2**16 - 1)]

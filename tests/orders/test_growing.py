@@ -6,9 +6,9 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from brand.protocol.growing import Growing
-from brand.protocol.mapping import Mapping
-from brand.protocol.part import Part
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import Part
+from brand.orders.joader.growing import Growing
 from tests.rounds import examples
 
 

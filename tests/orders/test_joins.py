@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from brand.protocol.joins import LEAST_PACE, MAX_LAP, MOST, MOST_PACE, Join, Joins, alone
+from brand.orders.base.joins import LEAST_PACE, MAX_LAP, MOST, MOST_PACE, Join, Joins, alone
 
 NUMBERS = st.integers(0, (1 << 62) - 1)
 PACES = st.one_of(st.just(0), st.integers(LEAST_PACE, MOST_PACE))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.mapping import Mapping, chunks_per_group
+from brand.orders.base.mapping import Mapping, chunks_per_group
 from tests.orders.models import mappings
 
 

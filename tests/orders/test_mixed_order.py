@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.mixed_order import MixedOrder, Stretch, ranks_of_rounds, seed_of_member
-from brand.protocol.order import MAX_EPOCH, Order
-from brand.protocol.stripe_policy import StripePolicy
+from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, ranks_of_rounds, seed_of_member
+from brand.orders.order import MAX_EPOCH, Order
+from brand.orders.policies.stripe_policy import StripePolicy
 from brand.testing.shuffling import measure
 from tests.rounds import examples
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.nextuse import FARTHEST, TURNS, Frequency, NextUse, Ranks, next_use
-from brand.protocol.order import Order
-from brand.protocol.placement import most_wanted, unit_at, unit_count
-from brand.protocol.random import Stream, permutation
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.placement import most_wanted, unit_at, unit_count
+from brand.orders.base.random import Stream, permutation
+from brand.orders.nextuse import FARTHEST, TURNS, Frequency, NextUse, Ranks, next_use
+from brand.orders.order import Order
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 from tests.rounds import examples
 
 

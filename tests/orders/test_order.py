@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.joader_policy import JoaderPolicy
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import MAX_EPOCH, MAX_SEED, Order
-from brand.protocol.owners import MAX_NODES
-from brand.protocol.plan import Plan
-from brand.protocol.pool_policy import PoolPolicy, plan_pool
-from brand.protocol.prefetch import plan_slots_across_nodes
-from brand.protocol.slot_policy import MAX_RANKS, SlotPolicy
-from brand.protocol.slots import plan_slots
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.stripes import plan_stripes
-from brand.protocol.tickets import MAX_POSITIONS
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.owners import MAX_NODES
+from brand.orders.base.plan import Plan
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
+from brand.orders.policies.joader_policy import JoaderPolicy
+from brand.orders.policies.pool_policy import PoolPolicy, plan_pool
+from brand.orders.policies.prefetch import plan_slots_across_nodes
+from brand.orders.policies.slot_policy import MAX_RANKS, SlotPolicy
+from brand.orders.policies.slots import plan_slots
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.stripes import plan_stripes
+from brand.orders.policies.uniform import UniformPolicy
 from tests.orders.models import epochs, orders, reads_of
 from tests.rounds import examples
 

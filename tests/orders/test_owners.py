@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.owners import MAX_NODES, drawer_of, owner_of_chunk, owner_of_group
+from brand.orders.base.owners import MAX_NODES, drawer_of, owner_of_chunk, owner_of_group
 from tests.orders.models import Nodes
 
 some_nodes = st.one_of(st.integers(1, 9), st.integers(1, MAX_NODES))

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.order import Order
-from brand.protocol.part import Part, narrowed
-from brand.protocol.placement import choose_kept
-from brand.protocol.plan import memory_over_time, read_of_sample
-from brand.protocol.slot_policy import SlotPolicy
-from brand.protocol.stripe_policy import StripePolicy
+from brand.orders.base.part import Part, narrowed
+from brand.orders.base.placement import choose_kept
+from brand.orders.base.plan import memory_over_time, read_of_sample
+from brand.orders.order import Order
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
 from tests.orders.models import chi_square, model_memory, orders, reads_of
 
 MASK = np.array([True, False, False, True, True, False, False, False, False, True])

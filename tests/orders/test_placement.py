@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import Order
-from brand.protocol.placement import choose_cached, choose_kept, place
-from brand.protocol.plan import Plan, memory_over_time, peak
-from brand.protocol.policy import Policy
-from brand.protocol.random import Stream, permutation
-from brand.protocol.slot_policy import SlotPolicy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.stripes import plan_stripes
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.placement import choose_cached, choose_kept, place
+from brand.orders.base.plan import Plan, memory_over_time, peak
+from brand.orders.base.policy import Policy
+from brand.orders.base.random import Stream, permutation
+from brand.orders.order import Order
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.stripes import plan_stripes
 from tests.orders.models import model_memory, sized_plans, small_orders, stripes_of_group, table_of
 from tests.rounds import examples
 

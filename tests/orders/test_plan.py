@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.protocol.order import Order
-from brand.protocol.plan import Plan, memory_over_time, peak, read_of_sample
-from brand.protocol.stripe_policy import StripePolicy
+from brand.orders.base.plan import Plan, memory_over_time, peak, read_of_sample
+from brand.orders.order import Order
+from brand.orders.policies.stripe_policy import StripePolicy
 from tests.orders.models import model_memory, reads_of, sized_plans, small_orders
 
 

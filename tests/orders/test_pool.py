@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import Order
-from brand.protocol.placement import choose_kept
-from brand.protocol.plan import peak
-from brand.protocol.policy import Policy
-from brand.protocol.pool_policy import PoolPolicy
-from brand.protocol.random import Stream, permutation
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.placement import choose_kept
+from brand.orders.base.plan import peak
+from brand.orders.base.policy import Policy
+from brand.orders.base.random import Stream, permutation
+from brand.orders.order import Order
+from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.uniform import UniformPolicy
 from brand.testing.shuffling import measure
 from tests.orders.models import chi_square, epochs, length_of_chunk, mappings, reads_of, seeds
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol import random
-from brand.protocol.mapping import Mapping
-from brand.protocol.owners import MAX_NODES
-from brand.protocol.plan import Plan, Requests
-from brand.protocol.prefetch import plan_requests, plan_slots_across_nodes
-from brand.protocol.random import Stream, permutation
-from brand.protocol.slots import Refill, plan_slots, priorities
+from brand.orders.base import random
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.owners import MAX_NODES
+from brand.orders.base.plan import Plan, Requests
+from brand.orders.base.random import Stream, permutation
+from brand.orders.policies.prefetch import plan_requests, plan_slots_across_nodes
+from brand.orders.policies.slots import Refill, plan_slots, priorities
 from tests.orders.models import (
     Nodes,
     Read,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.random import Stream, Words, bits, group_positions, low_mask, permutation, ranked
-from brand.protocol.stripes import _rows_of_bits
+from brand.orders.base.random import Stream, Words, bits, group_positions, low_mask, permutation, ranked
+from brand.orders.policies.stripes import _rows_of_bits
 from tests.orders.models import chi_square, epochs, seeds
 
 streams = st.sampled_from(list(Stream))

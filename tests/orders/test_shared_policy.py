@@ -11,15 +11,15 @@ import xxhash
 from hypothesis import given
 from numpy.typing import NDArray
 
-from brand.protocol.following import follow, lap_of
-from brand.protocol.joins import LEAST_PACE, Join, alone
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import Order
-from brand.protocol.part import Part
-from brand.protocol.plan import Plan, Track, read_of_sample
-from brand.protocol.shared_policy import SharedPolicy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.stripes import plan_stripes
+from brand.orders.base.joins import LEAST_PACE, Join, alone
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import Part
+from brand.orders.base.plan import Plan, Track, read_of_sample
+from brand.orders.order import Order
+from brand.orders.policies.following import follow, lap_of
+from brand.orders.policies.shared_policy import SharedPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.stripes import plan_stripes
 from tests.rounds import examples
 
 DATA_SET = "0" * 32

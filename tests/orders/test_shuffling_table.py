@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brand.protocol.order import Order
-from brand.protocol.policy import Policy
-from brand.protocol.pool_policy import PoolPolicy
-from brand.protocol.slot_policy import SlotPolicy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.policy import Policy
+from brand.orders.order import Order
+from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 from brand.testing.shuffling import Shuffling, measure, uniformity
 from tests.orders.models import chi_square
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.mapping import Mapping
-from brand.protocol.plan import Plan
-from brand.protocol.random import Stream, permutation
-from brand.protocol.slots import Refill, plan_access, plan_slots, priorities
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.plan import Plan
+from brand.orders.base.random import Stream, permutation
+from brand.orders.policies.slots import Refill, plan_access, plan_slots, priorities
 from tests.orders.models import Read, epochs, mappings, model_slots, reads_of, refills, seeds, table_of
 from tests.rounds import examples
 

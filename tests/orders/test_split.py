@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol import split
-from brand.protocol.owners import MAX_NODES
-from brand.protocol.random import Stream, permutation
-from brand.protocol.split import split_near
+from brand.orders.base import split
+from brand.orders.base.owners import MAX_NODES
+from brand.orders.base.random import Stream, permutation
+from brand.orders.base.split import split_near
 from tests.rounds import examples
 
 

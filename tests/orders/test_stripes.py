@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol import stripes
-from brand.protocol.mapping import Mapping
-from brand.protocol.plan import Plan
-from brand.protocol.random import Stream, permutation
-from brand.protocol.stripes import plan_stripes
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.plan import Plan
+from brand.orders.base.random import Stream, permutation
+from brand.orders.policies import stripes
+from brand.orders.policies.stripes import plan_stripes
 from tests.orders.models import (
     ModelStripe,
     Read,

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.order import MAX_EPOCH
-from brand.protocol.tickets import (
+from brand.orders.base.tickets import (
     MAX_POSITIONS,
     TAGS,
     TICKET,
@@ -20,6 +19,7 @@ from brand.protocol.tickets import (
     tickets,
     tickets_of,
 )
+from brand.orders.order import MAX_EPOCH
 
 tags = st.integers(0, TAGS - 1)
 all_epochs = st.integers(0, MAX_EPOCH)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.protocol.dependent import draw_rounds
-from brand.protocol.random import Stream, Words
-from brand.protocol.tree import MOST_JOBS, Need, Tree
+from brand.orders.base.random import Stream, Words
+from brand.orders.joader.dependent import draw_rounds
+from brand.orders.joader.tree import MOST_JOBS, Need, Tree
 from tests.rounds import examples
 
 ELEMENTS = 24

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import Order
-from brand.protocol.placement import choose_kept
-from brand.protocol.plan import Plan, memory_over_time, peak, read_of_sample
-from brand.protocol.random import Stream, permutation
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.placement import choose_kept
+from brand.orders.base.plan import Plan, memory_over_time, peak, read_of_sample
+from brand.orders.base.random import Stream, permutation
+from brand.orders.order import Order
+from brand.orders.policies.uniform import UniformPolicy
 from brand.testing.shuffling import measure
 from tests.orders.models import chi_square, epochs, mappings, reads_of, seeds, table_of
 

@@ -18,7 +18,7 @@ from brand.errors import UnreachableError, UsageError
 from brand.node.decide import fetches
 from brand.node.setup.member import Member
 from brand.node.setup.server_spec import ServerSpec
-from brand.protocol.stripe_policy import StripePolicy
+from brand.orders.policies.stripe_policy import StripePolicy
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.protocol.shared_policy import SharedPolicy
+from brand.orders.policies.shared_policy import SharedPolicy
 from tests import places
 from tests.made_orders import order_of
 from tests.several_nodes.support import Rank, all_open, all_reachable, draw_in_step, node_of, servers

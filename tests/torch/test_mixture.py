@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from brand import Mixture as lazily_found
 from brand import pack
 from brand.errors import SchemaError, UsageError
-from brand.protocol.mixed_order import MixedOrder
+from brand.orders.mixtures.mixed_order import MixedOrder
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, Mixture
 from tests import places

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader
 from brand import pack
 from brand.errors import ChecksumError, DecodeError, MissingFileError, UsageError
 from brand.formats.media import Waveform
-from brand.protocol import Stripes
-from brand.protocol.registry import OrderOption
-from brand.protocol.stripe_policy import StripePolicy
+from brand.orders import Stripes
+from brand.orders.policies.registry import OrderOption
+from brand.orders.policies.stripe_policy import StripePolicy
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler

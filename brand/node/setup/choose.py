@@ -12,9 +12,9 @@ from brand.node.decide.keeping import AHEAD_SHARE
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.pages import page_bytes
 from brand.node.setup.memory import Memory, available_bytes, memory_bytes, remote_bytes
-from brand.protocol.choice import Setting
-from brand.protocol.order import Order
-from brand.protocol.registry import OrderOption, choice_of
+from brand.orders.base.choice import Setting
+from brand.orders.order import Order
+from brand.orders.policies.registry import OrderOption, choice_of
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.profile.profile import (
     Profile,
