@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
     from brand.torch import Mixture as Mixture
-    from brand.torch.rebase import rebase as rebase
+    from brand.torch.sampler.rebase import rebase as rebase
 
 __all__ = [
     "BatchPlan",
@@ -60,7 +60,7 @@ _HOMES: Final = {
     "Waveform": "brand.formats.media",
     "open": "brand.storage.dataset.reader",
     "pack": "brand.chunker",
-    "rebase": "brand.torch.rebase",
+    "rebase": "brand.torch.sampler.rebase",
 }
 
 

@@ -26,8 +26,8 @@ from brand.node.wire.preparer import PAGE
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.crew import Crew
 from brand.torch import BrandDataset
-from brand.torch.assemble import assemble
-from brand.torch.fetched import Fetched
+from brand.torch.fetch.fetched import Fetched
+from brand.torch.loader.assemble import assemble
 from tests.rounds import examples
 from tests.torch.support import equal, served
 
