@@ -35,11 +35,11 @@ from torch import nn
 from torch.utils.data import RandomSampler
 
 from brand import BrandDataset, BrandLoader, BrandSampler
-from brand.protocol import Slots, Stripes
-from brand.protocol.registry import OrderOption
-from brand.protocol.shared_policy import SharedPolicy
+from brand.orders import Slots, Stripes
+from brand.orders.policies.registry import OrderOption
+from brand.orders.policies.shared_policy import SharedPolicy
 from brand.simulate.joining import Runner, draws_together
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 BATCH = 128
 MEMORY: Final = 0.1

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from brand import BrandDataset, BrandLoader, BrandSampler
-from brand.protocol import Slots, Stripes
+from brand.orders import Slots, Stripes
 from brand.testing.node import running_server
 
 EPOCHS = 4

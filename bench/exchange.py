@@ -23,9 +23,9 @@ import numpy as np
 from bench.harness import show, table
 from brand.node.setup.choose import Nodes, choose_order, facts_of
 from brand.node.wire.drawing import Announcement
-from brand.protocol.order import Order
-from brand.protocol.registry import OrderOption
-from brand.storage.dataset import StoredDataSet
+from brand.orders.order import Order
+from brand.orders.policies.registry import OrderOption
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached
 from tests.tools.cluster import RunningCluster, running_cluster
 

@@ -27,12 +27,12 @@ import numpy as np
 from bench.harness import LAB, progress, show, table
 from brand import BrandDataset, BrandLoader
 from brand.node.setup.measure import measure_pages
-from brand.protocol.order import Order
+from brand.orders.order import Order
 from brand.simulate.pace import Machine, pace
 from brand.simulate.running import Run, Work, work_of
 from brand.simulate.storages import BUILT_IN
 from brand.simulate.whatif import data_of
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 
 EPOCHS = 3

@@ -27,13 +27,14 @@ import shlex
 import statistics
 import tempfile
 import time
-from bench.harness import (machine, progress, show, table)
-from bench.sharing_jobs import (Job, over, serving, side_by_side)
-from brand import (BrandDataset)
-from collections.abc import (Callable)
-from contextlib import (ExitStack)
-from pathlib import (Path)
-from typing import (Final, Literal)
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Literal
+
+from bench.harness import machine, progress, show, table
+from bench.sharing_jobs import Job, over, serving, side_by_side
+from brand import BrandDataset
 
 AFTER_S: Final = 5.0
 MEMORY: Final = 0.25

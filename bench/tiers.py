@@ -60,12 +60,12 @@ from bench.training_data import Store
 from bench.training_loaders import BATCH, LIMIT, WAYS, WORKERS, Feed, Job, Way
 from bench.training_loop import Epoch, rates, save_labels, shuffles, take
 from brand import BrandDataset, BrandLoader, Cache
-from brand.protocol import Stripes
-from brand.protocol.registry import OrderOption
+from brand.orders import Stripes
+from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import BUILT_IN, Limits, Storage, storage_below
 from brand.simulate.whatif import Answer, Case, answer, data_of
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 MEMORY: Final = 1 / 10
 """Share of the data that fits in memory, page cache included."""

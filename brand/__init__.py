@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from brand.formats.preparation import Sound as Sound
     from brand.node.setup.caching import Cache as Cache
     from brand.node.setup.tls import Tls as Tls
-    from brand.storage.reader import Reader as Reader
-    from brand.storage.reader import open as open  # noqa: A004 - as gzip.open
+    from brand.storage.dataset.reader import Reader as Reader
+    from brand.storage.dataset.reader import open as open  # noqa: A004 - as gzip.open
     from brand.torch import BatchPlan as BatchPlan
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
     from brand.torch import Mixture as Mixture
-    from brand.torch.rebase import rebase as rebase
+    from brand.torch.sampler.rebase import rebase as rebase
 
 __all__ = [
     "BatchPlan",
@@ -54,17 +54,17 @@ _HOMES: Final = {
     "Cache": "brand.node.setup.caching",
     "Mixture": "brand.torch",
     "Picture": "brand.formats.preparation",
-    "Reader": "brand.storage.reader",
+    "Reader": "brand.storage.dataset.reader",
     "Sound": "brand.formats.preparation",
     "Tls": "brand.node.setup.tls",
     "Waveform": "brand.formats.media",
-    "open": "brand.storage.reader",
+    "open": "brand.storage.dataset.reader",
     "pack": "brand.chunker",
-    "rebase": "brand.torch.rebase",
+    "rebase": "brand.torch.sampler.rebase",
 }
 
 
-_PACKAGES: Final = ("brand.protocol",)
+_PACKAGES: Final = ("brand.orders",)
 """Public packages that need no import of their own."""
 
 

@@ -20,11 +20,12 @@ import pytest
 
 from brand.errors import UsageError
 from brand.formats.constants import MANIFEST_NAME, SHARE_NAME
-from brand.storage import catalogue, location
-from brand.storage.dataset import StoredDataSet
-from brand.storage.indexcopy import copy_index
-from brand.storage.location import Location, Where
-from brand.storage.remote import Remote, fetch_index
+from brand.storage.dataset import catalogue
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io import location
+from brand.storage.io.indexcopy import copy_index
+from brand.storage.io.location import Location, Where
+from brand.storage.io.remote import Remote, fetch_index
 from brand.testing import storage
 from tests.tools.objects import Keys, ObjectStore
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import brand
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "api"
 CLASSES: list[type[Any]] = [thing for name in brand.__all__ if isinstance(thing := getattr(brand, name), type)]

@@ -38,14 +38,14 @@ from brand.node.wire.connection import Channel
 from brand.node.wire.network import Stream
 from brand.node.wire.numbers import ClientNumber
 from brand.reprs import Reprs
-from brand.storage.dataset import StoredDataSet
-from brand.storage.vectored import LocalFiles
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.vectored import LocalFiles
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.discovery import Job
-from brand.torch.habit import ReadingHabit
-from brand.torch.replacements import Replacements
-from brand.torch.seeding import SampleSeeds
+from brand.torch.data.habit import ReadingHabit
+from brand.torch.fetch.replacements import Replacements
+from brand.torch.job.discovery import Job
+from brand.torch.loader.seeding import SampleSeeds
 from tests.node.conftest import texts as texts
 
 SECRET = "a token for tests only, 32 bytes"

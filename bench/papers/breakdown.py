@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import progress, show, table
-from brand.protocol.mapping import Mapping
-from brand.protocol.owners import drawer_of
-from brand.protocol.plan import Requests
-from brand.protocol.prefetch import plan_slots_across_nodes
-from brand.protocol.slots import Refill
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.owners import drawer_of
+from brand.orders.base.plan import Requests
+from brand.orders.policies.prefetch import plan_slots_across_nodes
+from brand.orders.policies.slots import Refill
 
 SAMPLES: Final = 1_281_167
 """Of ImageNet-1k."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.protocol.random import Stream, permutation
+from brand.orders.base.random import Stream, permutation
 
 
 def node_draws(samples: int, nodes: int, epochs: int, seed: int, node: int = 0) -> NDArray[Any]:

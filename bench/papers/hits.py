@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.protocol.placement import most_wanted
+from brand.orders.base.placement import most_wanted
 
 Mask = NDArray[np.bool_]
 

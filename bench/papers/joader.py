@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import progress, show, table
-from brand.protocol.tree import Tree
+from brand.orders.joader.tree import Tree
 from brand.simulate.sharing import Policy, Sampling, misses
 
 _N: Final = 10_000

@@ -17,8 +17,8 @@ from bench.papers.demand import PEERS, READY, STORAGE, Demand, Fills, Preload, b
 from bench.papers.scene import Scene
 from brand.errors import UsageError
 from brand.node.setup.choose import Facts, Nodes, choose_order
-from brand.protocol.owners import owner_of_group
-from brand.protocol.placement import place
+from brand.orders.base.owners import owner_of_group
+from brand.orders.base.placement import place
 from brand.simulate.running import Run, work_of
 
 Policy = Callable[[Scene, NDArray[Any]], Demand]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.protocol.random import Stream, permutation
+from brand.orders.base.random import Stream, permutation
 
 _BESIDE: Final = {"published", "grid"}
 """Tables of a file that are no part of the scene."""

@@ -12,21 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from brand.chunker.companions import write_skipped
 from brand.chunker.conductor import Conversion
-from brand.chunker.exchange import exchange
-from brand.chunker.fields import FieldMapping
-from brand.chunker.folder_work import open_folder_work
 from brand.chunker.importers import FORMATS, open_shards
-from brand.chunker.options import Options
-from brand.chunker.report import OnProgress, Report, silent
-from brand.chunker.request import Request, Target, find, folder_of, hinted, make_request
-from brand.chunker.shards import Shards
-from brand.chunker.source import IndexableSource, Source
-from brand.chunker.spool import spool, spool_records
-from brand.chunker.store_work import open_store_work
-from brand.chunker.tables import table_of
-from brand.chunker.work import Work
+from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.tables import table_of
+from brand.chunker.plan.options import Options
+from brand.chunker.plan.report import OnProgress, Report, silent
+from brand.chunker.sources.companions import write_skipped
+from brand.chunker.sources.exchange import exchange
+from brand.chunker.sources.request import Request, Target, find, folder_of, hinted, make_request
+from brand.chunker.sources.shards import Shards
+from brand.chunker.sources.source import IndexableSource, Source
+from brand.chunker.sources.spool import spool, spool_records
+from brand.chunker.work.folder_work import open_folder_work
+from brand.chunker.work.store_work import open_store_work
+from brand.chunker.work.work import Work
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
 from brand.formats.publish import storage_errors

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from brand.chunker import Options, Report
-from brand.chunker.report import OnProgress
+from brand.chunker.plan.report import OnProgress
 from brand.cli.convert import IMPORTS, TEXT_COLUMNS, TRANSCRIPTS, folder_verb, import_verb, names_of
 from brand.cli.dataset import FOLDER
 from brand.cli.output import echo, meter, print_json

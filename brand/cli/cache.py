@@ -17,10 +17,10 @@ from brand.errors import CacheError, UsageError, counted
 from brand.formats.publish import storage_errors
 from brand.node.setup.caching import parse_cache
 from brand.node.setup.measure import stored_sizes
-from brand.storage.cachefill import fill as run
-from brand.storage.cachefolder import CacheFolder
-from brand.storage.cacheroom import Cached, free_bytes, list_caches, opened_caches, remove_cache
-from brand.storage.dataset import StoredDataSet
+from brand.storage.cache.cachefill import fill as run
+from brand.storage.cache.cachefolder import CacheFolder
+from brand.storage.cache.cacheroom import Cached, free_bytes, list_caches, opened_caches, remove_cache
+from brand.storage.dataset.dataset import StoredDataSet
 
 
 @click.group()

@@ -11,8 +11,8 @@ import click
 
 from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
 from brand.chunker.distributed import TaskReport, plan_audio, plan_images
-from brand.chunker.fields import FieldMapping
-from brand.chunker.report import OnProgress, Progress
+from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.plan.report import OnProgress, Progress
 from brand.cli.output import duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
 from brand.errors import counted

@@ -8,7 +8,7 @@ import click
 
 from brand.cli.output import duration, echo, meter, print_json, size
 from brand.errors import counted
-from brand.storage.copying import copy as run
+from brand.storage.maintenance.copying import copy as run
 
 
 @click.command()

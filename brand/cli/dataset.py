@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from brand.errors import UsageError
-from brand.storage.location import place
+from brand.storage.io.location import place
 
 
 class _Place(click.ParamType):  # type: ignore[type-arg, unused-ignore]

@@ -13,8 +13,8 @@ from brand.cli.dataset import DATA_SET
 from brand.cli.output import chunk_run, print_json, size
 from brand.errors import counted
 from brand.printable import printable
-from brand.storage.dataset import StoredDataSet
-from brand.storage.summary import Summary, summarise
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.dataset.summary import Summary, summarise
 
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start

@@ -11,10 +11,10 @@ from brand.cli.dataset import DATA_SET_IN_FOLDER, FOLDER
 from brand.cli.output import chunk_run, echo, meter, print_json, size
 from brand.errors import UsageError, counted
 from brand.formats.manifest import read_manifest
-from brand.protocol.owners import MAX_NODES, owner_of_chunk
-from brand.storage.copies import WAYS
-from brand.storage.partition import Divided
-from brand.storage.partition import partition as run
+from brand.orders.base.owners import MAX_NODES, owner_of_chunk
+from brand.storage.maintenance.copies import WAYS
+from brand.storage.maintenance.partition import Divided
+from brand.storage.maintenance.partition import partition as run
 
 _NODE: Final = "{node}"
 

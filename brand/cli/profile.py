@@ -15,11 +15,11 @@ from brand.cli.output import Meter, echo, meter, print_json, size
 from brand.errors import counted
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest
-from brand.storage.location import located
-from brand.storage.probe import SECONDS, Measurement, Report, take_measurement
-from brand.storage.probestore import SECONDS as STORE_SECONDS
-from brand.storage.probestore import StoreProbe
-from brand.storage.profile import ENOUGH, Profile, best_depth, save_profile, stripe_bytes, stripe_length
+from brand.storage.io.location import located
+from brand.storage.profile.probe import SECONDS, Measurement, Report, take_measurement
+from brand.storage.profile.probestore import SECONDS as STORE_SECONDS
+from brand.storage.profile.probestore import StoreProbe
+from brand.storage.profile.profile import ENOUGH, Profile, best_depth, save_profile, stripe_bytes, stripe_length
 from brand.stores.url import parse_url
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import click
 from brand.cli.dataset import DATA_SET_IN_FOLDER
 from brand.cli.output import echo, meter, print_json
 from brand.errors import counted
-from brand.storage.reindex import reindex as run
+from brand.storage.maintenance.reindex import reindex as run
 
 
 @click.command()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from brand.chunker.distributed import seal as run
-from brand.chunker.report import Progress
+from brand.chunker.plan.report import Progress
 from brand.cli.convert import print_report
 from brand.cli.dataset import FOLDER
 from brand.cli.output import meter, print_json

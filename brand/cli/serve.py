@@ -30,8 +30,8 @@ from brand.node.setup.preparing import Prepared
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.setup.tls import Tls
 from brand.node.wire.connection import own_address
-from brand.storage.dataset import StoredDataSet
-from brand.storage.files import no_descriptor_left
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.files import no_descriptor_left
 
 _MAX_TOKEN: Final = 4096
 _NO_TOKEN: Final = (

@@ -11,7 +11,7 @@ import click
 
 from brand.chunker import Options, Report
 from brand.chunker.distributed import Job, Task, TaskReport, run_task, seal
-from brand.chunker.report import OnProgress
+from brand.chunker.plan.report import OnProgress
 from brand.cli.output import chunk_run, duration, echo, size
 from brand.errors import UsageError, counted
 

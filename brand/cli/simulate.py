@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from brand.chunker.plan import Layout, chunk_samples
+from brand.chunker.plan.plan import Layout, chunk_samples
 from brand.cli.dataset import DATA_SET
 from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.jobs import Asked, show_jobs
@@ -20,13 +20,13 @@ from brand.cli.output import duration, echo, print_json, size
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
 from brand.node.setup.memory import parse_size
-from brand.protocol import Slots, Stripes, Uniform
-from brand.protocol.baselines import Pool
-from brand.protocol.registry import OrderOption
+from brand.orders import Slots, Stripes, Uniform
+from brand.orders.baselines import Pool
+from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import ASSUMED_STORE, BUILT_IN, DEFAULT, Storage, storage_below, storage_named
 from brand.simulate.whatif import Answer, Case, Data, Price, answer, data_of, imagine
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start

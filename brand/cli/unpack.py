@@ -9,7 +9,7 @@ import click
 from brand.cli.dataset import DATA_SET, FOLDER
 from brand.cli.output import echo, meter, print_json
 from brand.errors import counted
-from brand.storage.unpack import unpack as run
+from brand.storage.maintenance.unpack import unpack as run
 
 
 @click.command()

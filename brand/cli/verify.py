@@ -9,9 +9,9 @@ import click
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo, meter, print_json, size
 from brand.errors import FormatError, counted
-from brand.storage.location import located
-from brand.storage.verify import extent
-from brand.storage.verify import verify as run
+from brand.storage.io.location import located
+from brand.storage.maintenance.verify import extent
+from brand.storage.maintenance.verify import verify as run
 
 _SHOWN = 100
 

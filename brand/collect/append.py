@@ -21,10 +21,10 @@ import xxhash
 
 from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
 from brand.chunker.convert import pack_samples
-from brand.chunker.fields import FieldMapping
-from brand.chunker.like import Like
-from brand.chunker.report import OnProgress, silent
-from brand.chunker.request import Target
+from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.plan.like import Like
+from brand.chunker.plan.report import OnProgress, silent
+from brand.chunker.sources.request import Target
 from brand.collect.home import STAGING, Writer, collection_folder, joined, kept, make_folder, staged, writing
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import Compression
@@ -33,11 +33,11 @@ from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.publish import sync_folder
 from brand.formats.version import PartOf, Version
 from brand.printable import printable
-from brand.storage import progress
-from brand.storage.copies import link_or_copy
-from brand.storage.dataset import StoredDataSet
-from brand.storage.location import Collected, Folder, located
-from brand.storage.versions import is_collection, numbers, present_version
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import Collected, Folder, located
+from brand.storage.io.versions import is_collection, numbers, present_version
+from brand.storage.maintenance import progress
+from brand.storage.maintenance.copies import link_or_copy
 
 Convert = Callable[[str, Options], Report]
 """Writes a data set to a folder, with these options."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from brand.chunker import pack
 from brand.errors import BrandError, MissingExtraError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
     from brand.torch import BrandLoader

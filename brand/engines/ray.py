@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.chunker.distributed import Job, PublishedChunk, run
-from brand.chunker.job import read_decided
-from brand.chunker.planning import joined
-from brand.chunker.report import OnProgress, Progress, silent
+from brand.chunker.plan.report import OnProgress, Progress, silent
+from brand.chunker.tasks.job import read_decided
+from brand.chunker.tasks.planning import joined
 from brand.errors import BrandError, InterruptedConversionError, MissingExtraError, UsageError
 from brand.formats.constants import SHARED_PLAN_NAME
 

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 
 from brand.errors import MissingExtraError, UsageError
 from brand.torch import BatchPlan, BrandSampler
-from brand.torch.loader import OwnBatches
-from brand.torch.sampler import is_announced, pin_ranks, state_of_next
+from brand.torch.loader.loader import OwnBatches
+from brand.torch.sampler.sampler import is_announced, pin_ranks, state_of_next
 
 try:
     from accelerate import Accelerator

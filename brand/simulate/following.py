@@ -19,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.mapping import Mapping
-from brand.protocol.placement import unit_at, unit_count
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.placement import unit_at, unit_count
 from brand.simulate.joining import Draws, Runner
 
 MOMENTS: Final = 4096

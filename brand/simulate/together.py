@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.setup.choose import Facts, choose_order
-from brand.protocol import Stripes
-from brand.protocol.mapping import Mapping
-from brand.protocol.placement import unit_at
-from brand.protocol.stripe_policy import BUFFER_SHARE, StripePolicy
+from brand.orders import Stripes
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.placement import unit_at
+from brand.orders.policies.stripe_policy import BUFFER_SHARE, StripePolicy
 from brand.simulate.following import Tally, tally
 from brand.simulate.joining import Runner, draws_together
 from brand.simulate.rounds import drawn_and_read

@@ -18,12 +18,12 @@ from brand.errors import UsageError
 from brand.node.setup.choose import Facts, Nodes, choose_order, choose_whole_unit, facts_of
 from brand.node.setup.measure import stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
-from brand.protocol.baselines import Pool
-from brand.protocol.order import Order
-from brand.protocol.registry import OrderOption
+from brand.orders.baselines import Pool
+from brand.orders.order import Order
+from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine, Pace, pace
 from brand.simulate.running import Run, Work, work_of
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 MOST: Final = 1 << 25
 """The most samples that are planned one by one where all count as the mean size."""

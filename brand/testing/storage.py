@@ -34,9 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats.version import Version
-from brand.storage.files import ChunkReader, Range
-from brand.storage.location import Location, Where, located
-from brand.storage.vectored import VectorReader
+from brand.storage.io.files import ChunkReader, Range
+from brand.storage.io.location import Location, Where, located
+from brand.storage.io.vectored import VectorReader
 from brand.stores.traffic import Traffic
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from brand.chunker import Options, convert_audio
 from brand.chunker.distributed import Task, plan_images, run_task, seal
 from brand.errors import FormatError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.support import LIMIT_S, tree_digest
 
 _ROOT: Final = Path(__file__).resolve().parents[2]

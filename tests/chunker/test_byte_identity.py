@@ -11,9 +11,9 @@ import pytest
 
 from brand import pack
 from brand.chunker import Options, convert_audio, convert_images
-from brand.storage.reindex import reindex
-from brand.storage.unpack import unpack
-from brand.storage.verify import verify
+from brand.storage.maintenance.reindex import reindex
+from brand.storage.maintenance.unpack import unpack
+from brand.storage.maintenance.verify import verify
 from tests.support import files_below, tree_digest
 
 Convert = Callable[[Path, int, int], None]

@@ -23,8 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.chunker import Options, convert_from
-from brand.chunker.fields import FieldMapping
-from brand.storage.dataset import StoredDataSet
+from brand.chunker.importers.fields import FieldMapping
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import examples
 from tests.support import brand, brand_process, tree_digest
 
@@ -106,7 +106,7 @@ def test_the_names_of_a_class_label_become_the_classes(kind: str, tmp_path: Path
 @pytest.mark.parametrize("name", ["webdataset", "mds", "litdata", "parquet", "hf", "jsonl", "csv"])
 def test_the_bytes_do_not_depend_on_the_processes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One, two and three, where each shard is a stretch of its own."""
-    monkeypatch.setattr("brand.chunker.exchange.LEAST_BYTES", 1)
+    monkeypatch.setattr("brand.chunker.sources.exchange.LEAST_BYTES", 1)
     src = SOURCES / name
     if name in ("jsonl", "csv"):
         src = tmp_path / "source"
@@ -282,7 +282,7 @@ def test_any_texts_and_numbers_come_back(rows: list[dict[str, Any]], kind: str, 
     """Whatever characters, quotes and breaks; in one file or several, cut anywhere. A text of digits only stays one."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("brand.chunker.importers.jsonl.STRETCH_BYTES", stretch)
-        patch.setattr("brand.chunker.exchange.LEAST_BYTES", 1)
+        patch.setattr("brand.chunker.sources.exchange.LEAST_BYTES", 1)
         source, target = Path(folder, "source"), Path(folder, "set")
         write_texts(source, kind, rows, files)
         codecs = {"t": "str", "n": "int", "x": "float"}

@@ -18,7 +18,7 @@ import pytest
 
 from brand.chunker import Options, convert_audio, convert_images
 from brand.chunker.distributed import Job, Task, plan_audio, plan_images, run, run_task, seal
-from brand.chunker.parts import MAX_PARTS, by_part, missing
+from brand.chunker.tasks.parts import MAX_PARTS, by_part, missing
 from brand.errors import InterruptedConversionError, SourceError, TargetExistsError, UsageError
 from tests.support import LIMIT_S, Outcome, brand, options, running_brand, tree_digest, wait_until
 
@@ -318,7 +318,7 @@ def test_a_part_waits_while_another_machine_makes_the_plan(
     (target / ".brand-work").mkdir(parents=True)
     with (target / ".brand-work" / "planning").open("w") as planning:
         fcntl.flock(planning, fcntl.LOCK_EX)
-        monkeypatch.setattr("brand.chunker.planning.PLAN_WAIT_S", 0.0)
+        monkeypatch.setattr("brand.chunker.tasks.planning.PLAN_WAIT_S", 0.0)
         with pytest.raises(InterruptedConversionError, match="has been planning this conversion"):
             plan_images(fashion / "test", target, PLAIN)
         monkeypatch.undo()

@@ -12,8 +12,8 @@ import pytest
 
 from brand.chunker import Options, convert_images
 from brand.chunker.distributed import Task, plan_images, run, run_task, seal
-from brand.chunker.job import read_decided
-from brand.chunker.kept import KeptChunks, keep_chunk
+from brand.chunker.tasks.job import read_decided
+from brand.chunker.work.kept import KeptChunks, keep_chunk
 from brand.errors import BrandError, MissingChunksError, MissingFileError, NotADataSetError, TargetExistsError
 from tests.chunker.crashes import steps_survived
 from tests.support import brand, tree_digest
@@ -203,7 +203,7 @@ def test_an_unfinished_set_says_who_finishes_it(target: Path) -> None:
 
 def test_while_a_part_works_nothing_is_sealed(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for a moment, and then says so."""
-    monkeypatch.setattr("brand.chunker.sealing.LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr("brand.chunker.tasks.sealing.LOCK_WAIT_S", 0.0)
     with (target / ".brand-work" / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         with pytest.raises(TargetExistsError, match="writing there right now"):

@@ -19,7 +19,7 @@ from brand.errors import ServerError
 from brand.formats.preparation import Picture
 from brand.node.client.look import look_at
 from brand.node.client.wants import Wants
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of
 from tests.support import LIMIT_S, Outcome, brand, running_brand, wait_until
 

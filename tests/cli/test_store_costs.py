@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader
 
 from brand import BrandDataset, BrandSampler, pack
 from brand.node.setup.measure import stored_sizes
-from brand.protocol import Stripes, Uniform
-from brand.protocol.order import MAX_EPOCH
+from brand.orders import Stripes, Uniform
+from brand.orders.order import MAX_EPOCH
 from brand.simulate.running import Run, work_of
-from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import STORE, Profile, busy_bytes, load_profile, save_profile
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.profile.profile import STORE, Profile, busy_bytes, load_profile, save_profile
 from brand.testing.node import RunningServer, running_server
 from tests.shop import Shop, shop
 from tests.support import brand

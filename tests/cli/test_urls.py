@@ -12,7 +12,7 @@ import pytest
 
 from brand.chunker import convert_audio, convert_images
 from brand.node.client.look import look_at
-from brand.storage import verify as verifying
+from brand.storage.maintenance import verify as verifying
 from brand.stores import ahead, cloud
 from tests.cli.test_hostile_names import assert_harmless
 from tests.cli.test_launch import check_draws, launching

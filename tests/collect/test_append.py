@@ -30,7 +30,7 @@ from brand.collect import home as home_module
 from brand.collect.home import Writer, kept, writing
 from brand.collect.listing import unfinished
 from brand.errors import BrandError, SchemaError, SourceError, StorageError, UsageError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.collect.support import SCHEMA, grow, killed, numbers, samples, tidy
 from tests.support import brand_process
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from brand.chunker import Options
 from brand.collect import Wanted, append_samples, compact, delete, overlay
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.golden.make import HERE, plain
 
 SCHEMA = {"label": "int", "weight": "float", "text": "str", "key": "str"}

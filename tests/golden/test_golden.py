@@ -13,10 +13,10 @@ import pytest
 import zstandard
 
 from brand.formats.chunk import read_front
-from brand.storage.dataset import StoredDataSet
-from brand.storage.reindex import reindex
-from brand.storage.unpack import unpack
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.reindex import reindex
+from brand.storage.maintenance.unpack import unpack
+from brand.storage.maintenance.verify import verify
 from tests.golden import make
 from tests.golden.inputs import SETS, clip_files, picture_files
 from tests.independent_reader import Reader

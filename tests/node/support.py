@@ -17,8 +17,8 @@ from brand.node.wire.connection import PREFIX, socket_name
 from brand.node.wire.lease import Lease, unpack_lease
 from brand.node.wire.messages import HEAD, Kind
 from brand.node.wire.numbers import NO_CLIENT
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
+from brand.orders.order import Order
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset
 from tests.node.packing import pack_begin, pack_release
 from tests.support import LIMIT_S

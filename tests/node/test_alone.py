@@ -38,11 +38,11 @@ from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.protocol.order import Order
-from brand.protocol.plan import read_of_sample
-from brand.protocol.policy import Policy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.plan import read_of_sample
+from brand.orders.base.policy import Policy
+from brand.orders.order import Order
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 
 SIZE = 70_000
 UNIFORM = UniformPolicy(1)

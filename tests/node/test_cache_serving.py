@@ -17,20 +17,20 @@ import pytest
 from brand.errors import CacheError, UsageError
 from brand.node.setup.caching import Cache, parse_cache
 from brand.node.setup.measure import stored_sizes
-from brand.protocol.order import MAX_EPOCH
-from brand.protocol.policy import Policy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.policy import Policy
+from brand.orders.order import MAX_EPOCH
+from brand.orders.policies.uniform import UniformPolicy
 from brand.simulate.running import Run, work_of
-from brand.storage.dataset import StoredDataSet
-from brand.storage.device import device_name, mount_of
-from brand.storage.profile import Profile, busy_bytes, load_profile, save_profile
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.device import device_name, mount_of
+from brand.storage.profile.profile import Profile, busy_bytes, load_profile, save_profile
 from brand.testing.node import RunningServer, running_server
 from brand.testing.storage import CountedStorage, Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests import places
+from tests.made_orders import SLOTS, STRIPES, order_of
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing
-from tests.orders import SLOTS, STRIPES, order_of
 from tests.several_nodes.support import Rank, draw_in_step, node_of
 from tests.support import Disk, wait_until
 

@@ -21,13 +21,13 @@ import brand
 from brand.errors import ServerError
 from brand.node.serve import lifetime
 from brand.node.wire.drawing import Announcement
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandSampler
+from tests.made_orders import order_of
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import greeted, listeners, servers_of
 from tests.node.training import draw_all, node_for
-from tests.orders import order_of
 from tests.rounds import Chance, rounds
 from tests.support import LIMIT_S, session_processes, wait_until
 

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 
 from brand.node.wire.drawing import Announcement
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import Order
-from brand.protocol.plan import Plan
-from brand.protocol.policy import Policy, check_number
-from brand.protocol.registry import POLICIES
-from brand.protocol.slots import whole_reads
-from brand.protocol.tickets import MAX_POSITIONS
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.plan import Plan
+from brand.orders.base.policy import Policy, check_number
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.order import Order
+from brand.orders.policies.registry import POLICIES
+from brand.orders.policies.slots import whole_reads
 from brand.testing.node import attached, running_server
 from brand.torch import BrandLoader, BrandSampler
+from tests.made_orders import STRIPES, order_of
 from tests.node.support import drawing
 from tests.node.training import draw_all
-from tests.orders import STRIPES, order_of
 
 
 @dataclass(frozen=True)

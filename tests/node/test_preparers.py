@@ -44,12 +44,12 @@ from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.node.wire.prepared import HEADER, MOST_WANTS, DecodeSpec, pack_values, unpack_chains
 from brand.node.wire.preparer import CANNOT, ENOUGH, PAGE, STAGING, UNTRIED, Setup, pages_of, unpack_sizes
 from brand.node.wire.replies import Numbers
-from brand.storage.crew import Crew
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.crew import Crew
 from brand.testing.node import RunningServer, random_address, running, running_server
 from brand.torch import BrandDataset
+from tests.made_orders import order_of
 from tests.node.support import RawClient, greeted
-from tests.orders import order_of
 from tests.rounds import examples
 from tests.support import brand, running_brand, wait_until
 

@@ -20,10 +20,10 @@ from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running
+from tests.made_orders import order_of
 from tests.node.world import World
-from tests.orders import order_of
 from tests.several_nodes.world import Walk
 
 ORDER: dict[str, Any] = {"group_chunks": 3, "stripe": 4, "seed": 1}

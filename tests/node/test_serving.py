@@ -13,16 +13,16 @@ import brand
 from brand.errors import FormatError, MissingFileError
 from brand.node.setup.measure import measure_pages, stored_sizes
 from brand.node.wire.messages import pack_draw
-from brand.protocol.policy import Policy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.storage.dataset import StoredDataSet
+from brand.orders.base.policy import Policy
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from brand.testing.storage import BlockedStorage, CountedStorage, Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests import places
+from tests.made_orders import SLOTS, order_of
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing, greeted
-from tests.orders import SLOTS, order_of
 from tests.storage.support import chunk as chunk_path
 from tests.support import wait_until
 

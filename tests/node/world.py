@@ -71,11 +71,11 @@ from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
-from brand.protocol.dtypes import smallest
-from brand.protocol.joins import Join
-from brand.protocol.order import Order
-from brand.protocol.part import Part
-from brand.protocol.plan import Plan, read_of_sample
+from brand.orders.base.dtypes import smallest
+from brand.orders.base.joins import Join
+from brand.orders.base.part import Part
+from brand.orders.base.plan import Plan, read_of_sample
+from brand.orders.order import Order
 
 PAGE = 128
 DATA_SET = "0" * 32

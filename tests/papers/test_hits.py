@@ -16,7 +16,7 @@ from bench.papers import hits
 from bench.papers.frequency import node_draws
 from bench.papers.theory import HITS, STEADY, hit_figures
 from brand.errors import UsageError
-from brand.protocol.random import Stream, permutation
+from brand.orders.base.random import Stream, permutation
 from tests.rounds import examples
 
 Draws = NDArray[np.int64]

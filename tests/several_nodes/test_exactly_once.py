@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.protocol.policy import Policy
-from brand.protocol.pool_policy import PoolPolicy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.policy import Policy
+from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.uniform import UniformPolicy
 from tests import places
-from tests.orders import STRIPES, order_of, slots_across
+from tests.made_orders import STRIPES, order_of, slots_across
 from tests.several_nodes.support import Rank, all_open, all_reachable, check_epoch, draw_in_step, node_of, servers
 from tests.support import wait_until
 from tests.tools.cluster import running_cluster

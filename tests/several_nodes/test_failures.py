@@ -18,13 +18,13 @@ from brand.errors import UnreachableError, UsageError
 from brand.node.decide import fetches
 from brand.node.setup.member import Member
 from brand.node.setup.server_spec import ServerSpec
-from brand.protocol.stripe_policy import StripePolicy
-from brand.storage.dataset import StoredDataSet
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests import places
-from tests.orders import SLOTS, order_of
+from tests.made_orders import SLOTS, order_of
 from tests.rounds import Chance, rounds
 from tests.several_nodes.support import (
     Rank,

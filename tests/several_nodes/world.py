@@ -17,8 +17,8 @@ from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
 from brand.node.decide.stimuli import ClientJoins, KeptChosen
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
-from brand.protocol.joins import Joins
-from brand.protocol.mapping import Mapping
+from brand.orders.base.joins import Joins
+from brand.orders.base.mapping import Mapping
 from tests.node.world import World, some_pieces
 from tests.tools.network import FakeNetwork
 

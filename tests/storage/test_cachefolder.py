@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 import brand
 from brand.errors import CacheError
 from brand.formats.stored import Stored
-from brand.storage.cachefolder import CacheFolder
-from brand.storage.cachelayout import CacheFacts, held_bytes, pack_held, part_name, unpack_held
-from brand.storage.cacheparts import BLOCK
-from brand.storage.cacheroom import list_caches, opened_caches
-from brand.storage.dataset import StoredDataSet
-from brand.storage.vectored import LocalFiles
+from brand.storage.cache.cachefolder import CacheFolder
+from brand.storage.cache.cachelayout import CacheFacts, held_bytes, pack_held, part_name, unpack_held
+from brand.storage.cache.cacheparts import BLOCK
+from brand.storage.cache.cacheroom import list_caches, opened_caches
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.vectored import LocalFiles
 from tests.rounds import examples
 from tests.storage.support import chunk
 from tests.support import Disk, descriptors

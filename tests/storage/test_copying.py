@@ -27,8 +27,8 @@ from brand.errors import (
     UsageError,
 )
 from brand.formats.constants import chunk_name
-from brand.storage.copying import Copied
-from brand.storage.copying import copy as run
+from brand.storage.maintenance.copying import Copied
+from brand.storage.maintenance.copying import copy as run
 from brand.stores import cloud
 from tests.buckets import Bucket, bucket
 from tests.leftovers import Leftovers

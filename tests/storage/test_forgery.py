@@ -14,8 +14,8 @@ import zstandard
 
 from brand.errors import DecodeError, FormatError, LayoutError, OversizedError
 from brand.formats.header import canonical_json
-from brand.storage.dataset import StoredDataSet
-from brand.storage.reindex import reindex
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.reindex import reindex
 from tests.storage.support import NOTES, SAMPLES, chunk, read_each, told_by_verify
 from tests.tools.forge import (
     Parts,

@@ -24,9 +24,9 @@ SCRIPT = """
 import resource, sys
 from pathlib import Path
 from brand.errors import FormatError
-from brand.storage.dataset import StoredDataSet
-from brand.storage.reindex import reindex
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.reindex import reindex
+from brand.storage.maintenance.verify import verify
 
 what, folder = sys.argv[1], Path(sys.argv[2])
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

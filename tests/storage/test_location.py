@@ -16,9 +16,9 @@ from brand.errors import ChecksumError, FormatError, MissingFileError, Unreadabl
 from brand.formats.constants import PREAMBLE_SIZE, chunk_name
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
-from brand.storage.dataset import StoredDataSet
-from brand.storage.files import Range
-from brand.storage.location import Folder, Location, located
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.files import Range
+from brand.storage.io.location import Folder, Location, located
 from brand.testing.node import random_address, running, running_server
 from brand.testing.storage import BlockedStorage, CountedStorage, Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler

@@ -29,7 +29,7 @@ from brand.errors import (
     UsageError,
 )
 from brand.formats.header import canonical_json
-from brand.storage.unpack import unpack
+from brand.storage.maintenance.unpack import unpack
 from tests.golden.inputs import clip_files, lay, wav
 from tests.rounds import examples
 from tests.storage.support import chunk, told_by_verify

@@ -13,7 +13,7 @@ import sys
 from brand.errors import BrandError
 from brand.node.serve.recording import replay
 from brand.node.setup.measure import measure_pages, stored_sizes
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 
 def main(record: str, data_set: str) -> int:

@@ -28,11 +28,11 @@ import numpy as np
 import brand
 from brand.chunker import Options, convert_audio, convert_images
 from brand.errors import BrandError, ElsewhereError, FormatError
-from brand.protocol import Stripes
-from brand.protocol.owners import owner_of_chunk
-from brand.storage.dataset import StoredDataSet
-from brand.storage.partition import partition
-from brand.storage.verify import verify
+from brand.orders import Stripes
+from brand.orders.base.owners import owner_of_chunk
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.partition import partition
+from brand.storage.maintenance.verify import verify
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandSampler
 from tests.tools.damage import any_damage, read_files, write_files

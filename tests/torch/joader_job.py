@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from brand.protocol.baselines import Joader
+from brand.orders.baselines import Joader
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 
 

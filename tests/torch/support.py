@@ -18,8 +18,8 @@ import torch
 from brand import pack
 from brand.node.setup.memory import Memory
 from brand.node.setup.preparing import Prepared
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
+from brand.orders.order import Order
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.testing.storage import Habit
 from brand.torch import BrandDataset

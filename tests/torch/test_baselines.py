@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader
 import brand
 from brand.errors import UsageError
 from brand.node.setup.choose import Facts, Nodes, choose_order
-from brand.protocol import Uniform, baselines
-from brand.protocol.baselines import Joader, Pool
-from brand.protocol.registry import CHOICES as CHOICES_OF_ALL
-from brand.protocol.registry import OrderOption
-from brand.storage.dataset import StoredDataSet
+from brand.orders import Uniform, baselines
+from brand.orders.baselines import Joader, Pool
+from brand.orders.policies.registry import CHOICES as CHOICES_OF_ALL
+from brand.orders.policies.registry import OrderOption
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.storage.support import chunk as chunk_path
@@ -87,8 +87,8 @@ def test_a_class_or_a_name_in_place_of_a_choice_is_refused(protocol: Any) -> Non
 
 def test_all_are_public() -> None:
     """Also without an import of their package; baselines have a module of their own."""
-    assert brand.protocol.Uniform is Uniform
-    assert set(brand.protocol.__all__) == {choice.__name__ for choice in CHOICES_OF_ALL if not choice.baseline}
+    assert brand.orders.Uniform is Uniform
+    assert set(brand.orders.__all__) == {choice.__name__ for choice in CHOICES_OF_ALL if not choice.baseline}
     assert set(baselines.__all__) == {choice.__name__ for choice in CHOICES_OF_ALL if choice.baseline}
 
 

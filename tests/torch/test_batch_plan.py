@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from brand import pack
 from brand.errors import SchemaError, UsageError
-from brand.protocol.registry import OrderOption
+from brand.orders.policies.registry import OrderOption
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BatchPlan, BrandDataset, BrandLoader, BrandSampler
 from tests.support import LIMIT_S, free_port

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 import brand
 from brand.collect import Wanted, compact, delete, overlay
 from brand.errors import DeletedError, SchemaError, UsageError
-from brand.protocol import Slots
-from brand.protocol.baselines import Pool
+from brand.orders import Slots
+from brand.orders.baselines import Pool
 from brand.testing.node import running_server
 from brand.torch import BatchPlan, BrandDataset, BrandLoader, BrandSampler, Mixture
 from tests.collect.support import grow, samples

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader
 from brand.node.memory.pages import arena_bytes
 from brand.node.setup.measure import measure_pages, stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
-from brand.protocol import Slots, Stripes
-from brand.protocol.registry import OrderOption
-from brand.storage.dataset import StoredDataSet
+from brand.orders import Slots, Stripes
+from brand.orders.policies.registry import OrderOption
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
 from tests.rounds import examples

@@ -23,11 +23,11 @@ from brand.node.setup.preparing import Prepared
 from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import HEADER, pack_values
 from brand.node.wire.preparer import PAGE
-from brand.storage.crew import Crew
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.crew import Crew
 from brand.torch import BrandDataset
-from brand.torch.assemble import assemble
-from brand.torch.fetched import Fetched
+from brand.torch.fetch.fetched import Fetched
+from brand.torch.loader.assemble import assemble
 from tests.rounds import examples
 from tests.torch.support import equal, served
 

@@ -20,9 +20,10 @@ from torch.utils.data import BatchSampler, DataLoader
 from brand import pack
 from brand.errors import ServerError, UsageError
 from brand.testing.node import random_address, running_server
-from brand.torch import BrandDataset, BrandLoader, BrandSampler, habit
-from brand.torch.ranks import find_rank
-from brand.torch.sampler import is_announced
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from brand.torch.data import habit
+from brand.torch.job.ranks import find_rank
+from brand.torch.sampler.sampler import is_announced
 from tests import places
 from tests.torch.support import TORCHDATA, Openings, failure_of, indices_of, planned, stateful_loader
 
@@ -276,8 +277,8 @@ def test_no_two_orders_of_a_process_have_the_same_tag(
     small: Path, smaller: Path, opened: Openings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here there are only two tags. A ticket for another data set is refused, and so is an order too many."""
-    monkeypatch.setattr("brand.torch.fetch._tags", {})
-    monkeypatch.setattr("brand.torch.fetch.TAGS", 2)
+    monkeypatch.setattr("brand.torch.fetch.fetch._tags", {})
+    monkeypatch.setattr("brand.torch.fetch.fetch.TAGS", 2)
     training, validation = opened(small), opened(smaller)
     foreign, own = BrandSampler(training), BrandSampler(validation)
     assert {training._source.port.tag_of(foreign.order), validation._source.port.tag_of(own.order)} == {0, 1}

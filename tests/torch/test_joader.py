@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 import brand
 from brand.errors import UsageError
-from brand.protocol.baselines import Joader
-from brand.protocol.growing import pack_drawn, unpack_drawn
+from brand.orders.baselines import Joader
+from brand.orders.joader.growing import pack_drawn, unpack_drawn
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts

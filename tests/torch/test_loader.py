@@ -20,8 +20,9 @@ from brand import pack
 from brand.errors import UsageError
 from brand.formats.media import Waveform
 from brand.testing.node import running_server
-from brand.torch import BrandDataset, BrandLoader, BrandSampler, iteration, stages
-from brand.torch.stages import NAMES, Stages
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from brand.torch.loader import iteration, stages
+from brand.torch.loader.stages import NAMES, Stages
 from tests import places
 from tests.support import wait_until
 from tests.torch.support import (

@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from brand.errors import UsageError
-from brand.protocol.tickets import positions_of, tag_and_epoch
+from brand.orders.base.tickets import positions_of, tag_and_epoch
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
 from tests.node.conftest import texts as texts

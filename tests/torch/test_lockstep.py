@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from brand.errors import UsageError
-from brand.protocol.baselines import CoorDL
+from brand.orders.baselines import CoorDL
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts

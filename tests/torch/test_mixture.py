@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, RandomSampler
 from brand import Mixture as lazily_found
 from brand import pack
 from brand.errors import SchemaError, UsageError
-from brand.protocol.mixed_order import MixedOrder
-from brand.storage.dataset import StoredDataSet
+from brand.orders.mixtures.mixed_order import MixedOrder
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, Mixture
 from tests import places
 from tests.support import LIMIT_S, free_port
@@ -311,8 +311,8 @@ def test_a_small_share_is_no_habit_of_single_draws(
     sets: list[Path], opened: Openings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members get requests of few samples, and the log does not blame the user."""
-    monkeypatch.setattr("brand.torch.habit.ENOUGH_SINGLE", 3)
-    monkeypatch.setattr("brand.torch.habit._said", bytearray(2))
+    monkeypatch.setattr("brand.torch.data.habit.ENOUGH_SINGLE", 3)
+    monkeypatch.setattr("brand.torch.data.habit._said", bytearray(2))
     mixture = mixed(sets, opened, [9, 1])
     with caplog.at_level(logging.WARNING):
         list(DataLoader(mixture, 10, sampler=BrandSampler(mixture)))

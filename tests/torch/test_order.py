@@ -10,8 +10,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from brand import pack
-from brand.protocol import Slots, Stripes
-from brand.protocol.registry import OrderOption
+from brand.orders import Slots, Stripes
+from brand.orders.policies.registry import OrderOption
 from brand.testing.storage import SlowStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.torch.support import MANY_WORKERS, indices_of, planned, served

@@ -19,9 +19,9 @@ from brand.errors import UsageError
 from brand.node.serve.server import NodeServer
 from brand.node.setup.caching import Cache
 from brand.node.setup.server_spec import ServerSpec
-from brand.protocol import Stripes
-from brand.protocol.registry import OrderOption
-from brand.storage.dataset import StoredDataSet
+from brand.orders import Stripes
+from brand.orders.policies.registry import OrderOption
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.places import EVERYWHERE

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from brand.errors import UsageError
-from brand.protocol.registry import OrderOption
+from brand.orders.policies.registry import OrderOption
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places

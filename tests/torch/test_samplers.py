@@ -25,7 +25,7 @@ from torch.utils.data import (
 
 from brand.errors import ServerError, UsageError
 from brand.node.client.look import look_at
-from brand.protocol.tickets import positions_of
+from brand.orders.base.tickets import positions_of
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
 from tests.torch.support import (

@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader
 from brand import Picture, pack
 from brand.errors import UsageError
 from brand.node.setup.preparing import Prepared
-from brand.protocol import Shared
-from brand.protocol.joins import Joins
-from brand.storage.dataset import StoredDataSet
+from brand.orders import Shared
+from brand.orders.base.joins import Joins
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts

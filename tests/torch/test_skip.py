@@ -18,14 +18,14 @@ from torch.utils.data import DataLoader
 from brand import pack
 from brand.errors import ChecksumError, DecodeError, MissingFileError, UsageError
 from brand.formats.media import Waveform
-from brand.protocol import Stripes
-from brand.protocol.registry import OrderOption
-from brand.protocol.stripe_policy import StripePolicy
-from brand.storage.dataset import StoredDataSet
+from brand.orders import Stripes
+from brand.orders.policies.registry import OrderOption
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.storage.support import chunk as chunk_path
 from tests.tools.damage import flip_bit
 from tests.tools.forge import put_together, sign_index, take_apart

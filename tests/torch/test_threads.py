@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.errors import UsageError
-from brand.torch.dataset import BrandDataset
-from brand.torch.loader import BrandLoader
-from brand.torch.sampler import BrandSampler
-from brand.torch.threads import FORGOTTEN, RAMP, RUNGS, WINDOW_BATCHES, WINDOW_S, Ladder, Pace
+from brand.torch.data.dataset import BrandDataset
+from brand.torch.loader.loader import BrandLoader
+from brand.torch.loader.threads import FORGOTTEN, RAMP, RUNGS, WINDOW_BATCHES, WINDOW_S, Ladder, Pace
+from brand.torch.sampler.sampler import BrandSampler
 from tests.rounds import examples
 from tests.torch.support import equal, served
 from tests.torch.test_data_loader import pixels
@@ -143,8 +143,8 @@ def test_batches_do_not_depend_on_the_number_of_threads(
     fashion_set: Path, monkeypatch: pytest.MonkeyPatch, *, restless: bool
 ) -> None:
     """The same batches in the same order as with one thread, also where the number changes with each batch."""
-    monkeypatch.setattr("brand.torch.threads.WINDOW_S", 0.0)
-    monkeypatch.setattr("brand.torch.threads.WINDOW_BATCHES", 1)
+    monkeypatch.setattr("brand.torch.loader.threads.WINDOW_S", 0.0)
+    monkeypatch.setattr("brand.torch.loader.threads.WINDOW_BATCHES", 1)
     with served(fashion_set, fields=("image", "label"), transform={"image": pixels}) as data_set:
         sampler = BrandSampler(data_set)
         expected = list(BrandLoader(data_set, 50, sampler=sampler, threads=1))

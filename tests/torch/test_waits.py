@@ -24,9 +24,9 @@ from brand.node.wire.lease import Held
 from brand.node.wire.looping import CAUSES, LOOP
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.iteration import PROFILED
-from brand.torch.spans import Span, asked
-from brand.torch.waits import Course, Waits
+from brand.torch.fetch.spans import Span, asked
+from brand.torch.loader.iteration import PROFILED
+from brand.torch.loader.waits import Course, Waits
 from tests.node.test_metrics import read
 from tests.support import wait_until
 from tests.tools.cluster import running_cluster

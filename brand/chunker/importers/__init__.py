@@ -7,6 +7,7 @@ jsonl       JSON lines                      arrowtypes  Arrow's types and values
 csvfiles    CSV and TSV                     raw       what MDS and LitData have in common
 litarrow    LitData's chunks of plain rows
 tars        the files of a tar archive      files     the files of a source, also compressed ones
+fields      columns of a source -> fields   tables    a table given to `pack`
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
-from brand.chunker.fields import FieldMapping
+from brand.chunker.importers.fields import FieldMapping
 
 _HOMES: Final = {
     "webdataset": ("webdataset", "WebDataset"),

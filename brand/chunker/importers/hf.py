@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
+from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import File, find_files
 from brand.chunker.importers.parquet import Parquet
 from brand.chunker.importers.raw import below, folder_error
-from brand.chunker.shards import Block, Shard
+from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.stores.url import is_url, parse_url
 

@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, overload
 
-from brand.chunker.fields import ROWS_LOOKED_AT, FieldMapping, choose, codec_of_value, common_codec, is_taken
+from brand.chunker.importers.fields import ROWS_LOOKED_AT, FieldMapping, choose, codec_of_value, common_codec, is_taken
 from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, File, find_files, reading
-from brand.chunker.shards import Bad, Block, Shard
+from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError, UsageError
 
 STRETCH_BYTES: Final = 64 << 20

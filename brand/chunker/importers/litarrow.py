@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
+from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.litdata import LitData, refuse, shard_of
 from brand.chunker.importers.raw import below, folder_error
-from brand.chunker.shards import Block
+from brand.chunker.sources.shards import Block
 from brand.errors import SourceError, UsageError
 
 _MAGIC: Final = b"LDARW01\0"

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from brand.chunker.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
+from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import File, find_files
-from brand.chunker.shards import Block, Shard
+from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError
 
 STRETCH_BYTES: Final = 64 << 20

@@ -27,10 +27,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import FILES_LOOKED_AT, FieldMapping, choose, codec_of_bytes, common_codec
+from brand.chunker.importers.fields import FILES_LOOKED_AT, FieldMapping, choose, codec_of_bytes, common_codec
 from brand.chunker.importers.files import COMPRESSED, File, find_files, reading
 from brand.chunker.importers.tars import members
-from brand.chunker.shards import Bad, Block, Shard
+from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError
 from brand.formats.media import HEAD_BYTES
 

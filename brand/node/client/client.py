@@ -41,8 +41,8 @@ from brand.node.wire.messages import Kind, unpack_json
 from brand.node.wire.numbers import NO_CLIENT
 from brand.node.wire.replies import Divided, OrderFound
 from brand.node.wire.samples import unpack_samples
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
+from brand.orders.base.joins import Joins
+from brand.orders.order import Order
 from brand.reprs import Reprs
 
 ATTEMPTS: Final = 3

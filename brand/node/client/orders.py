@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from brand.errors import ProtocolError, ServerError
 from brand.node.client.session import Drawn, Session
 from brand.node.wire.messages import MOST_PLACES
-from brand.protocol.order import Order
+from brand.orders.order import Order
 
 LIMIT_S: Final = 30.0
 """How long a state waits until the server has decided what comes before its position."""

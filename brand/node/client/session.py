@@ -40,11 +40,11 @@ from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_RE
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.node.wire.preparer import PAGE
 from brand.node.wire.replies import Decided, Joined, Number
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
+from brand.orders.base.joins import Joins
+from brand.orders.order import Order
 from brand.reprs import Reprs
-from brand.storage.crew import Crew
-from brand.storage.files import no_descriptor_left
+from brand.storage.io.crew import Crew
+from brand.storage.io.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
 """How long a server may take to answer. It answers within 30 s even where storage hangs."""

@@ -4,9 +4,9 @@
     places -> entries         the directory, in shared memory (`brand.node.memory.directory`)
     entries -> samples        copied out of the pages; the entries are looked at again afterwards
 
-A sample that is not shown yet may be in the page cache (`brand.storage.cached`): then the client has it before the
-server has read it. Where one sample of a draw is nowhere, or has changed meanwhile, or is not right, the client asks
-for all of them, as if it had not looked.
+If the page cache holds a sample that is not shown yet (`brand.storage.dataset.cached`), the client reads it from there
+before the server does. If one sample of a draw is nowhere, has changed meanwhile, or is damaged, the client asks the
+server for all of them, as if it had not looked.
 
 It tells the server what it has taken, in the order of its draws and before it asks for more. Some draws are told
 together, because each message wakes the server; near the end of an epoch each is told at once.
@@ -33,8 +33,8 @@ from brand.node.wire.numbers import RunNumber
 from brand.node.wire.replies import Places
 from brand.node.wire.taking import MOST_TAKEN, pack_taken, repeat
 from brand.reprs import Reprs
-from brand.storage.cached import CachedSamples
-from brand.storage.crew import Crew
+from brand.storage.dataset.cached import CachedSamples
+from brand.storage.io.crew import Crew
 
 REMEMBERED: Final = 4
 """Blocks of `MOST_PLACES` positions that a client remembers."""

@@ -29,7 +29,7 @@ from brand.node.wire.prepared import DecodeSpec, unpack_chains
 from brand.node.wire.preparer import PAGE
 from brand.node.wire.replies import Numbers
 from brand.reprs import Reprs
-from brand.storage.crew import Crew
+from brand.storage.io.crew import Crew
 
 log = logging.getLogger("brand.node")
 

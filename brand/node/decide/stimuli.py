@@ -24,8 +24,8 @@ from brand.node.wire.client_messages import ClientReleases as ClientReleases
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, Key, NodeNumber
 from brand.node.wire.peer_messages import Question, Reply
-from brand.protocol.joins import Join
-from brand.protocol.plan import Plan
+from brand.orders.base.joins import Join
+from brand.orders.base.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,8 +25,8 @@ from brand.node.wire.replies import Divided as Divided
 from brand.node.wire.replies import Joined as Joined
 from brand.node.wire.replies import Number as Number
 from brand.node.wire.replies import Numbers as Numbers
-from brand.protocol.joins import Join
-from brand.protocol.order import Order
+from brand.orders.base.joins import Join
+from brand.orders.order import Order
 
 
 class Rows(Protocol):

@@ -73,7 +73,7 @@ from brand.node.wire.joining import Front, Joining
 from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched, Forgotten, Push, Question, Refused, Reply, Request, Room, Told
-from brand.protocol.mapping import Mapping as Places
+from brand.orders.base.mapping import Mapping as Places
 
 Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
 

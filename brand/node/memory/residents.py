@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from brand.node.memory.directory import Directory, Entries
 from brand.node.memory.pool import Places, Pool
-from brand.protocol.packed import PackedMask
-from brand.protocol.random import blocks
+from brand.orders.base.packed import PackedMask
+from brand.orders.base.random import blocks
 
 SampleChains = tuple[NDArray[np.uint32], NDArray[np.int32]]
 """Number of pages of each of some samples, and all pages, sample by sample."""

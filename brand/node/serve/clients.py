@@ -20,7 +20,7 @@ from brand.node.wire.connection import Channel, listen, peer, same_user, second_
 from brand.node.wire.messages import Kind
 from brand.node.wire.numbers import ClientNumber
 from brand.reprs import Reprs
-from brand.storage.files import no_descriptor_left
+from brand.storage.io.files import no_descriptor_left
 
 MAX_CLIENTS: Final = 1024
 MAX_UNSENT: Final = 1 << 20

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from brand.reprs import Reprs
-from brand.storage.vectored import VectorReader
+from brand.storage.io.vectored import VectorReader
 
 
 @dataclass(frozen=True, slots=True)

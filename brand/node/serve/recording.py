@@ -57,10 +57,10 @@ from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Push
 from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.preparer import PAGE
-from brand.protocol.joins import Join, Joins
-from brand.protocol.order import Order
-from brand.protocol.plan import read_of_sample
-from brand.protocol.random import blocks
+from brand.orders.base.joins import Join, Joins
+from brand.orders.base.plan import read_of_sample
+from brand.orders.base.random import blocks
+from brand.orders.order import Order
 from brand.reprs import Reprs
 
 VERSION: Final = 9

@@ -49,10 +49,10 @@ from brand.node.wire.numbers import ClientNumber, Key, RunNumber
 from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.replies import Numbers, OrderFound, Places
 from brand.node.wire.taking import Taken, unpack_taken
-from brand.protocol.order import MAX_EPOCH, Order
-from brand.protocol.policy import BY_ONE_NODE
+from brand.orders.base.policy import BY_ONE_NODE
+from brand.orders.order import MAX_EPOCH, Order
 from brand.reprs import Reprs
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 
 class Requests(Reprs, shows="_address _greeted"):

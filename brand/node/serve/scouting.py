@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.plan import Plan
+from brand.orders.base.plan import Plan
 from brand.reprs import Reprs
 
 FEWEST: Final = 4

@@ -70,9 +70,9 @@ from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber
 from brand.node.wire.preparer import PAGE, Setup
 from brand.reprs import Reprs
-from brand.storage.cached import cached_samples
-from brand.storage.dataset import StoredDataSet
-from brand.storage.location import vector_reader
+from brand.storage.dataset.cached import cached_samples
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import vector_reader
 from brand.timeline import Timeline
 
 _POLL_S: Final = 0.05

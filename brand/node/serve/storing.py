@@ -21,7 +21,7 @@ from brand.node.decide.tasks import Forget, Rows, Write
 from brand.node.memory.arena import Arena
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.reprs import Reprs
-from brand.storage.cachefolder import EVERY_S, CacheFolder
+from brand.storage.cache.cachefolder import EVERY_S, CacheFolder
 
 Written = Callable[[NDArray[np.bool_], str], object]
 """Takes which of a write's samples the folder holds, and why no other write can follow."""

@@ -37,10 +37,10 @@ from brand.node.serve.troubles import Troubles
 from brand.node.wire.lease import Held
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.samples import pack_samples
-from brand.protocol.plan import read_of_sample
+from brand.orders.base.plan import read_of_sample
 from brand.reprs import Reprs
-from brand.storage.dataset import StoredDataSet
-from brand.storage.pagecache import in_page_cache
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.pagecache import in_page_cache
 from brand.timeline import Timeline
 
 _T = TypeVar("_T")

@@ -12,11 +12,19 @@ from brand.node.decide.keeping import AHEAD_SHARE
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.pages import page_bytes
 from brand.node.setup.memory import Memory, available_bytes, memory_bytes, remote_bytes
-from brand.protocol.choice import Setting
-from brand.protocol.order import Order
-from brand.protocol.registry import OrderOption, choice_of
-from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import Profile, best_depth, busy_bytes, gap_bytes, load_profile, stripe_bytes, stripe_length
+from brand.orders.base.choice import Setting
+from brand.orders.order import Order
+from brand.orders.policies.registry import OrderOption, choice_of
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.profile.profile import (
+    Profile,
+    best_depth,
+    busy_bytes,
+    gap_bytes,
+    load_profile,
+    stripe_bytes,
+    stripe_length,
+)
 
 WHOLE_WORTH: Final = 1.25
 """Whole units of samples are read where their samples one by one take so many times as long."""
