@@ -84,7 +84,7 @@ def test_any_data_set_in_any_memory(
     """Five epochs of a `DataLoader` (0 threads) or of a `BrandLoader`."""
     samples = sized_samples(sizes)
     if isinstance(protocol, Stripes):
-        protocol = Stripes(min(3, chunk_size), protocol.mixing)
+        protocol = Stripes(min(3, chunk_size), protocol.buffer)
     with tempfile.TemporaryDirectory() as folder:
         path = make_set(Path(folder) / "set", samples, chunk_size)
         with served(path, memory=enough(path, memory), fields=None, protocol=protocol) as data_set:
