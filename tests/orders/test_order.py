@@ -120,7 +120,7 @@ def test_a_state_that_knows_of_no_nodes_is_one_of_one_node(policy: StripePolicy 
 
 # -- which records are orders ------------------------------------------------------------------------------------------
 
-POOLED, SINGLE, _ = (order.to_json() for order in OF_BASELINES)
+POOLED, SINGLE = (order.to_json() for order in OF_BASELINES)
 STRIPED, SLOTTED, SPREAD = GOOD.to_json(), GOOD.to_json() | {"protocol": "slots", "stripe": 1}, ACROSS.to_json()
 
 ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
