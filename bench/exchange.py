@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 
 from bench.harness import show, table
-from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
+from brand.node.setup.choose import Nodes, choose_order, facts_of
 from brand.node.wire.drawing import Announcement
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import RunningCluster, running_cluster
+from brand.orders.order import Order
+from brand.orders.policies.registry import OrderOption
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached
+from tests.tools.cluster import RunningCluster, running_cluster
 
 NODES = 3
 BATCH = 256
@@ -73,7 +74,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     data, rows = StoredDataSet(options.data), []
-    kinds: list[tuple[str, ProtocolChoice, bool]] = [
+    kinds: list[tuple[str, OrderOption, bool]] = [
         ("stripes, in turn", "stripes", False),
         ("stripes, locality", "stripes", True),
         ("slots", "slots", False),

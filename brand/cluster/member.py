@@ -6,7 +6,7 @@ from brand.cluster.greeting import Greeting, memory_text
 from brand.cluster.peers import Peers
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.version import __version__
 
 

@@ -26,7 +26,7 @@ from brand.node.setup.choose import DEFAULT_DEPTH
 from brand.node.setup.memory import Memory
 from brand.node.setup.preparing import Prepared
 from brand.node.setup.server_spec import ServerSpec
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.storage import Habit
 
 END_LIMIT_S: Final = 30.0

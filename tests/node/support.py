@@ -17,8 +17,8 @@ from brand.node.wire.connection import PREFIX, socket_name
 from brand.node.wire.lease import Lease, unpack_lease
 from brand.node.wire.messages import HEAD, Kind
 from brand.node.wire.numbers import NO_CLIENT
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
+from brand.orders.order import Order
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset
 from tests.node.packing import pack_begin, pack_release
 from tests.support import LIMIT_S
@@ -139,7 +139,7 @@ def drawing(path: Path, address: str, **more: Any) -> Iterator[BrandDataset]:
     try:
         yield data_set
     finally:
-        data_set._node.close()
+        data_set._source.port.client.close()
 
 
 def draw(client: RawClient, run: int, epoch: int, positions: Any) -> Lease:

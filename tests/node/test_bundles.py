@@ -17,16 +17,16 @@ from brand.node.decide.reads import BUNDLE
 from brand.node.decide.states import DUE, HELD
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import RunNumber
-from brand.protocol.order import MAX_EPOCH
-from brand.protocol.uniform import UniformPolicy
-from brand.storage.dataset import StoredDataSet
+from brand.orders.order import MAX_EPOCH
+from brand.orders.policies.uniform import UniformPolicy
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached, running_server
 from brand.testing.storage import CountedStorage, Fault, FaultyStorage
 from tests import places
+from tests.made_orders import order_of
 from tests.node.test_core import SAMPLES, draw, world
 from tests.node.world import PAGE, World
-from tests.orders import order_of
-from tests.protocol.models import table_of
+from tests.orders.models import table_of
 
 pytestmark = places.EVERYWHERE
 

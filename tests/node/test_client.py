@@ -33,13 +33,13 @@ from brand.node.wire import messages
 from brand.node.wire.connection import socket_name
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import Kind
-from brand.protocol.part import Part
-from brand.storage.dataset import StoredDataSet
+from brand.orders.base.part import Part
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running_server
 from brand.testing.storage import BlockedStorage, Fault, FaultyStorage
 from brand.torch import BrandSampler
+from tests.made_orders import order_of
 from tests.node.support import RawClient, drawing
-from tests.orders import order_of
 from tests.support import wait_until
 
 

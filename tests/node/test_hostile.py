@@ -25,13 +25,13 @@ from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.connection import socket_name
 from brand.node.wire.messages import Kind
-from brand.protocol.order import MAX_EPOCH
-from brand.storage.dataset import StoredDataSet
+from brand.orders.order import MAX_EPOCH
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, random_address, running_server
 from brand.testing.storage import BlockedStorage
+from tests.made_orders import order_of
 from tests.node.packing import pack_begin, pack_release
 from tests.node.support import RawClient, draw, greeted, memory_kib
-from tests.orders import order_of
 from tests.support import LIMIT_S, wait_until
 
 
@@ -439,7 +439,7 @@ def test_a_server_that_hangs_up_in_its_first_words(texts: Path, said: bytes) -> 
     code = (
         "import sys\n"
         "from brand.node.client.client import Client\n"
-        "from brand.storage.dataset import StoredDataSet\n"
+        "from brand.storage.dataset.dataset import StoredDataSet\n"
         "from brand.node.setup.server_spec import ServerSpec\n"
         "spec = ServerSpec(sys.argv[1], sys.argv[2])\n"
         "node = Client(spec, StoredDataSet(sys.argv[1]).id, 200.0, 'run', attach=True)\n"

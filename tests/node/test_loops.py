@@ -15,7 +15,7 @@ from brand.node.wire import messages
 from brand.node.wire.client_messages import pack
 from brand.node.wire.looping import LoopReport, Tally, Waiting
 from brand.node.wire.messages import Kind
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from tests.node.support import RawClient
 from tests.node.test_messages import body_of

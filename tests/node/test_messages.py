@@ -34,11 +34,10 @@ from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, MOST_PLACES, 
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.node.wire.replies import Decided, Deliver, Divided, Joined, Number, Numbers, OrderFound, Places
 from brand.node.wire.taking import unpack_taken
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
-from brand.protocol.part import Part
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.joins import Join, Joins
+from brand.orders.base.part import Part
+from brand.orders.order import Order
+from brand.orders.policies.uniform import UniformPolicy
 from tests.node.packing import pack_begin, pack_release
 from tests.rounds import examples
 

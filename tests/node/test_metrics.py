@@ -11,7 +11,7 @@ import pytest
 from brand.node.serve.metrics import prometheus
 from brand.node.wire.client_messages import pack
 from brand.node.wire.looping import LoopReport, Tally
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from tests.node.support import RawClient
 

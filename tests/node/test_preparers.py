@@ -44,12 +44,12 @@ from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.node.wire.prepared import HEADER, MOST_WANTS, DecodeSpec, pack_values, unpack_chains
 from brand.node.wire.preparer import CANNOT, ENOUGH, PAGE, STAGING, UNTRIED, Setup, pages_of, unpack_sizes
 from brand.node.wire.replies import Numbers
-from brand.storage.crew import Crew
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.crew import Crew
 from brand.testing.node import RunningServer, random_address, running, running_server
 from brand.torch import BrandDataset
+from tests.made_orders import order_of
 from tests.node.support import RawClient, greeted
-from tests.orders import order_of
 from tests.rounds import examples
 from tests.support import brand, running_brand, wait_until
 
@@ -94,7 +94,7 @@ def epoch(server: RunningServer, prepare: dict[str, Preparation], batch: int = 1
     data = BrandDataset(server.path, server=server.address, prepare=prepare, **more)
     loader = BrandLoader(data, batch, collate_fn=list)
     found = {sample["index"]: {name: sample[name] for name in prepare} for samples in loader for sample in samples}
-    data._node.close()
+    data._source.port.client.close()
     return found
 
 
@@ -217,7 +217,7 @@ def test_a_preparer_that_hangs_is_ended(pictures: Path, monkeypatch: pytest.Monk
             found |= {n: {"image": image} for n, image in zip(indices.tolist(), images.numpy(), strict=True)}
             if len(found) == 30:
                 os.kill(processes(server)[0], signal.SIGSTOP)
-        data._node.close()
+        data._source.port.client.close()
         assert same(found, made_by_the_client(pictures, how))
         assert server.facts()["prepared"]["ended"] == 1
 
@@ -238,7 +238,7 @@ def test_preparers_that_are_killed_cost_no_sample(pictures: Path, caplog: pytest
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
             assert same(found, expected)
-        data._node.close()
+        data._source.port.client.close()
         assert server.facts()["prepared"]["ended"] == 6
     assert "clients prepare for themselves" in caplog.text
 
@@ -246,7 +246,7 @@ def test_preparers_that_are_killed_cost_no_sample(pictures: Path, caplog: pytest
 @pytest.mark.slow
 def test_nothing_is_left_behind(pictures: Path) -> None:
     """Preparers end with their server, also where that is killed and they decode."""
-    with running_brand("serve", pictures, "--prepared", "4MB", "--preparers", "2") as process:
+    with running_brand("serve", pictures, "--decoded-memory", "4MB", "--decode-workers", "2") as process:
         assert process.stdout is not None
         address = process.stdout.readline().decode().strip()
         data = BrandDataset(pictures, server=address, prepare={"image": SMALL})
@@ -257,7 +257,7 @@ def test_nothing_is_left_behind(pictures: Path) -> None:
         process.kill()
         for pid in ids:
             wait_until(lambda pid=pid: _gone(pid), f"preparer {pid} has ended")  # type: ignore[misc]
-        data._node.close()
+        data._source.port.client.close()
 
 
 def _gone(pid: str) -> bool:
@@ -347,7 +347,7 @@ def test_a_server_that_does_not_prepare_says_so(pictures: Path) -> None:
         with greeted(server.address, pictures) as client:
             run = client.order(order_of(pictures))
             client.send(pack_wants(run, (DecodeSpec("image", SMALL),), {"image": decoders("image")}))
-            assert "start it with --prepared" in client.answer(Kind.PREPARE)["why"]
+            assert "start it with --decoded-memory" in client.answer(Kind.PREPARE)["why"]
         assert server.facts()["prepared"] is None
 
 
@@ -497,10 +497,10 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--prepared", "much"), "'much' is no size"),
-        (("--prepared", "100B"), "memory of 100 bytes is too small"),
-        (("--preparers", "2"), "give it memory for that, with --prepared"),
-        (("--prepared", "1MB", "--preparers", "0"), "is not in the range x>=1"),
+        (("--decoded-memory", "much"), "'much' is no size"),
+        (("--decoded-memory", "100B"), "memory of 100 bytes is too small"),
+        (("--decode-workers", "2"), "give it memory for that, with --decoded-memory"),
+        (("--decoded-memory", "1MB", "--decode-workers", "0"), "is not in the range x>=1"),
     ],
 )
 def test_what_cannot_be_served(pictures: Path, args: tuple[str, ...], says: str) -> None:
@@ -555,8 +555,8 @@ def test_a_common_server_prepares_from_the_second_job_on(pictures: Path) -> None
         assert drawn(one)["made"] == 120
     finally:
         os.kill(one.stats()["process"], signal.SIGTERM)
-        one._node.close()
-        two._node.close()
+        one._source.port.client.close()
+        two._source.port.client.close()
 
 
 @pytest.mark.slow
@@ -566,7 +566,7 @@ def test_a_server_that_prepares_is_replayed(pictures: Path, tmp_path: Path) -> N
     node = NodeServer(ServerSpec(pictures, random_address(), memory=0.5, record=record, prepared=Prepared("1MB", 1)))
     with running(str(pictures), node) as server:
         assert len(epoch(server, {"image": SMALL})) == 120
-    command = [sys.executable, "-m", "brand.testing.replay", str(record), str(pictures)]
+    command = [sys.executable, "-m", "tests.tools.replay", str(record), str(pictures)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert "the same decisions" in done.stdout, done.stderr
 

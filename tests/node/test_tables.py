@@ -34,13 +34,13 @@ from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, measure_pages
 from brand.node.wire.drawing import Announcement, Drawer
 from brand.node.wire.numbers import ClientNumber
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import Order
-from brand.protocol.plan import Plan, read_of_sample
-from brand.protocol.policy import Policy
-from brand.protocol.slot_policy import SlotPolicy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.plan import Plan, read_of_sample
+from brand.orders.base.policy import Policy
+from brand.orders.order import Order
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 from tests.node.test_alone import Index
 from tests.rounds import examples
 

@@ -43,16 +43,15 @@ from brand.node.wire.messages import HEAD, MOST_PLACES, Kind
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.node.wire.replies import Places
 from brand.node.wire.taking import MOST_TAKEN, pack_taken, unpack_taken
-from brand.protocol.stripe_policy import StripePolicy
-from brand.storage import cached
-from brand.storage.crew import Crew
-from brand.storage.dataset import StoredDataSet
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.storage.dataset.dataset import StoredDataSet, cached
+from brand.storage.io.crew import Crew
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.made_orders import order_of
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing, greeted
 from tests.node.world import content
-from tests.orders import order_of
 from tests.rounds import examples
 from tests.support import LIMIT_S, wait_until
 

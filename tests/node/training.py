@@ -23,9 +23,9 @@ import numpy as np
 from brand.node.client.client import Client
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.drawing import Announcement
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
-from tests.orders import order_of
+from brand.orders.order import Order
+from brand.storage.dataset.dataset import StoredDataSet
+from tests.made_orders import order_of
 
 BATCH = 30
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, UnreachableError, UsageError
 from brand.formats.constants import ROW
-from brand.node.decide.answering import ReadFor
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice, Placement
 from brand.node.decide.core import LARGEST_SHARE, PreparedStart
@@ -50,6 +49,7 @@ from brand.node.decide.tasks import (
     MakePlan,
     Number,
     Read,
+    ReadFor,
     Refuse,
     Say,
     Write,
@@ -71,11 +71,11 @@ from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
-from brand.protocol.dtypes import smallest
-from brand.protocol.following import Join
-from brand.protocol.order import Order
-from brand.protocol.part import Part
-from brand.protocol.plan import Plan, read_of_sample
+from brand.orders.base.dtypes import smallest
+from brand.orders.base.joins import Join
+from brand.orders.base.part import Part
+from brand.orders.base.plan import Plan, read_of_sample
+from brand.orders.order import Order
 
 PAGE = 128
 DATA_SET = "0" * 32

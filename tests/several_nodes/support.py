@@ -26,11 +26,11 @@ from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import Kind
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import RunningCluster
+from brand.orders.order import Order
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address
 from tests.support import LIMIT_S, wait_until
+from tests.tools.cluster import RunningCluster
 
 Places = NDArray[np.int64]
 TOKEN = "a token for tests only, 32 bytes"

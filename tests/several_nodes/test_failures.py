@@ -18,14 +18,13 @@ from brand.errors import UnreachableError, UsageError
 from brand.node.decide import fetches
 from brand.node.setup.member import Member
 from brand.node.setup.server_spec import ServerSpec
-from brand.protocol.stripe_policy import StripePolicy
-from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import running_cluster
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests import places
-from tests.orders import SLOTS, order_of
+from tests.made_orders import SLOTS, order_of
 from tests.rounds import Chance, rounds
 from tests.several_nodes.support import (
     Rank,
@@ -37,6 +36,7 @@ from tests.several_nodes.support import (
     servers,
 )
 from tests.support import LIMIT_S, wait_until
+from tests.tools.cluster import running_cluster
 
 pytestmark = [places.EVERYWHERE, pytest.mark.slow]
 
@@ -174,7 +174,7 @@ def test_shares_on_three_nodes(shares: list[Path]) -> None:
         wanted = np.random.default_rng(0).permutation(1200)[:200].tolist()
         assert [sample["number"] for sample in data_sets[1].__getitems__(wanted)] == wanted
         for data_set in data_sets:
-            data_set._node.close()
+            data_set._source.port.client.close()
 
 
 def test_a_share_whose_node_is_gone_is_an_error_that_names_it(
@@ -201,7 +201,7 @@ def test_a_share_whose_node_is_gone_is_an_error_that_names_it(
             data_set[elsewhere]
         here = int(StoredDataSet(shares[0]).indices(np.array([0]))[0])
         assert data_set[here]["number"] == here
-        data_set._node.close()
+        data_set._source.port.client.close()
 
 
 @pytest.mark.parametrize(

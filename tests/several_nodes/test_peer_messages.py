@@ -30,14 +30,14 @@ from brand.node.wire.joining import Front, Joining, Said
 from brand.node.wire.messages import MAX_REASON, PeerKind
 from brand.node.wire.network import Closed, Event, Opened, Received, Stream
 from brand.node.wire.numbers import ClientNumber, NodeNumber
-from brand.protocol.following import Join, alone
-from brand.protocol.order import Order
-from brand.protocol.part import Part
-from brand.protocol.shared_policy import SharedPolicy
-from brand.protocol.slot_policy import SlotPolicy
-from brand.storage.dataset import StoredDataSet
+from brand.orders.base.joins import Join, alone
+from brand.orders.base.part import Part
+from brand.orders.order import Order
+from brand.orders.policies.shared_policy import SharedPolicy
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.rounds import examples
 from tests.support import wait_until
 

@@ -18,12 +18,12 @@ from brand.errors import ServerError
 from brand.node.setup.caching import Cache
 from brand.node.setup.server_spec import ServerSpec
 from brand.stores import cloud
-from brand.testing.cluster import RunningCluster, running_cluster
 from brand.testing.node import running_server
-from brand.testing.objects import Busy, Expired, Fault, Faults, Lost, Reset, Short, Stall
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.buckets import KEYS, Bucket, bucket
 from tests.support import wait_until
+from tests.tools.cluster import RunningCluster, running_cluster
+from tests.tools.objects import Busy, Expired, Fault, Faults, Lost, Reset, Short, Stall
 from tests.torch.support import indices_of, make_samples, make_set, openings
 
 pytestmark = pytest.mark.slow

@@ -15,9 +15,9 @@ import pytest
 import torch.distributed
 
 from brand.errors import ServerError, UsageError
-from brand.torch import discovery
-from brand.torch.discovery import Job, find_nodes
-from brand.torch.ranks import master, node_by_launcher
+from brand.torch.job import discovery
+from brand.torch.job.discovery import Job, find_nodes
+from brand.torch.job.ranks import master, node_by_launcher
 from tests.support import LIMIT_S
 
 
@@ -138,7 +138,7 @@ if not child:
 discovery.LIMIT_S = 0.2
 data_set = BrandDataset(sys.argv[1], fields=("index",))
 print(data_set[3], data_set.stats())
-for ask in (lambda: data_set.ordering.order(0), lambda: pickle.dumps(data_set)):
+for ask in (lambda: data_set._source.ordering.order(0), lambda: pickle.dumps(data_set)):
     try:
         ask()
     except Exception as error:
@@ -159,7 +159,7 @@ def test_a_data_set_waits_for_other_ranks_when_it_draws_and_not_before(small: Pa
 
 FORKED = """
 import os, sys, torch.distributed
-from brand.torch.discovery import Job
+from brand.torch.job.discovery import Job
 
 store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import BrandError, ServerError, counted
+from brand.errors import BrandError, ServerError
 from brand.node.client.connector import Cluster, Connector
 from brand.node.client.orders import Orders
 from brand.node.client.session import Drawn, Session
@@ -41,8 +41,9 @@ from brand.node.wire.messages import Kind, unpack_json
 from brand.node.wire.numbers import NO_CLIENT
 from brand.node.wire.replies import Divided, OrderFound
 from brand.node.wire.samples import unpack_samples
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
+from brand.orders.base.joins import Joins
+from brand.orders.order import Order
+from brand.reprs import Reprs
 
 ATTEMPTS: Final = 3
 FETCH_BYTES: Final = 8 << 20
@@ -52,7 +53,7 @@ _T = TypeVar("_T")
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class Client:
+class Client(Reprs, shows="path address run _idle"):
     """The client of the server of one data set.
 
     Where the server refuses a request, the client raises the class that the server names: `UsageError`,
@@ -112,10 +113,6 @@ class Client:
         self.orders = Orders(self.run, self._with_control)
         self._begin_anew()
         _clients.add(self)
-
-    def __repr__(self) -> str:
-        connections = len(self._idle) + (self._control is not None)
-        return f"Client({self.path!r}, {self.address}, run {self.run!r}, {counted(connections, 'free connection')})"
 
     def begin(
         self,

@@ -15,6 +15,7 @@ from brand.node.client.welcome import ServerFacts
 from brand.node.setup.member import Member
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.client_messages import PeerAddresses, pack
+from brand.reprs import Reprs
 
 
 class Cluster(Protocol):
@@ -32,7 +33,7 @@ class Cluster(Protocol):
         ...
 
 
-class Connector:
+class Connector(Reprs, shows="_address _attach"):
     """Connects to the server of one data set; the arguments are those of `Client`. Picklable."""
 
     def __init__(
@@ -53,9 +54,6 @@ class Connector:
         self._said = ""
         """What that server said when it ended."""
 
-    def __repr__(self) -> str:
-        return f"Connector({self._address}, {'attaches' if self._attach else 'starts a server where there is none'})"
-
     def connect(self, owner: int, worker: tuple[int, int] | None = None) -> Session:
         """A new connection for `worker`, (worker, number of workers), of process `owner`.
 
@@ -73,7 +71,6 @@ class Connector:
         return self._joined(self._session(owner, worker))
 
     def note_end(self, error: Exception) -> None:
-        """A connection has ended."""
         if isinstance(error, EndedError):
             self._said = str(error)
 

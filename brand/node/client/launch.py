@@ -18,7 +18,7 @@ from brand.errors import ServerDiedError as ServerDiedError
 from brand.errors import ServerError as ServerError
 from brand.node.setup.server_spec import ServerSpec
 from brand.pythonchild import child_command
-from brand.storage.files import no_descriptor_left
+from brand.storage.io.files import no_descriptor_left
 
 START_LIMIT_S: Final = 60.0
 """How long a server may take to listen."""

@@ -40,10 +40,11 @@ from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_RE
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.node.wire.preparer import PAGE
 from brand.node.wire.replies import Decided, Joined, Number
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
-from brand.storage.crew import Crew
-from brand.storage.files import no_descriptor_left
+from brand.orders.base.joins import Joins
+from brand.orders.order import Order
+from brand.reprs import Reprs
+from brand.storage.io.crew import Crew
+from brand.storage.io.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
 """How long a server may take to answer. It answers within 30 s even where storage hangs."""
@@ -79,7 +80,7 @@ class Drawn:
     """How many positions of the epoch are decided, where its order grows."""
 
 
-class Session:
+class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
     """One connection of this process to a server, used by one thread at a time."""
 
     def __init__(
@@ -124,10 +125,6 @@ class Session:
         except BaseException:
             self.close()
             raise
-
-    def __repr__(self) -> str:
-        state = "open" if self._hang_up.alive else "closed"
-        return f"Session({self._address}, {state}, {len(self._numbers)} orders, {getattr(self, 'server', None)})"
 
     def number_of(self, run: str, order: Order, tag: int | None = None, turn: int | None = None) -> RunNumber:
         """The server's number of a run with an order; see `Client.begin`."""
@@ -235,7 +232,6 @@ class Session:
         return found.decided, found.places
 
     def tell(self) -> None:
-        """Tell the server what this process has taken by itself."""
         if self._taking is not None:
             self._taking.tell()
 

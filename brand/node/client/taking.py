@@ -4,7 +4,7 @@
     places -> entries         the directory, in shared memory (`brand.node.memory.directory`)
     entries -> samples        copied out of the pages; the entries are looked at again afterwards
 
-A sample that is not shown yet may be in the page cache (`brand.storage.cached`): then the client has it before the
+A sample that is not shown yet may be in the page cache (`brand.storage.dataset.cached`): then the client has it before the
 server has read it. Where one sample of a draw is nowhere, or has changed meanwhile, or is not right, the client asks
 for all of them, as if it had not looked.
 
@@ -32,8 +32,9 @@ from brand.node.wire.messages import MOST_PLACES, Kind
 from brand.node.wire.numbers import RunNumber
 from brand.node.wire.replies import Places
 from brand.node.wire.taking import MOST_TAKEN, pack_taken, repeat
-from brand.storage.cached import CachedSamples
-from brand.storage.crew import Crew
+from brand.reprs import Reprs
+from brand.storage.dataset.cached import CachedSamples
+from brand.storage.io.crew import Crew
 
 REMEMBERED: Final = 4
 """Blocks of `MOST_PLACES` positions that a client remembers."""
@@ -68,7 +69,7 @@ class Files:
 NO_FILES: Final = Files()
 
 
-class Taking:
+class Taking(Reprs, shows="_entries _at _blocks"):
     """Takes samples on one connection, which `request` and `send` use. `entries` are those of the directory.
 
     `workers` share the positions of the training process.
@@ -94,9 +95,6 @@ class Taking:
         """Whether the samples of this epoch have to be asked for."""
         self._blocks: dict[int, NDArray[np.int32]] = {}
         """Places at positions of that epoch, by block. Those that were asked for last come last."""
-
-    def __repr__(self) -> str:
-        return f"Taking({len(self._entries)} entries, epoch {self._at}, {len(self._blocks)} blocks of places)"
 
     def may(self, run: int, epoch: int) -> bool:
         """Whether the server has answered a draw of this epoch."""
@@ -131,7 +129,6 @@ class Taking:
         return places, stored
 
     def tell(self) -> None:
-        """Tell the server all that was taken."""
         self._untold.tell()
 
     def _shown(self, entries: Entries, more: int = 0) -> Stored:

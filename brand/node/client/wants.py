@@ -28,7 +28,8 @@ from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.node.wire.prepared import DecodeSpec, unpack_chains
 from brand.node.wire.preparer import PAGE
 from brand.node.wire.replies import Numbers
-from brand.storage.crew import Crew
+from brand.reprs import Reprs
+from brand.storage.io.crew import Crew
 
 log = logging.getLogger("brand.node")
 
@@ -63,15 +64,12 @@ Values = dict[str, Made]
 NOTHING: Final[Values] = {}
 
 
-class Wants:
+class Wants(Reprs, shows="_wants"):
     """The fields that a client wants prepared. Picklable."""
 
     def __init__(self, prepare: Mapping[str, Preparation]) -> None:
         self._wants = tuple(DecodeSpec(field, how) for field, how in prepare.items())
         self._said = False
-
-    def __repr__(self) -> str:
-        return f"Wants({', '.join(f'{want.field}: {want.how}' for want in self._wants)})"
 
     def numbers(self, run: RunNumber, ask: Callable[[bytes], memoryview]) -> tuple[int, ...]:
         """Numbers by which the server calls the wants, for draws of a run; none where it does not prepare them.

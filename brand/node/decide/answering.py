@@ -13,10 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from brand.errors import ProtocolError
+from brand.node.decide.tasks import ReadFor
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched
 
@@ -26,21 +24,6 @@ MAX_READ: Final = 16 << 20
 """An owner reads nothing more for a node that has not taken so many bytes of its answers."""
 PART: Final = 1 << 20
 """Largest part of an answer, in bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFor:
-    """Samples to read exactly for another node, or for a client of this one (`Fetches.reads`)."""
-
-    node: NodeNumber
-    """The node that has asked; this node itself for a client of its own."""
-    number: int
-    """Number of the node's question."""
-    opening: int
-    """Number of the node's stream (`Peer.opening`)."""
-    places: NDArray[np.int64]
-    size: int
-    """Stored bytes of the samples."""
 
 
 @dataclass(slots=True)

@@ -31,9 +31,9 @@ from brand.node.wire.client_messages import ClientBegins
 from brand.node.wire.drawing import Begin
 from brand.node.wire.messages import GOES_ON
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
-from brand.protocol.following import Join
-from brand.protocol.order import MAX_EPOCH
-from brand.protocol.plan import Plan
+from brand.orders.base.joins import Join
+from brand.orders.base.plan import Plan
+from brand.orders.order import MAX_EPOCH
 
 RANKS_S: Final = 1.0
 """How long a planned epoch waits for ranks of other nodes to begin it."""

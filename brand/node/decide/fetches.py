@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError, ProtocolError, UnreachableError
-from brand.node.decide.answering import ReadFor
 from brand.node.decide.counters import NodeCounters
 from brand.node.decide.members import Owners
-from brand.node.decide.tasks import Deliver, Refuse, Rows
+from brand.node.decide.tasks import Deliver, ReadFor, Refuse, Rows
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched
 from brand.node.wire.samples import pack_samples, unpack_samples

@@ -8,7 +8,7 @@ from typing import Any, Final
 from brand.node.decide.draw import Draw
 from brand.node.decide.epochs import Epochs
 from brand.node.wire.numbers import RunNumber
-from brand.protocol.following import UNIT
+from brand.orders.policies.following import UNIT
 
 MOST_HELD: Final = 64
 

@@ -25,7 +25,7 @@ from brand.node.decide.epoch import Epoch
 from brand.node.decide.runs import Beginning
 from brand.node.wire.numbers import Key as Key
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.plan import Plan
+from brand.orders.base.plan import Plan
 
 MAX_EARLY: Final = 1 << 20
 """The most positions of another node's requests that are kept until the plan is made."""

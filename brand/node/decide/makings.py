@@ -24,8 +24,8 @@ from brand.node.decide.outgoing import follows
 from brand.node.decide.peers import Peers
 from brand.node.decide.runs import Beginning, Runs
 from brand.node.memory.residents import Residents
-from brand.protocol.plan import Plan
-from brand.protocol.split import split_near
+from brand.orders.base.plan import Plan
+from brand.orders.base.split import split_near
 
 PART: Final = 1 << 18
 """About how many samples a part of the work is about: a few milliseconds."""

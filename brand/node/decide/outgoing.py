@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.dtypes import index_dtype
-from brand.protocol.plan import Requests
+from brand.orders.base.dtypes import index_dtype
+from brand.orders.base.plan import Requests
 
 LOOK: Final = 1024
 """The most positions that `next` returns."""

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError
-from brand.node.decide.answering import ReadFor
-from brand.node.decide.tasks import Read, Write
+from brand.node.decide.tasks import Read, ReadFor, Write
 from brand.node.wire.client_messages import ClientBegins as ClientBegins
 from brand.node.wire.client_messages import ClientDivides as ClientDivides
 from brand.node.wire.client_messages import ClientFetches as ClientFetches
@@ -25,8 +24,8 @@ from brand.node.wire.client_messages import ClientReleases as ClientReleases
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, Key, NodeNumber
 from brand.node.wire.peer_messages import Question, Reply
-from brand.protocol.following import Join
-from brand.protocol.plan import Plan
+from brand.orders.base.joins import Join
+from brand.orders.base.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

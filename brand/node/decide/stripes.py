@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from brand.node.decide.gaps import cut_at_gaps
 from brand.node.decide.tasks import PIECE
-from brand.protocol.plan import Plan
+from brand.orders.base.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

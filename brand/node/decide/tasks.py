@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, FormatError
 from brand.formats.constants import ROW
-from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
 from brand.node.decide.epoch import Epoch
 from brand.node.memory.pages import PageCounts, pages_needed
@@ -26,8 +25,8 @@ from brand.node.wire.replies import Divided as Divided
 from brand.node.wire.replies import Joined as Joined
 from brand.node.wire.replies import Number as Number
 from brand.node.wire.replies import Numbers as Numbers
-from brand.protocol.following import Join
-from brand.protocol.order import Order
+from brand.orders.base.joins import Join
+from brand.orders.order import Order
 
 
 class Rows(Protocol):
@@ -145,6 +144,21 @@ class Read:
         others = [(epoch, waited[np.isin(waited, places)]) for epoch, waited in self.others]
         heads, rows = self.heads[mine], self.rows[mine]
         return Read(number, self.pieces[which], vectors, places, heads, rows, self.epoch, others=others)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFor:
+    """Samples to read exactly for another node, or for a client of this one (`Fetches.reads`)."""
+
+    node: NodeNumber
+    """The node that has asked; this node itself for a client of its own."""
+    number: int
+    """Number of the node's question."""
+    opening: int
+    """Number of the node's stream (`Peer.opening`)."""
+    places: NDArray[np.int64]
+    size: int
+    """Stored bytes of the samples."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from brand.errors import ProtocolError
-from brand.node.decide.answering import Answering, ReadFor
+from brand.node.decide.answering import Answering
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice
 from brand.node.decide.core import Core, PreparedStart
@@ -53,14 +53,26 @@ from brand.node.decide.stimuli import (
     StreamOpens,
     WriteEnded,
 )
-from brand.node.decide.tasks import Decided, Instruction, Joined, MakePlan, Number, Numbers, Read, Refuse, Rows, Say
+from brand.node.decide.tasks import (
+    Decided,
+    Instruction,
+    Joined,
+    MakePlan,
+    Number,
+    Numbers,
+    Read,
+    ReadFor,
+    Refuse,
+    Rows,
+    Say,
+)
 from brand.node.decide.telling import Telling
 from brand.node.memory.residents import Residents
 from brand.node.wire.joining import Front, Joining
 from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, Fetched, Forgotten, Push, Question, Refused, Reply, Request, Room, Told
-from brand.protocol.mapping import Mapping as Places
+from brand.orders.base.mapping import Mapping as Places
 
 Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
 

@@ -86,7 +86,6 @@ class Preparer:
         self._wants: dict[int, tuple[DecodeSpec, RecordDecoder]] = {}
 
     def learn(self, number: int, want: DecodeSpec) -> None:
-        """The server calls a want by this number from now on."""
         self._wants[number] = want, RecordDecoder(self._schema, [want.field])
 
     def prepare(self, number: int, chains: Chains) -> list[int]:

@@ -30,6 +30,7 @@ from brand.node.decide.tasks import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.memory.arena import Arena
 from brand.node.wire.preparer import MOST, PAGE, READY, STAGING, Setup, pack_batch, pack_want, unpack_sizes
 from brand.pythonchild import start_helper
+from brand.reprs import Reprs
 
 END_S: Final = 5.0
 """How long a server that ends waits for a process that it has killed."""
@@ -49,15 +50,13 @@ class _Process:
     """Number of the batch that it prepares, and how many samples that has."""
 
     def takes(self, number: int, samples: int) -> None:
-        """It gets a batch."""
         self.batch = number, samples
 
     def answers(self) -> None:
-        """It has prepared its batch."""
         self.batch = None
 
 
-class PreparerProcesses:
+class PreparerProcesses(Reprs, shows="_processes _dying"):
     """The processes of the preparers of one server.
 
     They read samples in `arena`; what they make is copied to `prepared`. `post` has the loop call a function, `tell`
@@ -80,9 +79,6 @@ class PreparerProcesses:
         self._fills: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._copy, name="prepared", daemon=True)
         self._thread.start()
-
-    def __repr__(self) -> str:
-        return f"PreparerProcesses({sorted(self._processes)} run, {len(self._dying)} end)"
 
     def do(self, instruction: StartPreparer | EndPreparer | Prepare | Fill) -> None:
         """Execute an instruction."""

@@ -19,8 +19,8 @@ from brand.node.serve.server import NodeServer
 from brand.node.serve.tuning import tune_server_process
 from brand.node.setup.preparing import for_common
 from brand.node.setup.server_spec import ServerSpec
-from brand.storage.dataset import StoredDataSet
-from brand.storage.files import no_descriptor_left
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.files import no_descriptor_left
 
 
 def main() -> None:

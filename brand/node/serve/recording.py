@@ -26,7 +26,6 @@ import xxhash
 
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
 from brand.formats.preparation import Picture, Sound
-from brand.node.decide.answering import ReadFor
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice
 from brand.node.decide.core import PreparedStart
@@ -42,7 +41,7 @@ from brand.node.decide.stimuli import (
     Stimulus,
     WriteEnded,
 )
-from brand.node.decide.tasks import Forget, Instruction, MakePlan, Read, Rows, Write
+from brand.node.decide.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
 from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
@@ -57,11 +56,11 @@ from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Push
 from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.preparer import PAGE
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
-from brand.protocol.plan import read_of_sample
-from brand.protocol.random import blocks
+from brand.orders.base.joins import Join, Joins
+from brand.orders.base.plan import read_of_sample
+from brand.orders.base.random import blocks
+from brand.orders.order import Order
+from brand.reprs import Reprs
 
 VERSION: Final = 9
 MOST_BYTES: Final = 1 << 28
@@ -77,7 +76,7 @@ _VALUES: Final = {
 """Classes that a log may name."""
 
 
-class Recorder:
+class Recorder(Reprs, shows="_file.name _left"):
     """Writes a log to `path`, until the file has `most_bytes` or cannot be written.
 
     Raises `UsageError` where the file cannot be written at all.
@@ -91,19 +90,13 @@ class Recorder:
         self._most_bytes = self._left = most_bytes
         self._write(_describe(turn))
 
-    def __repr__(self) -> str:
-        return f"Recorder({self._file.name}, {self._left:,} bytes left)"
-
     def told(self, now_s: float, stimulus: Stimulus, then: Sequence[Instruction], error: BrandError | None) -> None:
-        """Write a stimulus and what followed."""
         self._entry(now_s, _pack_stimulus(stimulus), then, error)
 
     def stepped(self, now_s: float, unsent: Mapping[NodeNumber, int], then: Sequence[Instruction]) -> None:
-        """Write a step and what followed."""
         self._entry(now_s, {"is": _STEP, "unsent": [[node, size] for node, size in unsent.items()]}, then, None)
 
     def close(self) -> None:
-        """The log is complete."""
         self._file.close()
 
     def _entry(self, now_s: float, what: dict[str, Any], then: Sequence[Instruction], error: BrandError | None) -> None:

@@ -12,11 +12,12 @@ from brand.node.serve.troubles import Troubles
 from brand.node.serve.why import why
 from brand.node.wire.client_messages import Replaced
 from brand.node.wire.looping import LoopReport
+from brand.reprs import Reprs
 
 MAX_REPORTS: Final = 1000
 
 
-class Reports:
+class Reports(Reprs, shows="_replaced _loops"):
     """Reports of the clients of a server, beside what its log says (`troubles`)."""
 
     def __init__(self, troubles: Troubles) -> None:
@@ -24,11 +25,7 @@ class Reports:
         self._replaced: list[Replaced] = []
         """Samples that clients have replaced."""
 
-    def __repr__(self) -> str:
-        return f"Reports({len(self._replaced)} samples replaced, {self._loops!r})"
-
     def replaced(self, report: Replaced) -> None:
-        """A client has replaced a sample."""
         if len(self._replaced) < MAX_REPORTS:
             self._replaced.append(report)
 

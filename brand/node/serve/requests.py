@@ -49,12 +49,13 @@ from brand.node.wire.numbers import ClientNumber, Key, RunNumber
 from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.replies import Numbers, OrderFound, Places
 from brand.node.wire.taking import Taken, unpack_taken
-from brand.protocol.order import MAX_EPOCH, Order
-from brand.protocol.policy import BY_ONE_NODE
-from brand.storage.dataset import StoredDataSet
+from brand.orders.base.policy import BY_ONE_NODE
+from brand.orders.order import MAX_EPOCH, Order
+from brand.reprs import Reprs
+from brand.storage.dataset.dataset import StoredDataSet
 
 
-class Requests:
+class Requests(Reprs, shows="_address _greeted"):
     """Answers the clients of a server at `address`. `tell` takes the stimuli."""
 
     def __init__(
@@ -75,9 +76,6 @@ class Requests:
         self._life = secrets.token_hex(8)
         """Tells this server from others at its address, before and after."""
         self._greeted, self._reports = False, reports
-
-    def __repr__(self) -> str:
-        return f"Requests({self._address}, {'greeted' if self._greeted else 'not greeted'})"
 
     @property
     def greeted(self) -> bool:
@@ -189,7 +187,7 @@ class Requests:
         except SchemaError as error:
             raise UsageError(str(error)) from None
         if self._arenas.prepared is None:
-            return "it prepares nothing: start it with --prepared"
+            return "it prepares nothing: start it with --decoded-memory"
         for codec in sorted({want.how.codec for want in wants}):
             try:
                 mine, other = decoders(codec), theirs.get(codec)

@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 
 from brand.errors import BrandError
-from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
 from brand.node.decide.core import PreparedStart
 from brand.node.decide.stimuli import ClientLeaves, Stimulus
@@ -38,6 +37,7 @@ from brand.node.decide.tasks import (
     Numbers,
     Prepare,
     Read,
+    ReadFor,
     Refuse,
     Say,
     StartPreparer,
@@ -69,9 +69,10 @@ from brand.node.wire.lease import pack_lease
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber
 from brand.node.wire.preparer import PAGE, Setup
-from brand.storage.cached import cached_samples
-from brand.storage.dataset import StoredDataSet
-from brand.storage.location import vector_reader
+from brand.reprs import Reprs
+from brand.storage.dataset.cached import cached_samples
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import vector_reader
 from brand.timeline import Timeline
 
 _POLL_S: Final = 0.05
@@ -79,7 +80,7 @@ _LOOK_S: Final = 1.0
 FACTS_LIMIT_S: Final = 5.0
 
 
-class NodeServer:
+class NodeServer(Reprs, shows="address _clients _turn"):
     """Serves one data set at an abstract socket address, alone or as one of several nodes.
 
     If the server is one of several, `network` makes the network, for the data set and the page size of the arena.
@@ -158,9 +159,6 @@ class NodeServer:
         if self._exchange is not None:
             exchange = self._exchange
             self._selector.register(exchange.wake, selectors.EVENT_READ, lambda _: exchange.take_events())
-
-    def __repr__(self) -> str:
-        return f"NodeServer({self.address}, {len(self._clients)} clients, {self._turn!r})"
 
     @property
     def memory(self) -> int:

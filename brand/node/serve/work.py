@@ -14,10 +14,20 @@ from typing import Any, TypeVar
 import numpy as np
 
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
-from brand.node.decide.answering import ReadFor
 from brand.node.decide.choosing import Choice
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
-from brand.node.decide.tasks import Answer, EndPreparer, Fill, Forget, MakePlan, Prepare, Read, StartPreparer, Write
+from brand.node.decide.tasks import (
+    Answer,
+    EndPreparer,
+    Fill,
+    Forget,
+    MakePlan,
+    Prepare,
+    Read,
+    ReadFor,
+    StartPreparer,
+    Write,
+)
 from brand.node.memory.pages import PageCounts
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.preparers import PreparerProcesses
@@ -27,9 +37,10 @@ from brand.node.serve.troubles import Troubles
 from brand.node.wire.lease import Held
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.samples import pack_samples
-from brand.protocol.plan import read_of_sample
-from brand.storage.dataset import StoredDataSet
-from brand.storage.pagecache import in_page_cache
+from brand.orders.base.plan import read_of_sample
+from brand.reprs import Reprs
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.pagecache import in_page_cache
 from brand.timeline import Timeline
 
 _T = TypeVar("_T")
@@ -43,7 +54,7 @@ class Wanted:
     choice: Callable[[Choice], bool]
 
 
-class Work:
+class Work(Reprs, shows="_executor"):
     """Instructions that take time.
 
     `wanted` says whether a plan or a choice is still of use, `node` which node this is. `storing` writes the cache
@@ -70,9 +81,6 @@ class Work:
         self._node, self._preparers, self._leaves = node, preparers, leaves
         self._scout = Scout(lambda chunk: in_page_cache(data.location.chunk_file(chunk)))
         self._timeline: Timeline | None = None
-
-    def __repr__(self) -> str:
-        return f"Work({self._executor!r})"
 
     @property
     def wake(self) -> int:

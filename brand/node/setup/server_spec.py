@@ -11,7 +11,7 @@ from brand.node.setup.caching import Cache
 from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
 from brand.node.setup.preparing import Prepared
-from brand.storage.location import Where
+from brand.storage.io.location import Where
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ from brand.node.wire.messages import (
 )
 from brand.node.wire.numbers import NO_CLIENT, ClientNumber, Key, RunNumber
 from brand.node.wire.prepared import DECODERS, WANTS, DecodeSpec
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
+from brand.orders.base.joins import Joins
+from brand.orders.order import Order
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from brand.errors import ProtocolError
 from brand.node.wire.described import U32, U64, described, inline, maybe, order_entry, several, text, whole
 from brand.node.wire.messages import MAX_NAME, MAX_REPLICAS, UNTOLD
 from brand.node.wire.numbers import FIRST_NODE, NO_CLIENT, ClientNumber, NodeNumber
-from brand.protocol.order import MAX_EPOCH, Order
-from brand.protocol.tickets import MAX_POSITIONS
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.order import MAX_EPOCH, Order
 
 
 @dataclass(frozen=True, slots=True)

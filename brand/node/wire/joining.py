@@ -13,9 +13,8 @@ from typing import Annotated, Any, Final
 from brand.errors import ProtocolError
 from brand.node.wire.described import FLAG, U32, U64, Body, FieldSpec, described, order_entry, text, whole
 from brand.node.wire.messages import MAX_NAME, PeerKind
-from brand.protocol.following import Join
-from brand.protocol.joins import MAX_LAP, Joins
-from brand.protocol.order import MAX_EPOCH, Order
+from brand.orders.base.joins import MAX_LAP, Join, Joins
+from brand.orders.order import MAX_EPOCH, Order
 
 _LAP: Final = struct.Struct("<i")
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError, UnreachableError, UsageError
 from brand.errors import ProtocolError as ProtocolError
-from brand.protocol.order import Order
-from brand.protocol.part import Part
+from brand.orders.base.part import Part
+from brand.orders.order import Order
 
 VERSION: Final = 7
 HEAD: Final = struct.Struct("<IHH")

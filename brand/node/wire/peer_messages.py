@@ -37,7 +37,7 @@ from brand.node.wire.drawing import Drawing
 from brand.node.wire.joining import Front, Joining
 from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REASON, PeerKind
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.order import MAX_EPOCH, Order
+from brand.orders.order import MAX_EPOCH, Order
 
 VERSION: Final = 2
 MAX_ROOM: Final = 1 << 62

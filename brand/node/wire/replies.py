@@ -16,8 +16,8 @@ from brand.node.wire.joining import JOINS
 from brand.node.wire.messages import MAX_REASON, MOST_PLACES, Kind
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.prepared import MOST_WANTS
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
+from brand.orders.base.joins import Joins
+from brand.orders.order import Order
 
 
 @described(Kind.ORDER, json_body=True)
