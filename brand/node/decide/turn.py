@@ -3,9 +3,8 @@
     handle(stimulus, now_s) -> instructions        something has happened
     step(now_s, unsent) -> instructions            what the node can do now
 
-No socket, thread, clock or byte is here. The server executes the instructions (`brand.node.serve.server`); tests and
-simulations execute them in their own way. The same stimuli lead to the same instructions, so a log of stimuli is enough
-to replay a server (`brand.node.serve.recording`).
+No socket, thread, clock or byte is here: the server, tests and simulations execute the instructions in their own ways.
+The same stimuli lead to the same instructions, so a log of stimuli replays a server (`brand.node.serve.recording`).
 """
 
 from __future__ import annotations
@@ -150,8 +149,7 @@ class Turn:
     def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
         """Take a stimulus, and return the instructions that follow from it.
 
-        Raises `UsageError` or `ProtocolError` where a client or a node asks for something impossible. The server then
-        ends that connection, and with it whatever it has left behind.
+        Raises `UsageError` or `ProtocolError` for what cannot be done; the server then ends that connection.
         """
         core, instructions = self.core, list[Instruction]()
         match stimulus:

@@ -17,16 +17,15 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, fields, is_dataclass
+from dataclasses import astuple, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 import xxhash
 
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
 from brand.formats.preparation import Picture, Sound
-from brand.node.decide import stimuli
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice
 from brand.node.decide.core import PreparedStart
@@ -72,11 +71,7 @@ log = logging.getLogger("brand.node")
 _STEP: Final = "step"
 _VALUES: Final = {
     value.__name__: value
-    for value in (
-        *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
-        *DESCRIBED,
-        *(Push, Drawer, Join, Joins, Said, DecodeSpec, Picture, Sound),
-    )
+    for value in (*get_args(Stimulus), *DESCRIBED, Push, Drawer, Join, Joins, Said, DecodeSpec, Picture, Sound)
 }
 """Classes that a log may name."""
 

@@ -257,7 +257,7 @@ _REQUESTS: Final = {kind_of(cls): cls for cls in get_args(Request) if cls is not
 def pack(message: object) -> bytes:
     """Return a message as it is sent."""
     kind, parts = pack_body(message)
-    return frame(Kind(kind), *parts)
+    return frame(kind, *parts)
 
 
 def unpack(cls: type[T], body: Body) -> T:

@@ -145,6 +145,7 @@ class _Described:
         specs = [(name, spec) for name in names for spec in getattr(hints[name], "__metadata__", ())]
         self._cls, self.kind, self.json_body = cls, kind, json_body
         self._given = set(names) - {name for name, _ in specs}
+        self._checks = hasattr(cls, "check")
         self._specs = [(name, spec) for name, spec in specs if not spec.rest]
         self._rest = next(((name, spec) for name, spec in specs if spec.rest), None)
         self.code = "".join(spec.code for _, spec in specs)
@@ -178,9 +179,10 @@ class _Described:
         """Return the message of packed numbers. Raises `ProtocolError`."""
         at = 0
         for name, spec in self._specs:
-            plain = found[at] if len(spec.code) == 1 else found[at : at + len(spec.code)]
+            count = len(spec.code)
+            plain = found[at] if count == 1 else found[at : at + count]
             values[name] = spec.checked(given if spec.inner else name, plain)
-            at += len(spec.code)
+            at += count
         return self._made(values, given)
 
     def pack(self, message: Any) -> list[Body]:
@@ -206,10 +208,12 @@ class _Described:
         return self.from_numbers(self._head.unpack_from(body), given, **values)
 
     def _made(self, values: dict[str, Any], given: Mapping[str, Any]) -> Any:
-        message = self._cls(**{name: value for name, value in given.items() if name in self._given}, **values)
-        check = getattr(message, "check", None)
-        if check is not None:
-            check()
+        for name in self._given:
+            if name in given:
+                values[name] = given[name]
+        message = self._cls(**values)
+        if self._checks:
+            message.check()
         return message
 
 

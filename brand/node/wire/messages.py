@@ -146,7 +146,7 @@ class Chains:
 NO_CHAINS: Final = Chains(np.empty(0, np.uint32), np.empty(0, np.int32))
 
 
-def frame(kind: Kind, *parts: bytes | memoryview) -> bytes:
+def frame(kind: IntEnum, *parts: bytes | memoryview) -> bytes:
     """A message."""
     return b"".join((HEAD.pack(sum(map(len, parts)), kind, VERSION), *parts))
 

@@ -56,26 +56,17 @@ class DrawPort:
     def announce(
         self,
         order: Order,
-        epoch: int,
-        position: int,
-        ranks: tuple[int, int],
-        batch: int = 0,
-        processes: int = 1,
+        announcement: Announcement,
         *,
         origin: str,
     ) -> NDArray[np.int64] | None:
         """Tell the node server that a sampler is about to draw, so that it begins to read.
 
-        `ranks` is (rank, number of ranks). `processes` processes share the positions of the rank, if a framework deals
-        them out; or `GOES_ON`, `UNTOLD` (see `brand.node.wire.messages`). `origin` says where the program makes the
-        sampler (`brand.torch.job.origin`).
-
-        `batch` is the samples of a batch of each rank, with `locality`: the result is then the positions of this rank,
-        once all ranks have announced theirs; else None. Raises `ServerError`, `UsageError`.
+        `origin` says where the program makes the sampler (`brand.torch.job.origin`). With a `batch`, the result is the
+        positions of this rank, once all ranks have announced theirs; else None. Raises `ServerError`, `UsageError`.
         """
-        shared = ranks[1] > 1 or processes not in (1, GOES_ON, UNTOLD)
+        shared = announcement.replicas > 1 or announcement.processes not in (1, GOES_ON, UNTOLD)
         turn = turn_of(order, origin) if shared else None
-        announcement = Announcement(epoch, position, *ranks, batch, processes)
         return self.client.begin(order, self.tag_of(order), announcement, turn)
 
     def come_to(self, tag: int, epoch: int) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON
 from brand.orders.base.tickets import tickets_of
 from brand.orders.mixtures.mixed_order import MixedOrder, ranks_of_rounds
@@ -74,16 +75,16 @@ class MixedSequence(AccessSequence):
         in_round = (rank + ranks_of_rounds(self.seed, epoch, start, rounds, replicas)) % replicas
         return start + np.arange(rounds.start, rounds.stop, dtype=np.int64) * replicas + in_round
 
-    def begin(
-        self, epoch: int, position: int, ranks: tuple[int, int], batch: int, processes: int, *, goes_on: bool
-    ) -> None:
+    def begin(self, announcement: Announcement, *, goes_on: bool) -> None:
         """The servers of members that have a weight begin to read.
 
         To a server, all processes of all ranks share one rank: which of them draws a position depends on the mixture.
         """
-        if batch:
+        epoch, position = announcement.epoch, announcement.position
+        processes = announcement.replicas * announcement.processes
+        if announcement.batch:
             raise UsageError("locality= splits the batches of one BrandDataset: leave it out for a Mixture")
-        if ranks[1] * processes > 1:
+        if processes > 1:
             stretches = [[stretch.first, *stretch.weights] for stretch in self.order.stretches]
             facts = f"{stretches} of {self.samples:,} samples from position {position:,} of epoch {epoch} on"
             check_agreed(f"{self._origin}|begin", facts, "the weights of a Mixture are")
@@ -95,9 +96,7 @@ class MixedSequence(AccessSequence):
                     self._tags[number],
                     number,
                     order,
-                    of,
-                    at,
-                    GOES_ON if goes_on else ranks[1] * processes,
+                    Announcement(of, at, processes=GOES_ON if goes_on else processes),
                     origin=f"{self._origin}|member {number}",
                 )
 

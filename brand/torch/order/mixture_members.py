@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from brand.errors import UsageError
+from brand.node.wire.drawing import Announcement
 from brand.orders.mixtures.shares import check_weights
 from brand.orders.order import Order
 from brand.torch.order.draw_port import DrawPort
@@ -54,15 +55,13 @@ class MixtureMembers:
             self._member_of[tag] = found[0]
         return self._member_of[tag]
 
-    def begin(
-        self, tag: int, member: int, order: Order, epoch: int, position: int, processes: int, *, origin: str
-    ) -> None:
-        """Tell a member that a sampler is about to draw from it. `processes`: as for `DrawPort.announce`."""
+    def begin(self, tag: int, member: int, order: Order, announcement: Announcement, *, origin: str) -> None:
+        """Tell a member that a sampler is about to draw from it; see `DrawPort.announce`."""
         port = self.ports[member]
         if port.way.nodes > 1:
             raise UsageError(ONE_NODE)
-        port.announce(order, epoch, position, (0, 1), 0, processes, origin=origin)
-        self._begun[tag] = epoch
+        port.announce(order, announcement, origin=origin)
+        self._begun[tag] = announcement.epoch
 
     def come_to(self, tag: int, epoch: int) -> int:
         """Go on to an epoch of the member that has this tag, if this process has not begun it. Returns the member."""

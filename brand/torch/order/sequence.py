@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.formats.version import number_within
+from brand.node.wire.drawing import Announcement
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import named
 from brand.orders.base.tickets import tickets
@@ -60,9 +61,7 @@ class AccessSequence(ABC):
         return start + rank + np.arange(rounds.start, rounds.stop, dtype=np.int64) * replicas
 
     @abstractmethod
-    def begin(
-        self, epoch: int, position: int, ranks: tuple[int, int], batch: int, processes: int, *, goes_on: bool
-    ) -> NDArray[np.int64] | None:
+    def begin(self, announcement: Announcement, *, goes_on: bool) -> NDArray[np.int64] | None:
         """Ranks are about to draw; see `DrawPort.announce`. Raises `ServerError`, `UsageError`.
 
         `goes_on`: they have drawn all positions before this one, and nothing after it.
@@ -120,18 +119,14 @@ class OfOneSet(AccessSequence):
 
     def begin(
         self,
-        epoch: int,
-        position: int,
-        ranks: tuple[int, int],
-        batch: int,
-        processes: int,
+        announcement: Announcement,
         *,
         goes_on: bool,  # noqa: ARG002 - each epoch begins anew
     ) -> NDArray[np.int64] | None:
         """The server begins to read. Exact reads need no server."""
         if not self.shuffle:
             return None
-        return self._port.announce(self.order, epoch, position, ranks, batch, processes, origin=self._origin)
+        return self._port.announce(self.order, announcement, origin=self._origin)
 
     def to_json(self) -> dict[str, Any]:
         """The order; data set, seed and part where it is not random."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import UNTOLD
 from brand.orders.base.tickets import tickets
 from brand.orders.batches.batch_limits import BatchLimits
@@ -99,7 +100,7 @@ class PlannedSequence:
 
         All ranks share them, in a way that no server foresees.
         """
-        self._port.announce(self.order, epoch, position, (0, 1), processes=UNTOLD, origin=self._origin)
+        self._port.announce(self.order, Announcement(epoch, position, processes=UNTOLD), origin=self._origin)
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
         """The state of a run that goes on with a batch of an epoch."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.wire.drawing import Announcement
 from brand.torch.order.sequence import AccessSequence
 from brand.torch.sampler.upcoming import Upcoming
 
@@ -98,9 +99,8 @@ class Positions(Iterator[int]):
         if self.count:
             last = self._upcoming.present
             goes_on = last is not None and last.ended and (self.epoch, self.start) == (last.epoch + 1, 0)
-            mine = dealing.sequence.begin(
-                self.epoch, self.start, dealing.ranks, dealing.batch, dealing.dealt, goes_on=goes_on
-            )
+            announcement = Announcement(self.epoch, self.start, *dealing.ranks, dealing.batch, dealing.dealt)
+            mine = dealing.sequence.begin(announcement, goes_on=goes_on)
             self._mine = None if mine is None else self._with_tail(mine, dealing)
         self._dealing = dealing
         self._upcoming.begin(self)
