@@ -62,7 +62,7 @@ def chunks_asked(store: Bucket) -> int:
 
 def stored_bytes(folder: Path) -> int:
     """Of all samples."""
-    return BrandDataset(folder)._stored.manifest.stored_bytes
+    return BrandDataset(folder)._source.data.manifest.stored_bytes
 
 
 @pytest.mark.parametrize("protocol", ["stripes", "uniform", "slots"])

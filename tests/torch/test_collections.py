@@ -214,7 +214,7 @@ def test_a_column_is_a_field(grown: Path, opened: Openings) -> None:
     for rank, index in BrandLoader(few, 30):
         assert np.array_equal(rank.numpy(), 3 * index.numpy())
     assert "score" not in opened(grown, fields=("key",))[3]
-    assert BrandSampler(data, part=data.column("score") < 2).samples == 7
+    assert BrandSampler(data, part=data.column("score") < 2).order.draws == 7
     with pytest.raises(SchemaError, match="no field 'scores'"):
         opened(grown, fields=("scores",))
 

@@ -117,7 +117,7 @@ class MixtureSource(SampleSource):
         return self._samples
 
     @property
-    def transform(self) -> tuple[Any, ...] | None:  # type: ignore[override]
+    def transform(self) -> tuple[Any, ...] | None:
         """Those of the members; None: no member has one."""
         found = tuple(source.transform for source in self._sources)
         return found if any(found) else None
@@ -143,8 +143,8 @@ class MixtureSource(SampleSource):
                     f"{source.name} shares its reads with other jobs (protocol={order.policy.name!r}), and a member of "
                     "a Mixture does not: give it protocol='stripes'"
                 )
-        order = MixedOrder(tuple(orders), self._samples, seed, (Stretch(0, self.weights),))
-        return MixedSequence(self._members, order, origin)
+        mixed = MixedOrder(tuple(orders), self._samples, seed, (Stretch(0, self.weights),))
+        return MixedSequence(self._members, mixed, origin)
 
     # -- for a loader ------------------------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ class Decoding:
     media: Sequence[tuple[str, Callable[[Any], Any]]]
     """Fields that hold images or audio, and the function that decodes each."""
     with_key: bool
-    overlaid: Callable[[NDArray[np.int64]], Columns]
+    overlaid: Callable[[NDArray[np.int64]], dict[str, NDArray[Any]]]
     """The overlays of samples, by their indices."""
 
 
