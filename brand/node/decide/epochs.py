@@ -32,7 +32,7 @@ from brand.node.wire.drawing import Begin
 from brand.node.wire.messages import GOES_ON
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Join
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.order import MAX_EPOCH
 
 RANKS_S: Final = 1.0
@@ -175,7 +175,7 @@ class Epochs:
         for key, joins in self.sharing.rejoins(now_s, bridge) if self._members.nodes == 1 else ():
             yield MakePlan(key, self.runs[key[0]].order, joins)
 
-    def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
+    def plan_ready(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
         """A plan is made, with these joins. Nothing happens where no life wants it any more."""
         life = self.lives.get(key)
         if self.sharing.wants(key, joins):

@@ -23,7 +23,7 @@ from brand.node.decide.growing_orders import GrowingOrder, GrowingOrders
 from brand.node.decide.lives import Key, Lives
 from brand.node.decide.rounds import Levels, Rounds
 from brand.node.decide.runs import Runs
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.joader.growing import Growing
 
 AHEAD: Final = 1024
@@ -70,7 +70,9 @@ class Growth:
             self.orders[key].answers()
         return self.orders.decided(key)
 
-    def starts(self, key: Key, plan: Plan, read_of: NDArray[Any] | None, start: int, *, begun: bool) -> Growing | None:
+    def starts(
+        self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, start: int, *, begun: bool
+    ) -> Growing | None:
         """An epoch with this plan is live, from position `start` on. `begun`: its ranks draw none before that.
 
         `read_of` is `read_of_sample(plan)`, where the caller has it. Returns its order; None where that does not grow.

@@ -13,9 +13,9 @@ from brand.node.decide.core import Core
 from brand.node.decide.fronts import Fronts
 from brand.node.decide.lives import Key
 from brand.node.decide.telling import Telling, as_client
-from brand.node.wire.joining import Front, Joining, Said
+from brand.node.wire.joining import JoinVote, LeadingOffset, Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.node.wire.peer_messages import Forgotten
+from brand.node.wire.peer_messages import EpochReleased
 
 
 class Joinings:
@@ -25,10 +25,10 @@ class Joinings:
         self._core, self._telling = core, telling
         self._epochs, self._peers = core.epochs, core.peers
         self._fronts = Fronts(core.epochs.runs, core.epochs.lives, core.epochs.sharing, core.peers)
-        self._told: defaultdict[NodeNumber, dict[Key, Said]] = defaultdict(dict)
+        self._told: defaultdict[NodeNumber, dict[Key, Vote]] = defaultdict(dict)
         self._owed: defaultdict[NodeNumber, set[Key]] = defaultdict(set)
         """Epochs of which each node has asked."""
-        self._shown: defaultdict[NodeNumber, dict[RunNumber, Forgotten]] = defaultdict(dict)
+        self._shown: defaultdict[NodeNumber, dict[RunNumber, EpochReleased]] = defaultdict(dict)
         """Runs of clients of this node that each node knows, and how it is told to forget them."""
         self._changes, self._seen = 0, (-1, -1, -1)
 
@@ -37,7 +37,7 @@ class Joinings:
 
     # -- other nodes tell --------------------------------------------------------------------------------------------
 
-    def take(self, node: NodeNumber, joining: Joining, now_s: float) -> None:
+    def take(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
         """A node says with which joins it would draw an epoch. Raises `UsageError`."""
         runs, leading = self._epochs.runs, self._epochs.leading
         number = runs.number_of(joining.name, joining.order)
@@ -53,7 +53,7 @@ class Joinings:
             self._owed[node].add(key)
             self._changes += 1
 
-    def take_front(self, node: NodeNumber, front: Front, now_s: float) -> None:
+    def take_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
         """A node tells how far its ranks have come. Raises `ProtocolError`."""
         key = self._telling.key_of(node, front.number)
         if key is not None:
@@ -75,14 +75,14 @@ class Joinings:
 
     # -- this node tells ---------------------------------------------------------------------------------------------
 
-    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, Joining | Forgotten | Front]]:
+    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
         """What is new since the last call, for each node that can be reached."""
         for run, reason in self._epochs.leading.wrong(now_s):
             self._telling.disagreements.note([run], reason)
         yield from self._joinings()
         yield from self._fronts.news(now_s)
 
-    def _joinings(self) -> Iterator[tuple[NodeNumber, Joining | Forgotten]]:
+    def _joinings(self) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased]]:
         epochs, leading = self._epochs, self._epochs.leading
         changes = epochs.changes, leading.changes, self._changes
         if self._seen == changes:
@@ -100,7 +100,7 @@ class Joinings:
                 for joining in self._tell(peer.node, [*live, *sorted(owed - live.keys())], live):
                     yield peer.node, joining
 
-    def _tell(self, node: NodeNumber, keys: list[Key], live: dict[Key, None]) -> Iterator[Joining]:
+    def _tell(self, node: NodeNumber, keys: list[Key], live: dict[Key, None]) -> Iterator[JoinVote]:
         """What a node does not know yet of these epochs."""
         told, epochs, leading = self._told[node], self._epochs, self._epochs.leading
         for key in keys:
@@ -111,8 +111,8 @@ class Joinings:
                 told[key] = said
             asks, draws = key in live and not leading.knows(node, key), self._draws(key[0])
             if draws:
-                self._shown[node][key[0]] = Forgotten(run.name, run.order, None)
-            yield Joining(run.name, run.order, key[1], said, epochs.sharing.known(key).lap, asks, draws)
+                self._shown[node][key[0]] = EpochReleased(run.name, run.order, None)
+            yield JoinVote(run.name, run.order, key[1], said, epochs.sharing.known(key).lap, asks, draws)
 
     def _draws(self, number: RunNumber) -> bool:
         """Whether clients of this node draw a run; other nodes have negative numbers."""

@@ -24,7 +24,7 @@ from brand.node.decide.outgoing import follows
 from brand.node.decide.peers import Peers
 from brand.node.decide.runs import Beginning, Runs
 from brand.node.memory.residents import Residents
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.split import split_near
 
 PART: Final = 1 << 18
@@ -33,7 +33,7 @@ PART: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class _Making:
-    plan: Plan
+    plan: EpochPlan
     begin: Beginning
     epoch: Epoch
     parts: Iterator[int]

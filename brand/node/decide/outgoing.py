@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.dtypes import index_dtype
-from brand.orders.base.plan import Requests
+from brand.orders.base.plan import PeerRequests
 
 LOOK: Final = 1024
 """The most positions that `next` returns."""
@@ -31,7 +31,7 @@ class Outgoing:
     `requests` is the plan's table where the node has to ask; None: all is sent unasked.
     """
 
-    def __init__(self, positions: NDArray[np.int64], requests: Requests | None, front: int = 0) -> None:
+    def __init__(self, positions: NDArray[np.int64], requests: PeerRequests | None, front: int = 0) -> None:
         positions = positions.astype(index_dtype(int(positions.max(initial=0))))
         ahead, nothing = positions[np.searchsorted(positions, front) :], positions[:0]
         self._requests = requests
@@ -104,7 +104,9 @@ class Outgoing:
         return self._known[found]
 
 
-def follows(requests: Requests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int) -> Requests | None:
+def follows(
+    requests: PeerRequests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int
+) -> PeerRequests | None:
     """The table of requests where the ranks lie as it foresees: the ranks of a node side by side. Else None.
 
     Without the table all samples are sent unasked, as with `stripes`.

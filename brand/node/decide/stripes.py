@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from brand.node.decide.gaps import cut_at_gaps
 from brand.node.decide.tasks import PIECE
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class Operations:
         return np.cumsum(samples) - samples
 
 
-def span_of(plan: Plan, number: int, absent: NDArray[np.intp]) -> tuple[int, int]:
+def span_of(plan: EpochPlan, number: int, absent: NDArray[np.intp]) -> tuple[int, int]:
     """The first place that a read of a plan spans, and the place after the last, where `absent` are to come."""
     return (int(absent[0]), int(absent[-1]) + 1) if plan.narrows else plan.places_read(number)
 

@@ -68,10 +68,21 @@ from brand.node.decide.tasks import (
 )
 from brand.node.decide.telling import Telling
 from brand.node.memory.residents import Residents
-from brand.node.wire.joining import Front, Joining
+from brand.node.wire.joining import JoinVote, LeadingOffset
 from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
-from brand.node.wire.peer_messages import Fetch, Fetched, Forgotten, Push, Question, Refused, Reply, Request, Room, Told
+from brand.node.wire.peer_messages import (
+    EpochAnnounced,
+    EpochReleased,
+    Fetch,
+    FetchReply,
+    PeerCapacity,
+    Push,
+    Question,
+    Refused,
+    Reply,
+    SampleRequest,
+)
 from brand.orders.base.mapping import Mapping as Places
 
 Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
@@ -252,19 +263,19 @@ class Turn:
         """Raises `ProtocolError`, `UsageError`."""
         core, peer = self.core, self.core.peers[node]
         match message:
-            case Told():
+            case EpochAnnounced():
                 refused = self.telling.take_drawing(node, message)
                 if refused is not None:
                     yield Say(node, asks=False, message=refused)
-            case Forgotten():
+            case EpochReleased():
                 self.telling.take_forget(node, message)
-            case Joining():
+            case JoinVote():
                 self.joinings.take(node, message, now_s)
-            case Front():
+            case LeadingOffset():
                 self.joinings.take_front(node, message, now_s)
-            case Room(pages):
+            case PeerCapacity(pages):
                 peer.allows(pages)
-            case Request(number, room, positions):
+            case SampleRequest(number, room, positions):
                 peer.allows(room)
                 key = self.telling.key_of(node, number)
                 if key is not None:
@@ -276,7 +287,7 @@ class Turn:
             case Push(number, places, missed, data):
                 live = [live for _, live in core.epochs.lives.live() if live.epoch.number == number]
                 core.receiving.came(node, live[0].epoch if live else None, places, missed, data, now_s)
-            case Fetched():
+            case FetchReply():
                 self.fetches.came(node, message)
             case Refused(about, reason):
                 self.telling.disagreements.refuse(about.name, about.order, reason)
@@ -334,12 +345,12 @@ class Turn:
             yield Say(node, asks=True, message=news)
         for asking in receiving.requests():
             room = receiving.room_for(asking.node, now=True)
-            yield Say(asking.node, asks=True, message=Request(asking.number, room or 0, asking.positions))
+            yield Say(asking.node, asks=True, message=SampleRequest(asking.number, room or 0, asking.positions))
         for peer in self.core.peers:
             if peer.reach is Reach.OPEN:
                 room = receiving.room_for(peer.node)
                 if room is not None:
-                    yield Say(peer.node, asks=True, message=Room(room))
+                    yield Say(peer.node, asks=True, message=PeerCapacity(room))
                 for question in self.fetches.questions(peer.node):
                     yield Say(peer.node, asks=True, message=question)
             if peer.asks:

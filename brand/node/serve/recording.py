@@ -46,12 +46,12 @@ from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pages import PageCounts, pages_needed
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.wire import messages
 from brand.node.wire.described import DESCRIBED
 from brand.node.wire.drawing import Drawer
-from brand.node.wire.joining import Said
+from brand.node.wire.joining import Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Push
 from brand.node.wire.prepared import DecodeSpec
@@ -71,7 +71,7 @@ log = logging.getLogger("brand.node")
 _STEP: Final = "step"
 _VALUES: Final = {
     value.__name__: value
-    for value in (*get_args(Stimulus), *DESCRIBED, Push, Drawer, Join, Joins, Said, DecodeSpec, Picture, Sound)
+    for value in (*get_args(Stimulus), *DESCRIBED, Push, Drawer, Join, Joins, Vote, DecodeSpec, Picture, Sound)
 }
 """Classes that a log may name."""
 
@@ -155,7 +155,7 @@ class _Player:
         self._page = int(head["page"])
         allocator = Allocator(int(head["pages"]) * self._page, self._page)
         members = Members(NodeNumber(head["node"]), head["nodes"], head["share_chunks"])
-        residents = Residents(Pool(allocator, NoMemory(self._page), pages_of), members.nodes)
+        residents = Residents(PagePool(allocator, NoMemory(self._page), pages_of), members.nodes)
         cache = _unpack_cache(head["cache"], index, pages_of, self._page)
         size, depth, remote, storage = (head[name] for name in ("chunk_size", "depth", "remote_pages", "storage"))
         pages, *numbers = head["prepared"] or (0,)

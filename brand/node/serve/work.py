@@ -30,7 +30,7 @@ from brand.node.decide.tasks import (
 )
 from brand.node.memory.pages import PageCounts
 from brand.node.serve.executor import Executor, Readers
-from brand.node.serve.preparers import PreparerProcesses
+from brand.node.serve.preparers import DecodeWorkerProcesses
 from brand.node.serve.scouting import Scout
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
@@ -47,14 +47,14 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class IsWanted:
     """Whether the planner's work is still of use."""
 
     plan: Callable[[MakePlan], bool]
     choice: Callable[[Choice], bool]
 
 
-class Work(Reprs, shows="_executor"):
+class BackgroundWork(Reprs, shows="_executor"):
     """Instructions that take time.
 
     `wanted` says whether a plan or a choice is still of use, `node` which node this is. `storing` writes the cache
@@ -67,12 +67,12 @@ class Work(Reprs, shows="_executor"):
         data: StoredDataSet,
         pages_of: PageCounts,
         executor: Executor,
-        wanted: Wanted,
+        wanted: IsWanted,
         tell: Callable[[Stimulus], object],
         troubles: Troubles,
         node: NodeNumber,
         storing: Storing | None = None,
-        preparers: PreparerProcesses | None = None,
+        preparers: DecodeWorkerProcesses | None = None,
         *,
         leaves: bool = False,
     ) -> None:
