@@ -284,7 +284,7 @@ def test_whatever_a_node_says_the_server_goes_on(
     made.sent.clear()
     free = residents_of(server).pool.allocator.free
     assert 0 <= free < residents_of(server).pool.allocator.count
-    assert server._turn.core.receiving.reserve() >= 0
+    assert server._turn.core.reads.reserved() >= 0
 
 
 @given(st.binary(max_size=200))

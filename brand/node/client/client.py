@@ -12,14 +12,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError, counted
 from brand.node.client.connector import Cluster, Connector
-from brand.node.client.orders import Orders
 from brand.node.client.session import Drawn, Session
 from brand.node.client.taking import NO_FILES, Files
 from brand.node.client.wants import Wants
@@ -32,6 +31,9 @@ from brand.node.wire.messages import Kind
 from brand.node.wire.samples import unpack_samples
 from brand.protocol.joins import Joins
 from brand.protocol.order import Order
+
+if TYPE_CHECKING:
+    from brand.node.client.orders import Orders
 
 ATTEMPTS: Final = 3
 FETCH_BYTES: Final = 8 << 20
@@ -80,8 +82,7 @@ class Client:
         self._mean_bytes = mean_bytes
         self._joins: dict[tuple[Order, int], Joins] = {}
         """Where this run joined others, by order and epoch, as far as this process knows."""
-        self.orders = Orders(run, self._with_control)
-        """What this process knows of orders that grow."""
+        self._orders: dict[str, Orders] = {}
         self._connector = Connector(
             *(path, data_set, address, memory),
             attach=attach,
@@ -99,21 +100,19 @@ class Client:
         self._idle: list[Session] = []
         """Connections for draws that no thread uses just now; to map the arena for each draw would cost too much."""
         self._lock = threading.Lock()
-        self.orders.begin_anew()
+        for orders in self._orders.values():
+            orders.begin_anew()
         self._control: Session | None = None
         self._lost = False
         """Whether the last one has ended meanwhile."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("_idle", "_lock", "_control", "_lost", "orders")
-        }
+        left_out = ("_idle", "_lock", "_control", "_lost", "_orders")
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.orders = Orders(self.run, self._with_control)
+        self._orders = {}
         self._begin_anew()
         _clients.add(self)
 
@@ -155,6 +154,15 @@ class Client:
             return messages.unpack_positions(body)
 
         return self._with_control(act)
+
+    @property
+    def orders(self) -> Orders:
+        """What this process knows of orders that grow. Its threads share it."""
+        if self.run not in self._orders:
+            from brand.node.client.orders import Orders
+
+            self._orders.setdefault(self.run, Orders(self.run, self._with_control))  # another thread may be faster
+        return self._orders[self.run]
 
     def joins(self, order: Order, epoch: int) -> Joins:
         """Where this run joined others in an epoch. Where no server answers, what this process knows of it."""

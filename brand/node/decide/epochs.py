@@ -8,22 +8,21 @@ all epochs of a run when the run's last client has gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from brand.node.decide.division import Division
-from brand.node.decide.growth import Growth
-from brand.node.decide.leading import Leading
+from brand.node.decide.epoch import reached
+from brand.node.decide.features import EpochFeature
 from brand.node.decide.limits import Limits
 from brand.node.decide.lives import Key, Life, Live, Lives, Ready, Wanted
 from brand.node.decide.makings import Makings
 from brand.node.decide.members import ALONE, Members
-from brand.node.decide.peers import Peers
+from brand.node.decide.pacing import Pacing
 from brand.node.decide.runs import Beginning, Reader, Runs
-from brand.node.decide.sharing import Sharing
 from brand.node.decide.states import HELD
 from brand.node.decide.tasks import MakePlan
 from brand.node.memory.residents import Residents
@@ -38,8 +37,12 @@ RANKS_S: Final = 1.0
 """How long a planned epoch waits for ranks of other nodes to begin it."""
 
 
+def _none() -> Iterable[NodeNumber]:
+    return ()
+
+
 class Epochs:
-    """The epochs of all runs of a node."""
+    """The epochs of all runs of a node. `unreachable`: nodes from which this node expects nothing just now."""
 
     def __init__(
         self,
@@ -47,16 +50,18 @@ class Epochs:
         limits: Limits,
         chunk_size: int,
         members: Members = ALONE,
-        peers: Peers | None = None,
+        unreachable: Callable[[], Iterable[NodeNumber]] = _none,
+        features: Sequence[EpochFeature] = (),
     ) -> None:
         self._residents, self.limits, self._members = residents, limits, members
-        self._peers = Peers([]) if peers is None else peers
+        self._features = features
+        """Those that are on."""
         self.runs = Runs(len(residents.pages_of), chunk_size)
         self.lives = Lives()
-        self.sharing = Sharing(self.runs, self.lives, len(residents.pages_of))
-        self.growth = Growth(self.runs, self.lives, len(residents.pages_of))
-        self.leading = Leading(self.runs, self.lives, self.sharing, members)
-        self.makings = Makings(residents, self.runs, self.lives, self.growth, limits, members, self._peers)
+        self.pacing = Pacing(self.runs, self.lives)
+        self.makings = Makings(residents, self.runs, self.lives, limits, members, unreachable, features)
+        self._handed_out: frozenset[tuple[Key, tuple[Join, ...]]] = frozenset()
+        """Plans that the planner was asked for and that are still of use: epochs and their joins."""
         self.changes = 0
         """How often something changed that this node tells other nodes."""
 
@@ -67,6 +72,10 @@ class Epochs:
         """The live epoch of this key; None where it is not live."""
         life = self.lives.get(key)
         return None if life is None else life.live
+
+    def stands(self, key: Key) -> bool:
+        """Whether draws of an epoch may be answered with the plan that this node has."""
+        return all(feature.stands(key) for feature in self._features)
 
     # -- ranks and nodes begin, draw and leave -----------------------------------------------------------------------
 
@@ -101,7 +110,8 @@ class Epochs:
         if begin.node != self._members.node:
             self.limits.learn(begin.node, begin.largest)
         if begin.times:
-            self.growth.begins(key)
+            for feature in self._features:
+                feature.begin(key)
             run.begin(client, Reader(epoch, begin), self._members.node)
         division = Division(run.order.draws, begin.start, begin.replicas, begin.batch)
         live = life.live
@@ -154,9 +164,9 @@ class Epochs:
             if not run.clients:
                 self._retire(number, all_of_it=True)
                 del self.runs[number]
-                self.sharing.left()
-                self.growth.left()
-                self.leading.left()
+                self.pacing.left()
+                for feature in self._features:
+                    feature.forget_runs()
             elif had_readers:
                 self._retire(number)
             else:
@@ -170,27 +180,51 @@ class Epochs:
         What is over, with an order that is forgotten, is not read ahead: only a rank that begins it gets another order.
         """
         self.changes += 1
-        if key[1] <= MAX_EPOCH and not (begin is None and self.growth.orders.over(key)):
+        if key[1] <= MAX_EPOCH and not (begin is None and self._is_over(key)):
             self.lives[key].wants(begin)
 
     def plans_wanted(self, now_s: float, bridge: int) -> Iterator[MakePlan]:
-        """Plans to make. Each is returned once. `bridge`: see `Sharing.rejoins`."""
+        """Plans to make. Each is returned once. `bridge`: about how many samples memory holds for later runs."""
         for key, life in self.lives.items():
-            if isinstance(life.stage, Wanted) and (joins := self.leading.joins(key, now_s)) is not None:
+            if isinstance(life.stage, Wanted) and (joins := self._joins(key, now_s)) is not None:
                 life.hand_out()
-                yield MakePlan(key, self.runs[key[0]].order, joins)
-        for key, joins in self.sharing.rejoins(now_s, bridge) if self._members.nodes == 1 else ():
-            yield MakePlan(key, self.runs[key[0]].order, joins)
+                yield self._hand_out(key, joins)
+        for feature in self._features:
+            for key, joins in feature.rejoins(now_s, bridge):
+                yield self._hand_out(key, joins)
+
+    def _hand_out(self, key: Key, joins: tuple[Join, ...]) -> MakePlan:
+        self._handed_out |= {(key, joins)}
+        return MakePlan(key, self.runs[key[0]].order, joins)
+
+    def plan_anew(self, key: Key) -> None:
+        """Have the plan of an epoch made again: it has other joins. No draw of it was answered."""
+        life = self.lives.get(key)
+        if life is not None:
+            self._residents.let_go(life.plans_anew())
+            self.want(key)
+
+    def wanted_plans(self) -> frozenset[tuple[Key, tuple[Join, ...]]]:
+        """Plans that the planner was asked for and that are still of use, as a value that any thread may keep."""
+        if self._handed_out:
+            self._handed_out = frozenset(plan for plan in self._handed_out if self._is_wanted(*plan))
+        return self._handed_out
+
+    def _is_wanted(self, key: Key, joins: tuple[Join, ...]) -> bool:
+        life = self.lives.get(key)
+        return life is not None and (life.planned or any(feature.wants(key, joins) for feature in self._features))
 
     def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
         """A plan is made, with these joins. Nothing happens where no life wants it any more."""
         life = self.lives.get(key)
-        if self.sharing.wants(key, joins):
-            live = None if life is None else life.live
-            if self.sharing.planned(key, joins, live=live is not None) and live is not None and read_of is not None:
-                live.epoch.goes_on(plan, read_of)
-            return
-        if life is None or not life.planned or isinstance(life.stage, Ready) or joins != self.sharing.joins(key):
+        for feature in self._features:
+            if feature.wants(key, joins):
+                live = None if life is None else life.live
+                replaces = feature.replans(key, joins, live=live is not None)
+                if replaces and live is not None and read_of is not None:
+                    live.epoch.goes_on(plan, read_of)
+                return
+        if life is None or not life.planned or isinstance(life.stage, Ready) or joins != self._joined(key):
             return
         begin = life.wanted_begin
         if begin is None:  # read ahead, for the ranks that draw now
@@ -220,7 +254,7 @@ class Epochs:
         The next draw of such a run begins its epoch anew.
         """
         live = self.lives.live()
-        busy = {run for (run, _), at in live if at.begun and not self.sharing.pacing.idle(run, now_s)}
+        busy = {run for (run, _), at in live if at.begun and not self.pacing.idle(run, now_s)}
         busy |= {draw.key[0] for draw in self.lives.draws()}
         idle = [key for key, at in live if key[0] not in busy and len(at.epoch.states.all(HELD))]
         for key in idle:
@@ -228,6 +262,22 @@ class Epochs:
         return bool(idle)
 
     # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _is_over(self, key: Key) -> bool:
+        return any(feature.is_over(key) for feature in self._features)
+
+    def _joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
+        """The joins with which an epoch is planned that has no plan; None: they are still to come."""
+        found: tuple[Join, ...] = ()
+        for feature in self._features:
+            joins = feature.joins(key, now_s)
+            if joins is None:
+                return None
+            found += joins
+        return found
+
+    def _joined(self, key: Key) -> tuple[Join, ...]:
+        return tuple(join for feature in self._features for join in feature.joined(key))
 
     def _make_if_known(self, key: Key) -> None:
         """Begin an epoch when all its ranks have begun it, so that one read serves them all."""
@@ -274,3 +324,11 @@ class Epochs:
                     life.live.judge(run.conduct, key[1])
                 self._residents.let_go(self.lives.remove(key))
         self.changes += 1
+
+
+def draws_before(epochs: Epochs, key: Key, live: Live) -> float:
+    """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
+    behind = epochs.get((key[0], key[1] - 1))
+    if behind is None or live.begun:
+        return 0
+    return len(behind.epoch.plan.sample_of) - reached(behind.epoch)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from brand.node.decide.caching import Caching
 from brand.node.decide.choosing import Choice, Follow
 from brand.node.decide.epochs import Epochs
+from brand.node.decide.features import EpochFeature
 from brand.node.decide.lives import Live
 from brand.node.decide.members import Members
 from brand.node.decide.placing import Aim, Placing, Room
-from brand.node.decide.sharing import LEAST_LOST
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
 from brand.protocol.nextuse import Frequency, NextUse
@@ -23,11 +24,6 @@ AHEAD_MOST: Final = 256 << 20
 """The most bytes that stay free of kept samples, unless the storage needs more in flight."""
 BUSY_SHARE: Final = 4
 """What the storage needs in flight stays free up to `1 / BUSY_SHARE` of the arena."""
-FOLLOWER_SHARE: Final = 0.045
-"""A job that follows another one holds up to this share of the data set, of what it has to draw from its rest.
-
-Found by simulation: two jobs hold 0.095 of the data set together, one 0.053.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +42,19 @@ class Reserved:
 
 
 class Keeping:
-    """Choices of kept and cached samples."""
+    """Choices of kept and cached samples. `features`: those that are on."""
 
     def __init__(
-        self, residents: Residents, epochs: Epochs, members: Members, caching: Caching, reserved: Reserved
+        self,
+        residents: Residents,
+        epochs: Epochs,
+        members: Members,
+        caching: Caching,
+        reserved: Reserved,
+        features: Sequence[EpochFeature] = (),
     ) -> None:
         self._residents, self._epochs, self._members, self._caching = residents, epochs, members, caching
+        self._features = features
         self.reserved = reserved
         self._runs: set[RunNumber] = set()
         """Runs that were under way at the last choice."""
@@ -167,9 +170,9 @@ class Keeping:
         pages -= self.reserved.ahead(pages, self._residents.pool.allocator.page)
         runs = {run for (run, _), _ in self._epochs.lives.live()}
         others = {self._epochs.runs[run].order for run in runs} - {order}
-        follow = sum(bool(self._epochs.sharing.pacing.others(run)) for run in runs) - 1
-        if order.joins and follow > 0:
-            pages -= min(pages // 2, round((FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST) * mean))
+        followers = sum(feature.held_for_followers(order, runs) for feature in self._features)
+        if followers:
+            pages -= min(pages // 2, round(followers * mean))
             others = {other for other in others if not other.joins}
         return pages - round(sum(other.policy.held(other.mapping) for other in others) * mean)
 

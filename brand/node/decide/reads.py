@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from brand.node.decide.caching import Caching
 from brand.node.decide.counters import Counters
-from brand.node.decide.early import Early
-from brand.node.decide.epoch import Epoch
-from brand.node.decide.epochs import Epochs
+from brand.node.decide.epoch import Epoch, reached
+from brand.node.decide.epochs import Epochs, draws_before
+from brand.node.decide.features import EarlyReads
 from brand.node.decide.gaps import StorageFacts
-from brand.node.decide.receiving import Receiving
+from brand.node.decide.lives import Key, Live
 from brand.node.decide.states import EARLY
-from brand.node.decide.stripes import Stripe, operations_of, span_of
+from brand.node.decide.stripes import Stripe, leave_chunks, operations_of, span_of
 from brand.node.decide.tasks import PIECE, Read, Rows, rows_of, rows_of_each
-from brand.node.decide.under_way import UnderWay
+from brand.node.decide.under_way import UnderWay, Waits
 from brand.node.decide.wholes import Wholes, around_misses, pieces_of, units_of
 from brand.node.memory.residents import Residents
 
@@ -46,15 +46,18 @@ class Reads:
         index: Rows,
         residents: Residents,
         epochs: Epochs,
-        receiving: Receiving,
         caching: Caching,
-        early: Early,
         storage: StorageFacts,
         counters: Counters,
+        remote_pages: int = 0,
     ) -> None:
-        self._index, self._residents, self._epochs, self._receiving = index, residents, epochs, receiving
+        self._index, self._residents, self._epochs = index, residents, epochs
         self.storage = storage
-        self._caching, self._early, self._counters = caching, early, counters
+        self._caching, self._counters, self._remote_pages = caching, counters, remote_pages
+        self._early: EarlyReads | None = None
+        """Lets one read serve several jobs; None: no job shares."""
+        self._waits: dict[int, Waits] = {}
+        """What waits for the reads that have not ended, by number."""
         self._last = 0
         self._again: deque[Read] = deque()
         """Reads that have failed in the cache folder, and now go to the storage."""
@@ -64,6 +67,14 @@ class Reads:
 
     def __repr__(self) -> str:
         return f"Reads({self.under_way.count} under way{', no room for more' if self.no_room else ''})"
+
+    def share(self, early: EarlyReads) -> None:
+        """Let one read serve several jobs from now on."""
+        self._early = early
+
+    def reserved(self) -> int:
+        """Pages that stay free for samples of other nodes."""
+        return max(0, self._remote_pages - int(self._residents.sent_pages.sum())) if self._remote_pages else 0
 
     @property
     def stuck(self) -> bool:
@@ -83,7 +94,8 @@ class Reads:
             read = self._bundle(epoch) if epoch.plan.reads is None else self._stripes(epoch, most)
             if read is not None:
                 return read
-            if self.no_room and not (self._early.may_give_back and self.make_room(now_s)):
+            early = self._early
+            if self.no_room and (early is None or not early.may_give_back or not self.make_room(now_s)):
                 return None
             self.no_room = False
         return None
@@ -91,19 +103,23 @@ class Reads:
     def make_room(self, now_s: float) -> bool:
         """Free samples that jobs hold early, and draw later than those of the next read. Returns whether any were."""
         found = self._most_urgent(now_s)
-        if found is None or not found[0].plan.shares:
+        if found is None or self._early is None or not found[0].plan.shares:
             return False
         share = self._residents.pool.allocator.count // ROOM_SHARE
         return self._early.give_back(share, now_s, beyond=found[1])
 
-    def done(self, read: Read, failed: tuple[int, ...], left: tuple[int, ...] = ()) -> None:
+    def done(
+        self, read: Read, failed: tuple[int, ...], left: tuple[int, ...] = (), chunks: tuple[int, ...] = ()
+    ) -> None:
         """A read has ended, and some of its pieces failed. Those that failed in the cache folder go to the storage.
 
-        Of those that failed in the storage, or were left in the page cache, clients read the samples exactly.
+        Of those that failed in the storage, or were left in the page cache, clients read the samples exactly. The page
+        cache holds all of `chunks`.
         """
+        waits = self._waits.pop(read.number)
         self.under_way.ends(read)
         self._caching.writing.reserve(-read.reserved)
-        residents, states = self._residents, read.epoch.states
+        residents, states = self._residents, waits.epoch.states
         places, heads, rows, lost = read.places, read.heads, read.rows, read.places[:0]
         whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
         if failed or left:
@@ -113,6 +129,7 @@ class Reads:
             if (fails & cached).any():
                 self._last += 1
                 again = read.part(self._last, fails & cached)
+                self._waits[again.number] = waits.of(again.places)
                 self._caching.lose(again.places)
                 again.pieces["cached"] = False
                 self._again.append(again)
@@ -124,6 +141,7 @@ class Reads:
                 states.fails(lost)
             brought = read.of_pieces(~fails)
             read = read.part(read.number, ~(fails & cached))
+            waits = waits.of(read.places)
             places, heads, rows, whole = places[brought], heads[brought], rows[brought], whole[brought]
         residents.pool.came(heads, rows)
         twice = residents.present(places)  # another epoch's read was faster
@@ -133,20 +151,33 @@ class Reads:
             residents.refer(places[twice])
         self._caching.take(places[whole], reserved=True)
         self._caching.take(places[~whole])
-        self._early.came(read, lost)
+        for key, live in self._epochs.lives.live():
+            if live.epoch is waits.epoch:
+                self._epochs.runs[key[0]].brings(len(read.places) - len(lost))
+        if self._early is not None:
+            self._early.came(read, waits.others, lost)
         gone = places[~states.arrives(places)]
         if len(gone):
             residents.let_go(gone)
+        if chunks:
+            leave_chunks(residents, waits.epoch, chunks)
 
     def _most_urgent(self, now_s: float) -> tuple[Epoch, float] | None:
         """The epoch whose next read is needed in the fewest draws, and how many these are."""
         best: tuple[Epoch, float] | None = None
         for key, live in self._epochs.lives.live():
             if live.epoch.reads.next is not None:
-                lead = self._early.lead(key, live, live.epoch.reads.deadline, now_s)
+                lead = self._lead(key, live, now_s)
                 if best is None or lead < best[1]:
                     best = live.epoch, lead
         return best
+
+    def _lead(self, key: Key, live: Live, now_s: float) -> float:
+        """In how many draws the next read of an epoch is needed."""
+        epoch, deadline = live.epoch, live.epoch.reads.deadline
+        if self._early is None or not epoch.plan.shares:
+            return draws_before(self._epochs, key, live) + deadline - reached(epoch)
+        return float(self._early.lead(key, live, deadline, now_s))
 
     def _stripes(self, epoch: Epoch, most: int) -> Read | None:
         """Start the next reads of an epoch as one, at most `most`, those that it needs and memory has room for.
@@ -242,11 +273,11 @@ class Reads:
 
     def _room(self) -> int:
         """Pages that reads may take now."""
-        return max(0, self._residents.pool.allocator.free - self._receiving.reserve())
+        return max(0, self._residents.pool.allocator.free - self.reserved())
 
     def _will_have_room(self, pages: int) -> bool:
         """Whether a read that does not fit now can fit later. Then `no_room` is set."""
-        self.no_room = pages < self._residents.pool.allocator.count - self._receiving.room
+        self.no_room = pages < self._residents.pool.allocator.count - self._remote_pages
         return self.no_room
 
     def _start_stripes(self, epoch: Epoch, stripes: list[Stripe]) -> Read:
@@ -303,9 +334,10 @@ class Reads:
     ) -> Read:
         self._caching.reads_for(epoch.number, self._epochs.lives)
         epoch.states.starts(due)
-        others = self._early.starts(places, epoch) if epoch.plan.shares else ()
+        others = self._early.starts(places, epoch) if self._early is not None and epoch.plan.shares else []
         self._last += 1
-        return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch, reserved, others, count))
+        self._waits[self._last] = Waits(epoch, others)
+        return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch.plan, reserved, count))
 
     def _begin(self, read: Read) -> Read:
         self.under_way.starts(read)
@@ -315,19 +347,3 @@ class Reads:
         if not cached.all():
             self._counters.reads.started(read.pieces[~cached])
         return read
-
-
-def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) -> None:
-    """The page cache holds these chunks. An epoch leaves there what it has not begun to read, as clients take it.
-
-    So the queue passes over their reads. Where a sample of a chunk is in memory, the chunk's reads find it there.
-    """
-    size, numbers = epoch.plan.mapping.chunk_size, np.array(chunks)
-    places = (numbers[:, None] * size + np.arange(size)).ravel()
-    places = places[places < len(residents.pages_of)]
-    due = places[epoch.to_read(places)]
-    present = residents.present(due)
-    left = due[~present]
-    residents.left.leave(left)
-    epoch.states.leaves(left)
-    epoch.reads.pass_over(np.setdiff1d(numbers, due[present] // size))

@@ -6,6 +6,8 @@ server afterwards. It needs to know which samples lie at its positions; the serv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,7 @@ from brand.errors import ProtocolError
 from brand.node.decide.counters import DrawCounters
 from brand.node.decide.epoch import readable
 from brand.node.decide.epochs import Epochs
+from brand.node.decide.features import DrawFeature
 from brand.node.decide.lives import Key, Live
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Drawer
@@ -20,10 +23,12 @@ from brand.node.wire.taking import repeat
 
 
 class Taking:
-    """Notes what ranks take, in their epochs and runs."""
+    """Notes what ranks take, in their epochs and runs. `features`: those that are on."""
 
-    def __init__(self, residents: Residents, epochs: Epochs, counters: DrawCounters) -> None:
-        self._residents, self._epochs, self._counters = residents, epochs, counters
+    def __init__(
+        self, residents: Residents, epochs: Epochs, counters: DrawCounters, features: Sequence[DrawFeature] = ()
+    ) -> None:
+        self._residents, self._epochs, self._counters, self._features = residents, epochs, counters, features
 
     def __repr__(self) -> str:
         return f"Taking({self._counters.taken:,} samples were taken without being asked for)"
@@ -61,7 +66,8 @@ class Taking:
         if live is None:  # it made room meanwhile; the client's next draw begins it anew
             run.draws(len(positions))
             return
-        self._epochs.sharing.asked(key, int(positions.max()))
+        for feature in self._features:
+            feature.ask(key, positions, now_s)
         held = live.epoch.states.leaves(places)
         self._residents.let_go(places[held])
         self.note(key, live, positions, places, now_s, drawer)
@@ -78,7 +84,9 @@ class Taking:
         """A rank has the samples at these positions, as far as its epoch and its run are concerned."""
         (number, epoch_number), epoch = key, live.epoch
         epoch.progress.draws(epoch.division.rank_of(int(positions[0])), positions)
-        self._epochs.sharing.drawn(key, len(places), now_s)
+        self._epochs.pacing.pulse(number).beat(len(places), now_s)
+        for feature in self._features:
+            feature.drawn(key)
         run = self._epochs.runs[number]
         run.draws(len(places))
         run.serves(len(readable(epoch, places)))

@@ -17,7 +17,6 @@ from brand.node.client.launch import Spec, detach
 from brand.node.serve.server import NodeServer
 from brand.node.serve.tuning import tune_server_process
 from brand.node.setup.caching import Cache
-from brand.node.setup.preparing import for_common
 from brand.storage.dataset import StoredDataSet
 from brand.storage.files import no_descriptor_left
 
@@ -31,6 +30,8 @@ def _make(spec: Spec) -> NodeServer:
     cache = None if spec.cache is None else Cache(**spec.cache)
     prepared = None
     if spec.common:
+        from brand.node.setup.preparing import for_common
+
         prepared = for_common(spec.memory, int(StoredDataSet(spec.path).chunk_rows["file_size"].sum()))
     more: dict[str, Any] = {"cache": cache, "prepared": prepared}
     return NodeServer(spec.path, spec.address, memory=spec.memory, owners=spec.owners, **more)

@@ -231,7 +231,7 @@ _OF_ENTRIES: Final = ("at", "then", "raises")
 
 
 def _describe(turn: Turn) -> dict[str, Any]:
-    residents, members, preparing = turn.core.residents, turn.members, turn.core.preparing
+    residents, members, preparing = turn.core.residents, turn.members, turn.preparing
     return {
         "version": VERSION,
         "samples": len(residents.pages_of),

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from brand.node.decide.stimuli import (
 from brand.node.decide.turn import Turn
 from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients
-from brand.node.serve.exchange import Exchange
 from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.reports import Reports
 from brand.node.setup.measure import Layout
@@ -48,6 +47,9 @@ from brand.node.wire.taking import MOST_PLACES, Taken, pack_places, unpack_taken
 from brand.protocol.order import MAX_EPOCH
 from brand.protocol.policy import BY_ONE_NODE
 from brand.storage.dataset import StoredDataSet
+
+if TYPE_CHECKING:
+    from brand.node.serve.exchange import Exchange
 
 
 class Requests:

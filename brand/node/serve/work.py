@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from brand.node.decide.tasks import (
 )
 from brand.node.memory.pages import PageCounts
 from brand.node.serve.executor import Executor, Readers
-from brand.node.serve.preparers import PreparerProcesses
 from brand.node.serve.scouting import Scout
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
@@ -41,6 +40,9 @@ from brand.protocol.plan import read_of_sample
 from brand.storage.dataset import StoredDataSet
 from brand.storage.pagecache import in_page_cache
 from brand.timeline import Timeline
+
+if TYPE_CHECKING:
+    from brand.node.serve.preparers import PreparerProcesses
 
 _T = TypeVar("_T")
 
@@ -144,7 +146,7 @@ class Work:
 
     def read(self, read: Read) -> None:
         """Read samples into memory. The pieces of a bundle are spread over the threads."""
-        leaves = self._leaves and not read.epoch.plan.shares  # what jobs share comes by draws alone
+        leaves = self._leaves and not read.plan.shares  # what jobs share comes by draws alone
         left: list[int] = []
         chunks: set[int] = set()
 
@@ -158,7 +160,7 @@ class Work:
             if leaves and in_page_cache(self._data.location.chunk_file(chunk), offset, size):
                 left.append(number)
                 if chunk not in chunks and self._scout.holds(chunk):
-                    chunks.update([chunk, *self._scout.beyond(read.epoch.plan, chunk)])
+                    chunks.update([chunk, *self._scout.beyond(read.plan, chunk)])
                 return
             start_s = time.monotonic()
             readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number])
