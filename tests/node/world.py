@@ -647,7 +647,7 @@ class World:
 
     def waits_for(self, read: Read) -> list[tuple[Epoch, NDArray[Any]]]:
         """The epochs that wait for a read, each with its places: first the one that it is for."""
-        waits = self.core.reads._waits[read.number]
+        waits = self.core.reads.under_way.waits[read.number]
         return [(waits.epoch, read.places), *waits.others]
 
     @property

@@ -144,7 +144,9 @@ class Client:
         def act(connection: Session) -> NDArray[np.int64] | None:
             number = connection.number_of(self.run, order, tag, turn)
             if order.joins:
-                self.learn_joins(order, epoch, connection.joins(self.run, order, epoch, self._known(order, epoch)))
+                self.learn_joins(
+                    order, epoch, connection.joins(self.run, order, epoch, self._joins.get((order, epoch), Joins()))
+                )
             if order.grows:
                 self.orders.tell(connection, order, epoch)
             connection.send(messages.pack_begin(number, epoch, position, *ranks, batch, processes))
@@ -168,18 +170,15 @@ class Client:
         """Where this run joined others in an epoch. Where no server answers, what this process knows of it."""
         if order.joins and self.running:
             with suppress(ServerError):
-                known = self._known(order, epoch)
+                known = self._joins.get((order, epoch), Joins())
                 self.learn_joins(order, epoch, self._with_control(lambda c: c.joins(self.run, order, epoch, known)))
-        return self._known(order, epoch)
+        return self._joins.get((order, epoch), Joins())
 
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
         """Remember where this run joined others in an epoch: a state says so, or the server of another process."""
-        if len(joins.rows) >= len(self._known(order, epoch).rows):
+        if len(joins.rows) >= len(self._joins.get((order, epoch), Joins()).rows):
             self._joins = {key: at for key, at in self._joins.items() if key[1] >= epoch - 1}
             self._joins[order, epoch] = joins
-
-    def _known(self, order: Order, epoch: int) -> Joins:
-        return self._joins.get((order, epoch), Joins())
 
     def order_by_tag(self, tag: int, *, owner: int) -> Order:
         """The order that another process of the run has begun to draw.
@@ -217,7 +216,7 @@ class Client:
             try:
                 connection = _popped(self._idle) or self._connector.connect(owner, worker)
                 step = connection.most_at_once(self._mean_bytes, order, epoch)
-                known = self._known(order, epoch)
+                known = self._joins.get((order, epoch), Joins())
                 some = positions[done : done + step]
                 if order.grows:
                     self.orders.tell(connection, order, epoch)

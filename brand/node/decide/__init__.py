@@ -26,6 +26,7 @@ The life of an epoch:
 
 epochs         when an epoch begins and ends
 makings        how an epoch begins whose plan is made
+plans          which plans the planner has to make
 pacing         how fast runs draw
 
 When a draw is answered:

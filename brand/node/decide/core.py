@@ -8,7 +8,7 @@ the client reads the missing samples exactly from storage. Memory is only a cach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from brand.node.decide.caching import CacheStart, Caching
 from brand.node.decide.counters import Counters
 from brand.node.decide.draws import Draws
 from brand.node.decide.epochs import Epochs
-from brand.node.decide.features import Decodes, EpochFeature, Feature
+from brand.node.decide.features import Decodes
 from brand.node.decide.gaps import NOTHING_KNOWN, StorageFacts
 from brand.node.decide.jobs import jobs
 from brand.node.decide.keeping import AHEAD_SHARE, Keeping, Reserved
@@ -54,13 +54,12 @@ def epochs_of(
     chunk_size: int,
     members: Members,
     remote_pages: int,
-    features: Sequence[EpochFeature],
     unreachable: Callable[[], Iterable[NodeNumber]],
 ) -> Epochs:
     """The epochs of a node that has begun none. Other nodes may fill `remote_pages` of its memory."""
     page = residents.pool.allocator.page
     limits = Limits(residents, _largest(residents), members.node, largest_sent(remote_pages, members.nodes, page))
-    return Epochs(residents, limits, chunk_size, members, unreachable, features)
+    return Epochs(residents, limits, chunk_size, members, unreachable)
 
 
 def _largest(residents: Residents) -> int:
@@ -70,7 +69,7 @@ def _largest(residents: Residents) -> int:
 
 class Core:
     """The state of a node server. Other nodes may fill `remote_pages` of its memory. `decodes` decodes samples for
-    clients; None: they do. `features`: those that are on, in the order in which they are consulted.
+    clients; None: they do.
     """
 
     def __init__(
@@ -84,17 +83,16 @@ class Core:
         cache: CacheStart | None = None,
         storage: StorageFacts = NOTHING_KNOWN,
         decodes: Decodes | None = None,
-        features: Sequence[Feature] = (),
     ) -> None:
         self.residents, self.remote_pages, self.chunk_size = residents, remote_pages, chunk_size
-        self._decodes, self._features = decodes, features
+        self._decodes = decodes
         self.counters = Counters()
         self.epochs = epochs
         self.caching = Caching(residents, chunk_size, _largest(residents), self.counters.cache, cache)
         self.reads = Reads(index, residents, epochs, self.caching, storage, self.counters, remote_pages)
-        self.draws = Draws(residents, epochs, members, self.counters.draws, decodes, features)
+        self.draws = Draws(residents, epochs, members, self.counters.draws, decodes)
         reserved = Reserved(remote_pages, storage.busy_bytes)
-        self.keeping = Keeping(residents, epochs, members, self.caching, reserved, features)
+        self.keeping = Keeping(residents, epochs, members, self.caching, reserved)
 
     def __repr__(self) -> str:
         return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r})"
@@ -102,13 +100,11 @@ class Core:
     @property
     def idle(self) -> bool:
         """Whether no client waits for a draw, and no other node for samples."""
-        return not self.draws.waiting and not self._waited_for
+        return not self.draws.waiting and not self.epochs.features.waited_for
 
     def left(self, client: ClientNumber) -> None:
         """A client is gone: it has closed its connection, or has ended."""
         self.draws.left(client)
-        if self._decodes is not None:
-            self._decodes.left(client)
         self.epochs.left(client)
 
     @property
@@ -151,7 +147,7 @@ class Core:
         if self.draws.settle(now_s):
             return True
         stuck = self.draws.first_stuck(now_s)
-        elsewhere = self.reads.no_room and self._waited_for
+        elsewhere = self.reads.no_room and self.epochs.features.waited_for
         if (stuck is None and not elsewhere) or self.reads.under_way.count or self.draws.leases.fresh(now_s):
             return False
         share = self.residents.pool.allocator.count // AHEAD_SHARE
@@ -192,7 +188,7 @@ class Core:
             "prepared": None if self._decodes is None else self._decodes.facts(),
             "reading": self.reads.under_way.count,
             "waiting": len(self.draws.waiting),
-            "jobs": jobs(self.epochs, self._features, now_s),
+            "jobs": jobs(self.epochs, now_s),
             "epochs": [
                 {
                     "run": run,
@@ -205,11 +201,6 @@ class Core:
                 if live.begun
             ],
         }
-
-    @property
-    def _waited_for(self) -> bool:
-        """Whether somebody other than a client of this node waits for its samples."""
-        return any(feature.waited_for for feature in self._features)
 
     def _give_up_skipped(self) -> bool:
         """Free samples that lie before the positions that clients ask for. Returns whether there were any."""

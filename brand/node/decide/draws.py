@@ -7,7 +7,7 @@ the server answers it as it stands, and the client reads the missing samples exa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from brand.errors import UsageError
 from brand.node.decide.counters import DrawCounters
 from brand.node.decide.draw import Cause, Draw
 from brand.node.decide.epochs import Epochs
-from brand.node.decide.features import NOTHING, Decodes, DrawFeature
+from brand.node.decide.features import NOTHING, Decodes
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import Members
 from brand.node.decide.states import HELD
@@ -37,7 +37,7 @@ LONGEST_WAIT_S: Final = 30.0
 class Draws:
     """The draws of the clients of one node. Draws that wait belong to their epochs (`Life.draws`).
 
-    `decodes` decodes samples for them; None: clients do. `features`: those that are on.
+    `decodes` decodes samples for them; None: clients do.
     """
 
     def __init__(
@@ -47,12 +47,10 @@ class Draws:
         members: Members,
         counters: DrawCounters,
         decodes: Decodes | None = None,
-        features: Sequence[DrawFeature] = (),
     ) -> None:
-        self._residents, self._epochs = residents, epochs
-        self._members, self._counters = members, counters
-        self._decodes, self._features = decodes, features
-        self.taking = Taking(residents, epochs, counters, features)
+        self._residents, self._epochs, self._features = residents, epochs, epochs.features
+        self._members, self._counters, self._decodes = members, counters, decodes
+        self.taking = Taking(residents, epochs, counters)
         self.leases = Leases(residents, None if decodes is None else decodes.memory)
         self._answers: deque[Answer] = deque()
         self._last = 0
@@ -79,8 +77,7 @@ class Draws:
             raise UsageError("a second draw before the first is answered")
         self.leases.check(client)
         self._epochs.runs[key[0]].conduct.check()
-        for feature in self._features:
-            feature.ask(key, positions, now_s)
+        self._features.ask(key, positions, now_s)
         life = self._epochs.expect(key, int(positions.min()))
         self._last += 1
         draw = Draw(self._last, client, key, positions, now_s, drawer)
@@ -113,20 +110,19 @@ class Draws:
     def tend(self, now_s: float) -> bool:
         """Ask other nodes for samples that have not come. Returns whether a node was asked."""
         asked = False
-        for draw in self.waiting if self._features else []:
+        for draw in self.waiting:
             live = self._epochs.get(draw.key)
-            for feature in self._features if live is not None else ():
-                assert live is not None
-                asked |= feature.chase(live.epoch, draw, now_s)
+            if live is not None:
+                asked |= self._features.chase(live.epoch, draw, now_s)
         return asked
 
     def end_overdue(self, now_s: float) -> None:
         """Answer draws that have waited too long, as they stand."""
         for draw in self.waiting:
             live = self._epochs.get(draw.key)
-            if now_s - draw.since_s <= LONGEST_WAIT_S or live is None or not self._epochs.stands(draw.key):
+            if now_s - draw.since_s <= LONGEST_WAIT_S or live is None or not self._features.stands(draw.key):
                 continue
-            if live.epoch.decides(draw.positions) and not self._held_back(draw, now_s):
+            if live.epoch.decides(draw.positions) and not self._features.holds_back(draw, now_s):
                 self.answer(draw, now_s)
 
     def first_stuck(self, now_s: float) -> Draw | None:
@@ -135,7 +131,7 @@ class Draws:
             live = self._epochs.get(draw.key)
             if live is None or not live.epoch.waits_for_reads(draw.positions):
                 continue
-            if self._agreed(draw, live, now_s) and not self._held_back(draw, now_s):
+            if self._agreed(draw, live, now_s) and not self._features.holds_back(draw, now_s):
                 return draw
         return None
 
@@ -167,8 +163,7 @@ class Draws:
             return "server"
         epoch = live.epoch
         if draw.asks(epoch, now_s):
-            for feature in self._features:
-                feature.request(epoch, draw.positions)
+            self._features.request(epoch, draw.positions)
         sample_of = epoch.plan.sample_of
         if draw.waits_at >= 0 and epoch.states.waited_for(sample_of[draw.waits_at :][:1]).all():
             return draw.waits_for  # every step asks this of every draw that waits: it must not look at all positions
@@ -178,7 +173,7 @@ class Draws:
             draw.looked(int(draw.positions[to_come[-1]]))
             own = self._members.nodes == 1 or epoch.owner_of(places[to_come[-1:]])[0] == self._members.node
             return "storage" if own else "node"
-        if not self._agreed(draw, live, now_s) or self._held_back(draw, now_s):
+        if not self._agreed(draw, live, now_s) or self._features.holds_back(draw, now_s):
             return "server"
         if self._decodes is not None and self._decodes.waits(draw.client, draw.key[0], places):
             return "preparation"
@@ -190,14 +185,10 @@ class Draws:
         Where ranks begin at different positions, the server refuses the run before that time is over.
         """
         if not live.agreed:
-            agreed = all(feature.agrees(draw, now_s) for feature in self._features)
-            if agreed and self._epochs.stands(draw.key):
+            agreed = self._features.agrees(draw, now_s)
+            if agreed and self._features.stands(draw.key):
                 live.agrees()
         return live.agreed
-
-    def _held_back(self, draw: Draw, now_s: float) -> bool:
-        """Whether a draw waits for other jobs."""
-        return any(feature.holds_back(draw, now_s) for feature in self._features)
 
     def _answer(self, draw: Draw, live: Live, now_s: float) -> None:
         epoch = live.epoch
@@ -219,6 +210,6 @@ class Draws:
         if len(taken.chains):
             state[present] |= np.where(taken.prepared, PREPARED, 0).astype(np.uint8)
         lease = self.leases.give(draw.client, here, (counts, pages), now_s, taken.shelved)
-        joins = sum(feature.answer(draw.key) for feature in self._features)
+        joins = self._features.answer(draw.key)
         self._answers.append(Answer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held))
         self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)

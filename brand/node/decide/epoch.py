@@ -80,13 +80,6 @@ class Epoch:
         """The node that owns each place."""
         return self._setting.owners.of(places)
 
-    def to_read(self, places: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which of these places are due and belong to this node."""
-        wanted = self.states.due(places)
-        if self.mine is not None:
-            wanted &= self.mine[places]
-        return wanted
-
     def decides(self, positions: NDArray[np.int64]) -> bool:
         """Whether it is decided which samples lie at these positions."""
         del positions
@@ -154,10 +147,6 @@ class Epoch:
         found: NDArray[np.int64] = positions[can]
         return found
 
-    def sends(self, node: NodeNumber, queue: ToSend) -> None:
-        """Send to a node from this queue from now on."""
-        self.outgoing[node] = queue
-
     def forget(self, node: NodeNumber) -> NDArray[Any]:
         """Send nothing to a node any more. Returns the places that were held for its ranks."""
         self.outgoing.pop(node, None)
@@ -216,6 +205,14 @@ class Epoch:
 def reached(epoch: Epoch) -> float:
     """About the position that the draws of an epoch have reached."""
     return epoch.progress.reached(len(epoch.plan.sample_of))
+
+
+def to_read(epoch: Epoch, places: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of these places are due and belong to this node."""
+    wanted = epoch.states.due(places)
+    if epoch.mine is not None:
+        wanted &= epoch.mine[places]
+    return wanted
 
 
 def readable(epoch: Epoch, places: NDArray[Any]) -> NDArray[Any]:

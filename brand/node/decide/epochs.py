@@ -8,7 +8,7 @@ all epochs of a run when the run's last client has gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from brand.node.decide.division import Division
 from brand.node.decide.epoch import reached
-from brand.node.decide.features import EpochFeature
+from brand.node.decide.features import Features
 from brand.node.decide.limits import Limits
-from brand.node.decide.lives import Key, Life, Live, Lives, Ready, Wanted
+from brand.node.decide.lives import Key, Life, Live, Lives, Ready
 from brand.node.decide.makings import Makings
 from brand.node.decide.members import ALONE, Members
 from brand.node.decide.pacing import Pacing
+from brand.node.decide.plans import Plans
 from brand.node.decide.runs import Beginning, Reader, Runs
 from brand.node.decide.states import HELD
-from brand.node.decide.tasks import MakePlan
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Begin, Drawer
 from brand.node.wire.messages import GOES_ON
@@ -51,17 +51,14 @@ class Epochs:
         chunk_size: int,
         members: Members = ALONE,
         unreachable: Callable[[], Iterable[NodeNumber]] = _none,
-        features: Sequence[EpochFeature] = (),
     ) -> None:
         self._residents, self.limits, self._members = residents, limits, members
-        self._features = features
-        """Those that are on."""
+        self.features = Features()
         self.runs = Runs(len(residents.pages_of), chunk_size)
         self.lives = Lives()
         self.pacing = Pacing(self.runs, self.lives)
-        self.makings = Makings(residents, self.runs, self.lives, limits, members, unreachable, features)
-        self._handed_out: frozenset[tuple[Key, tuple[Join, ...]]] = frozenset()
-        """Plans that the planner was asked for and that are still of use: epochs and their joins."""
+        self.makings = Makings(residents, self.runs, self.lives, limits, members, unreachable, self.features)
+        self.plans = Plans(residents, self.runs, self.lives, self.features, self.want)
         self.changes = 0
         """How often something changed that this node tells other nodes."""
 
@@ -72,10 +69,6 @@ class Epochs:
         """The live epoch of this key; None where it is not live."""
         life = self.lives.get(key)
         return None if life is None else life.live
-
-    def stands(self, key: Key) -> bool:
-        """Whether draws of an epoch may be answered with the plan that this node has."""
-        return all(feature.stands(key) for feature in self._features)
 
     # -- ranks and nodes begin, draw and leave -----------------------------------------------------------------------
 
@@ -110,8 +103,7 @@ class Epochs:
         if begin.node != self._members.node:
             self.limits.learn(begin.node, begin.largest)
         if begin.times:
-            for feature in self._features:
-                feature.begin(key)
+            self.features.begin(key)
             run.begin(client, Reader(epoch, begin), self._members.node)
         division = Division(run.order.draws, begin.start, begin.replicas, begin.batch)
         live = life.live
@@ -165,8 +157,7 @@ class Epochs:
                 self._retire(number, all_of_it=True)
                 del self.runs[number]
                 self.pacing.left()
-                for feature in self._features:
-                    feature.forget_runs()
+                self.features.forget_runs()
             elif had_readers:
                 self._retire(number)
             else:
@@ -180,51 +171,18 @@ class Epochs:
         What is over, with an order that is forgotten, is not read ahead: only a rank that begins it gets another order.
         """
         self.changes += 1
-        if key[1] <= MAX_EPOCH and not (begin is None and self._is_over(key)):
+        if key[1] <= MAX_EPOCH and not (begin is None and self.features.is_over(key)):
             self.lives[key].wants(begin)
-
-    def plans_wanted(self, now_s: float, bridge: int) -> Iterator[MakePlan]:
-        """Plans to make. Each is returned once. `bridge`: about how many samples memory holds for later runs."""
-        for key, life in self.lives.items():
-            if isinstance(life.stage, Wanted) and (joins := self._joins(key, now_s)) is not None:
-                life.hand_out()
-                yield self._hand_out(key, joins)
-        for feature in self._features:
-            for key, joins in feature.rejoins(now_s, bridge):
-                yield self._hand_out(key, joins)
-
-    def _hand_out(self, key: Key, joins: tuple[Join, ...]) -> MakePlan:
-        self._handed_out |= {(key, joins)}
-        return MakePlan(key, self.runs[key[0]].order, joins)
-
-    def plan_anew(self, key: Key) -> None:
-        """Have the plan of an epoch made again: it has other joins. No draw of it was answered."""
-        life = self.lives.get(key)
-        if life is not None:
-            self._residents.let_go(life.plans_anew())
-            self.want(key)
-
-    def wanted_plans(self) -> frozenset[tuple[Key, tuple[Join, ...]]]:
-        """Plans that the planner was asked for and that are still of use, as a value that any thread may keep."""
-        if self._handed_out:
-            self._handed_out = frozenset(plan for plan in self._handed_out if self._is_wanted(*plan))
-        return self._handed_out
-
-    def _is_wanted(self, key: Key, joins: tuple[Join, ...]) -> bool:
-        life = self.lives.get(key)
-        return life is not None and (life.planned or any(feature.wants(key, joins) for feature in self._features))
 
     def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
         """A plan is made, with these joins. Nothing happens where no life wants it any more."""
         life = self.lives.get(key)
-        for feature in self._features:
-            if feature.wants(key, joins):
-                live = None if life is None else life.live
-                replaces = feature.replans(key, joins, live=live is not None)
-                if replaces and live is not None and read_of is not None:
-                    live.epoch.goes_on(plan, read_of)
-                return
-        if life is None or not life.planned or isinstance(life.stage, Ready) or joins != self._joined(key):
+        if self.features.wants(key, joins):
+            live = None if life is None else life.live
+            if self.features.replans(key, joins, live=live is not None) and live is not None and read_of is not None:
+                live.epoch.goes_on(plan, read_of)
+            return
+        if life is None or not life.planned or isinstance(life.stage, Ready) or joins != self.features.joined(key):
             return
         begin = life.wanted_begin
         if begin is None:  # read ahead, for the ranks that draw now
@@ -262,22 +220,6 @@ class Epochs:
         return bool(idle)
 
     # -- steps -------------------------------------------------------------------------------------------------------
-
-    def _is_over(self, key: Key) -> bool:
-        return any(feature.is_over(key) for feature in self._features)
-
-    def _joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
-        """The joins with which an epoch is planned that has no plan; None: they are still to come."""
-        found: tuple[Join, ...] = ()
-        for feature in self._features:
-            joins = feature.joins(key, now_s)
-            if joins is None:
-                return None
-            found += joins
-        return found
-
-    def _joined(self, key: Key) -> tuple[Join, ...]:
-        return tuple(join for feature in self._features for join in feature.joined(key))
 
     def _make_if_known(self, key: Key) -> None:
         """Begin an epoch when all its ranks have begun it, so that one read serves them all."""

@@ -2,15 +2,16 @@
 
 The core consults the features that are on, in the order in which they were turned on, and knows none of them by name.
 `brand.node.decide.turn` turns them on: several nodes, and jobs that share, in lock step or with online orders. A plain
-run on one node has an empty list. Server-side decoding has a protocol of its own (`Decodes`), since it owns a memory.
+run on one node has none. Server-side decoding has a protocol of its own (`Decodes`), since it owns a memory.
 """
 
-# ruff: noqa: ARG002 - a hook that does nothing needs none of its arguments
+# ruff: noqa: ARG002, D102 - a hook that does nothing needs no argument; `Features` inherits what its methods say
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -139,6 +140,113 @@ class Feature(EpochFeature, DrawFeature, LoopFeature):
     """A feature that is on."""
 
 
+class _All(Feature):
+    """All features that are on, consulted in the order in which they were turned on."""
+
+    def __init__(self) -> None:
+        self._on: list[Feature] = []
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._on})"
+
+    def turn_on(self, feature: Feature) -> None:
+        """Consult a feature from now on, after the others."""
+        self._on.append(feature)
+
+
+class _OfEpochs(_All):
+    def begin(self, key: Key) -> None:
+        for each in self._on:
+            each.begin(key)
+
+    def forget_runs(self) -> None:
+        for each in self._on:
+            each.forget_runs()
+
+    def is_over(self, key: Key) -> bool:
+        return any(each.is_over(key) for each in self._on)
+
+    def joined(self, key: Key) -> tuple[Join, ...]:
+        return tuple(join for each in self._on for join in each.joined(key))
+
+    def joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
+        found: tuple[Join, ...] = ()
+        for each in self._on:
+            joins = each.joins(key, now_s)
+            if joins is None:
+                return None
+            found += joins
+        return found
+
+    def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
+        return chain.from_iterable(each.rejoins(now_s, bridge) for each in self._on)
+
+    def wants(self, key: Key, joins: Sequence[Join]) -> bool:
+        return any(each.wants(key, joins) for each in self._on)
+
+    def replans(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
+        return any(each.replans(key, joins, live=live) for each in self._on if each.wants(key, joins))
+
+    def stands(self, key: Key) -> bool:
+        return all(each.stands(key) for each in self._on)
+
+    def make(self, key: Key, ready: Ready, division: Division, number: int, setting: Setting) -> Epoch | None:
+        made = (each.make(key, ready, division, number, setting) for each in self._on)
+        return next((epoch for epoch in made if epoch is not None), None)
+
+    def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
+        return sum(each.held_for_followers(order, runs) for each in self._on)
+
+
+class Features(_OfEpochs):
+    """All features that are on, consulted in the order in which they were turned on. A plain run has none."""
+
+    def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
+        for each in self._on:
+            each.ask(key, positions, now_s)
+
+    def request(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
+        for each in self._on:
+            each.request(epoch, positions)
+
+    def chase(self, epoch: Epoch, draw: Draw, now_s: float) -> bool:
+        asked = False
+        for each in self._on:
+            asked |= each.chase(epoch, draw, now_s)
+        return asked
+
+    def agrees(self, draw: Draw, now_s: float) -> bool:
+        return all(each.agrees(draw, now_s) for each in self._on)
+
+    def holds_back(self, draw: Draw, now_s: float) -> bool:
+        return any(each.holds_back(draw, now_s) for each in self._on)
+
+    def drawn(self, key: Key) -> None:
+        for each in self._on:
+            each.drawn(key)
+
+    def answer(self, key: Key) -> int:
+        return sum(each.answer(key) for each in self._on)
+
+    def facts(self, key: Key, now_s: float) -> dict[str, Any]:
+        return {name: value for each in self._on for name, value in each.facts(key, now_s).items()}
+
+    @property
+    def hurries(self) -> bool:
+        return any(each.hurries for each in self._on)
+
+    @property
+    def waited_for(self) -> bool:
+        return any(each.waited_for for each in self._on)
+
+    def step(self, now_s: float, bridge: int) -> None:
+        for each in self._on:
+            each.step(now_s, bridge)
+
+    def refusals(self, now_s: float) -> Iterator[Refuse]:
+        return chain.from_iterable(each.refusals(now_s) for each in self._on)
+
+
 class EarlyReads(Protocol):
     """Lets one read serve several jobs (`reads`)."""
 
@@ -189,10 +297,6 @@ class Decodes(Protocol):
 
     def waits(self, client: ClientNumber, run: RunNumber, places: NDArray[Any]) -> bool:
         """Whether a draw of these places waits for one of them to be decoded."""
-        ...
-
-    def left(self, client: ClientNumber) -> None:
-        """Forget a client that is gone."""
         ...
 
     def facts(self) -> dict[str, Any]:

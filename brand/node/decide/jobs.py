@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from brand.node.decide.draw import Draw
 from brand.node.decide.epochs import Epochs
-from brand.node.decide.features import DrawFeature
 from brand.node.wire.numbers import RunNumber
 
 MOST_HELD: Final = 64
 
 
-def jobs(epochs: Epochs, features: Sequence[DrawFeature], now_s: float) -> list[dict[str, Any]]:
-    """Each run with an epoch under way, as plain values (`docs/statistics.md`). `features`: those that are on."""
-    return [_job(epochs, features, number, now_s) for number in epochs.pacing.begun()]
+def jobs(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
+    """Each run with an epoch under way, as plain values (`docs/statistics.md`)."""
+    return [_job(epochs, number, now_s) for number in epochs.pacing.begun()]
 
 
 def held_draws(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
@@ -35,14 +33,14 @@ def _held(epochs: Epochs, draw: Draw, now_s: float) -> dict[str, Any]:
     }
 
 
-def _job(epochs: Epochs, features: Sequence[DrawFeature], number: RunNumber, now_s: float) -> dict[str, Any]:
+def _job(epochs: Epochs, number: RunNumber, now_s: float) -> dict[str, Any]:
     pacing, run = epochs.pacing, epochs.runs[number]
     key = pacing.now(number)
     assert key is not None
     live = epochs.get(key)
     assert live is not None
     pulse = pacing.pulse(number)
-    facts = {
+    return {
         "job": run.name,
         "epoch": key[1],
         "position": live.epoch.progress.everywhere(live.epoch.here),
@@ -54,7 +52,4 @@ def _job(epochs: Epochs, features: Sequence[DrawFeature], number: RunNumber, now
         "behind": None,
         "joins": [],
         "shared": max(0.0, 1 - run.brought / run.served) if run.served else 0.0,
-    }
-    for feature in features:
-        facts |= feature.facts(key, now_s)
-    return facts
+    } | epochs.features.facts(key, now_s)

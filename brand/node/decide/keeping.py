@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from brand.node.decide.caching import Caching
 from brand.node.decide.choosing import Choice, Follow
 from brand.node.decide.epochs import Epochs
-from brand.node.decide.features import EpochFeature
 from brand.node.decide.lives import Live
 from brand.node.decide.members import Members
 from brand.node.decide.placing import Aim, Placing, Room
@@ -42,19 +40,12 @@ class Reserved:
 
 
 class Keeping:
-    """Choices of kept and cached samples. `features`: those that are on."""
+    """Choices of kept and cached samples."""
 
     def __init__(
-        self,
-        residents: Residents,
-        epochs: Epochs,
-        members: Members,
-        caching: Caching,
-        reserved: Reserved,
-        features: Sequence[EpochFeature] = (),
+        self, residents: Residents, epochs: Epochs, members: Members, caching: Caching, reserved: Reserved
     ) -> None:
         self._residents, self._epochs, self._members, self._caching = residents, epochs, members, caching
-        self._features = features
         self.reserved = reserved
         self._runs: set[RunNumber] = set()
         """Runs that were under way at the last choice."""
@@ -170,7 +161,7 @@ class Keeping:
         pages -= self.reserved.ahead(pages, self._residents.pool.allocator.page)
         runs = {run for (run, _), _ in self._epochs.lives.live()}
         others = {self._epochs.runs[run].order for run in runs} - {order}
-        followers = sum(feature.held_for_followers(order, runs) for feature in self._features)
+        followers = self._epochs.features.held_for_followers(order, runs)
         if followers:
             pages -= min(pages // 2, round(followers * mean))
             others = {other for other in others if not other.joins}

@@ -6,7 +6,7 @@ other epochs meanwhile. What is small is done at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -49,7 +49,7 @@ class Makings:
         limits: Limits,
         members: Members,
         unreachable: Callable[[], Iterable[NodeNumber]],
-        features: Sequence[EpochFeature],
+        features: EpochFeature,
     ) -> None:
         self._residents, self._runs, self._lives, self._features = residents, runs, lives, features
         self._limits, self._members, self._unreachable = limits, members, unreachable
@@ -91,8 +91,7 @@ class Makings:
             division = replace(division, rank_at=rank_at)
         self._last_number += 1
         setting = Setting(owners, self._limits, self._unreachable)
-        made = (feature.make(key, ready, division, self._last_number, setting) for feature in self._features)
-        epoch = next((each for each in made if each is not None), None)
+        epoch = self._features.make(key, ready, division, self._last_number, setting)
         if epoch is None:
             epoch = Epoch(plan, division, self._last_number, setting, requests)
         parts = epoch.expecting(ranks, run.fronts(key[1]), ready.read_of)

@@ -131,7 +131,7 @@ class Taker:
         """Send to the node what its ranks draw of an epoch that is live."""
         before = queue_to(epoch, self.node) if self.node in epoch.outgoing else None
         queue = Outgoing(epoch.to_send(self.node), epoch.plan.requests if self.asks else None, self.front)
-        epoch.sends(self.node, queue)
+        epoch.outgoing[self.node] = queue
         if before is not None:  # the node has more ranks than it said before; it does not ask twice
             queue.ask(before.unanswered)
         for positions in self.asked:

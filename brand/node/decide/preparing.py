@@ -130,10 +130,6 @@ class Preparing:
         self.news()
         return numbers
 
-    def left(self, client: ClientNumber) -> None:
-        """A client is gone."""
-        self.wants.left(client)
-
     def news(self) -> None:
         """Samples may have come into memory, or epochs may have begun."""
         self._choices.news()

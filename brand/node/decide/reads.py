@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from brand.node.decide.caching import Caching
 from brand.node.decide.counters import Counters
-from brand.node.decide.epoch import Epoch, reached
+from brand.node.decide.epoch import Epoch, reached, to_read
 from brand.node.decide.epochs import Epochs, draws_before
 from brand.node.decide.features import EarlyReads
 from brand.node.decide.gaps import StorageFacts
-from brand.node.decide.lives import Key, Live
 from brand.node.decide.states import EARLY
 from brand.node.decide.stripes import Stripe, leave_chunks, operations_of, span_of
 from brand.node.decide.tasks import PIECE, Read, Rows, rows_of, rows_of_each
@@ -56,8 +55,6 @@ class Reads:
         self._caching, self._counters, self._remote_pages = caching, counters, remote_pages
         self._early: EarlyReads | None = None
         """Lets one read serve several jobs; None: no job shares."""
-        self._waits: dict[int, Waits] = {}
-        """What waits for the reads that have not ended, by number."""
         self._last = 0
         self._again: deque[Read] = deque()
         """Reads that have failed in the cache folder, and now go to the storage."""
@@ -71,10 +68,6 @@ class Reads:
     def share(self, early: EarlyReads) -> None:
         """Let one read serve several jobs from now on."""
         self._early = early
-
-    def reserved(self) -> int:
-        """Pages that stay free for samples of other nodes."""
-        return max(0, self._remote_pages - int(self._residents.sent_pages.sum())) if self._remote_pages else 0
 
     @property
     def stuck(self) -> bool:
@@ -116,7 +109,7 @@ class Reads:
         Of those that failed in the storage, or were left in the page cache, clients read the samples exactly. The page
         cache holds all of `chunks`.
         """
-        waits = self._waits.pop(read.number)
+        waits = self.under_way.waits.pop(read.number)
         self.under_way.ends(read)
         self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, waits.epoch.states
@@ -129,7 +122,7 @@ class Reads:
             if (fails & cached).any():
                 self._last += 1
                 again = read.part(self._last, fails & cached)
-                self._waits[again.number] = waits.of(again.places)
+                self.under_way.waits[again.number] = waits.of(again.places)
                 self._caching.lose(again.places)
                 again.pieces["cached"] = False
                 self._again.append(again)
@@ -167,17 +160,14 @@ class Reads:
         best: tuple[Epoch, float] | None = None
         for key, live in self._epochs.lives.live():
             if live.epoch.reads.next is not None:
-                lead = self._lead(key, live, now_s)
+                epoch, deadline, early = live.epoch, live.epoch.reads.deadline, self._early
+                if early is None or not epoch.plan.shares:
+                    lead = draws_before(self._epochs, key, live) + deadline - reached(epoch)
+                else:
+                    lead = early.lead(key, live, deadline, now_s)
                 if best is None or lead < best[1]:
                     best = live.epoch, lead
         return best
-
-    def _lead(self, key: Key, live: Live, now_s: float) -> float:
-        """In how many draws the next read of an epoch is needed."""
-        epoch, deadline = live.epoch, live.epoch.reads.deadline
-        if self._early is None or not epoch.plan.shares:
-            return draws_before(self._epochs, key, live) + deadline - reached(epoch)
-        return float(self._early.lead(key, live, deadline, now_s))
 
     def _stripes(self, epoch: Epoch, most: int) -> Read | None:
         """Start the next reads of an epoch as one, at most `most`, those that it needs and memory has room for.
@@ -188,10 +178,10 @@ class Reads:
         numbers = epoch.reads.upcoming(1 if plan.shares else most).tolist()
         held_by = [plan.places_held(number) for number in numbers]
         held, ends = np.concatenate(held_by), np.cumsum([len(places) for places in held_by])
-        due, present = epoch.to_read(held), residents.present(held)
+        due, present = to_read(epoch, held), residents.present(held)
         absent = due & ~present
         needed = np.cumsum(np.where(absent, residents.pages_of[held], 0), dtype=np.int64)[ends - 1]
-        count = int(np.searchsorted(needed, self._room(), side="right"))
+        count = int(np.searchsorted(needed, free_pages(self._residents, self._remote_pages), side="right"))
         end = int(ends[max(0, count - 1)])
         self._find(epoch, held[:end][(due & present)[:end]])
         if not count:
@@ -219,14 +209,17 @@ class Reads:
         """
         residents, page = self._residents, self._residents.pool.allocator.page
         places = epoch.plan.sample_of[epoch.reads.upcoming(BUNDLE)]
-        due, present = epoch.to_read(places), residents.present(places)
+        due, present = to_read(epoch, places), residents.present(places)
         misses = due & ~present
         wholes = self._wholes(epoch, places[misses])
         needed = np.where(misses, residents.pages_of[places], 0).astype(np.int64)
         if wholes is not None:
             needed[misses] = wholes.pages_at(places[misses], residents.pages_of)
         filled = np.cumsum(needed)
-        most = min(self._room(), max(BUNDLE_BYTES // page, int(filled[filled > 0][:1].sum())))
+        most = min(
+            free_pages(self._residents, self._remote_pages),
+            max(BUNDLE_BYTES // page, int(filled[filled > 0][:1].sum())),
+        )
         count = int(np.searchsorted(filled, most, side="right"))
         if not count:
             if self._will_have_room(int(needed[0])):
@@ -270,10 +263,6 @@ class Reads:
         if len(places):
             self._residents.refer(places)
             epoch.states.finds(places)
-
-    def _room(self) -> int:
-        """Pages that reads may take now."""
-        return max(0, self._residents.pool.allocator.free - self.reserved())
 
     def _will_have_room(self, pages: int) -> bool:
         """Whether a read that does not fit now can fit later. Then `no_room` is set."""
@@ -336,7 +325,7 @@ class Reads:
         epoch.states.starts(due)
         others = self._early.starts(places, epoch) if self._early is not None and epoch.plan.shares else []
         self._last += 1
-        self._waits[self._last] = Waits(epoch, others)
+        self.under_way.waits[self._last] = Waits(epoch, others)
         return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch.plan, reserved, count))
 
     def _begin(self, read: Read) -> Read:
@@ -347,3 +336,13 @@ class Reads:
         if not cached.all():
             self._counters.reads.started(read.pieces[~cached])
         return read
+
+
+def reserved(residents: Residents, remote_pages: int) -> int:
+    """Pages that stay free for samples of other nodes, which may fill `remote_pages`."""
+    return max(0, remote_pages - int(residents.sent_pages.sum())) if remote_pages else 0
+
+
+def free_pages(residents: Residents, remote_pages: int) -> int:
+    """Pages that reads may take now."""
+    return max(0, residents.pool.allocator.free - reserved(residents, remote_pages))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.epoch import Epoch
+from brand.node.decide.epoch import Epoch, to_read
 from brand.node.decide.gaps import cut_at_gaps
 from brand.node.decide.tasks import PIECE
 from brand.node.memory.residents import Residents
@@ -97,7 +97,7 @@ def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) ->
     size, numbers = epoch.plan.mapping.chunk_size, np.array(chunks)
     places = (numbers[:, None] * size + np.arange(size)).ravel()
     places = places[places < len(residents.pages_of)]
-    due = places[epoch.to_read(places)]
+    due = places[to_read(epoch, places)]
     present = residents.present(due)
     left = due[~present]
     residents.left.leave(left)

@@ -6,8 +6,6 @@ server afterwards. It needs to know which samples lie at its positions; the serv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +13,6 @@ from brand.errors import ProtocolError
 from brand.node.decide.counters import DrawCounters
 from brand.node.decide.epoch import readable
 from brand.node.decide.epochs import Epochs
-from brand.node.decide.features import DrawFeature
 from brand.node.decide.lives import Key, Live
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Drawer
@@ -23,12 +20,10 @@ from brand.node.wire.taking import repeat
 
 
 class Taking:
-    """Notes what ranks take, in their epochs and runs. `features`: those that are on."""
+    """Notes what ranks take, in their epochs and runs."""
 
-    def __init__(
-        self, residents: Residents, epochs: Epochs, counters: DrawCounters, features: Sequence[DrawFeature] = ()
-    ) -> None:
-        self._residents, self._epochs, self._counters, self._features = residents, epochs, counters, features
+    def __init__(self, residents: Residents, epochs: Epochs, counters: DrawCounters) -> None:
+        self._residents, self._epochs, self._counters = residents, epochs, counters
 
     def __repr__(self) -> str:
         return f"Taking({self._counters.taken:,} samples were taken without being asked for)"
@@ -66,8 +61,7 @@ class Taking:
         if live is None:  # it made room meanwhile; the client's next draw begins it anew
             run.draws(len(positions))
             return
-        for feature in self._features:
-            feature.ask(key, positions, now_s)
+        self._epochs.features.ask(key, positions, now_s)
         held = live.epoch.states.leaves(places)
         self._residents.let_go(places[held])
         self.note(key, live, positions, places, now_s, drawer)
@@ -85,8 +79,7 @@ class Taking:
         (number, epoch_number), epoch = key, live.epoch
         epoch.progress.draws(epoch.division.rank_of(int(positions[0])), positions)
         self._epochs.pacing.pulse(number).beat(len(places), now_s)
-        for feature in self._features:
-            feature.drawn(key)
+        self._epochs.features.drawn(key)
         run = self._epochs.runs[number]
         run.draws(len(places))
         run.serves(len(readable(epoch, places)))

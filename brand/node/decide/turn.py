@@ -21,7 +21,7 @@ from brand.node.decide.choosing import Choice
 from brand.node.decide.core import Core, PreparedStart, epochs_of
 from brand.node.decide.divisions import Divisions
 from brand.node.decide.epochs import Epochs
-from brand.node.decide.features import NO_JOINS, NOT_ONLINE, Feature
+from brand.node.decide.features import NO_JOINS, NOT_ONLINE
 from brand.node.decide.fetches import Fetches
 from brand.node.decide.gaps import NOTHING_KNOWN, StorageFacts
 from brand.node.decide.members import Members
@@ -104,14 +104,10 @@ class Turn:
     ) -> None:
         self.members, self.depth = members, depth
         peers = None if members.nodes == 1 else _peers(members)
-        self._features: list[Feature] = []
         unreachable = list[NodeNumber] if peers is None else peers.unreachable
-        epochs = epochs_of(residents, chunk_size, members, remote_pages, self._features, unreachable)
+        epochs = epochs_of(residents, chunk_size, members, remote_pages, unreachable)
         self.preparing = None if prepared is None else _preparing(prepared, residents, epochs)
-        self.core = Core(
-            *(index, residents, chunk_size, epochs, members, remote_pages, cache, storage, self.preparing),
-            self._features,
-        )
+        self.core = Core(*(index, residents, chunk_size, epochs, members, remote_pages, cache, storage, self.preparing))
         self.divisions = Divisions(epochs)
         samples = len(residents.pages_of)
         by_share = members.owners(Places(samples, chunk_size, 1))
@@ -124,12 +120,12 @@ class Turn:
         self.online: Growth | None = None
         """Orders that are decided while jobs draw; None: no job has one."""
         epochs.runs.call_for_orders(self._meet)
-        self._plans = epochs.wanted_plans()  # a value, as the planner's thread reads it
+        self._plans = epochs.plans.of_use()  # a value, as the planner's thread reads it
         self._starting = False
         """Whether the last step has started `AT_ONCE` reads, so that the next one may start more, as one."""
 
     def __repr__(self) -> str:
-        return f"Turn({self.core!r}, {self._features}, {self.divisions!r})"
+        return f"Turn({self.core!r}, {self.core.epochs.features!r}, {self.divisions!r})"
 
     @property
     def idle(self) -> bool:
@@ -142,7 +138,7 @@ class Turn:
         """Whether there is more to decide, though nothing happens."""
         if self._starting or len(self.core.epochs.makings) > 0:
             return True
-        return not self.idle and any(feature.hurries for feature in self._features)
+        return not self.idle and self.core.epochs.features.hurries
 
     def wants_plan(self, instruction: MakePlan) -> bool:
         """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
@@ -164,7 +160,7 @@ class Turn:
         receiving = Receiving(index, core.residents, epochs, members, peers, core.remote_pages, passed)
         sending, telling = Sending(core.residents, epochs, passed), Telling(epochs, peers, members.node, core.left)
         peering = Peering(members, peers, epochs, receiving, sending, telling, self.fetches, self.depth, self._share)
-        self._features.append(peering)
+        epochs.features.turn_on(peering)
         return peering
 
     def _meet(self, order: Order) -> None:
@@ -175,7 +171,7 @@ class Turn:
             from brand.node.decide.growth import Growth
 
             self.online = Growth(self.core.epochs.runs, self.core.epochs.lives, len(self.core.residents.pages_of))
-            self._features.append(self.online)
+            self.core.epochs.features.turn_on(self.online)
 
     def _share(self) -> None:
         """Have jobs share reads, from the first such job on."""
@@ -185,7 +181,7 @@ class Turn:
 
         core, epochs = self.core, self.core.epochs
         self.sharing = JobSharing(core.residents, epochs, self.members)
-        self._features.append(self.sharing)
+        epochs.features.turn_on(self.sharing)
         core.reads.share(self.sharing.early)
         if self.peering is not None:
             from brand.node.decide.joinings import Joinings
@@ -228,6 +224,8 @@ class Turn:
                 instructions += self._prepares(stimulus, now_s)
             case ClientLeaves(client):
                 core.left(client)
+                if self.preparing is not None:
+                    self.preparing.wants.left(client)
                 self.divisions.left(client)
                 self.fetches.left(client)
             case PlanMade():
@@ -253,7 +251,7 @@ class Turn:
                 instructions += self._among().heard(node, message, now_s)
         if self.preparing is not None and not isinstance(stimulus, ClientDraws | ClientTakes | ClientReleases):
             self.preparing.news()
-        self._plans = core.epochs.wanted_plans()
+        self._plans = core.epochs.plans.of_use()
         return instructions + list(core.draws.answers())
 
     def _prepares(self, stimulus: Preparation, now_s: float) -> Iterator[Instruction]:
@@ -295,9 +293,8 @@ class Turn:
         """All that the node can do now. `unsent`: bytes that each asking node has not taken yet, by node."""
         core, instructions = self.core, list[Instruction]()
         core.epochs.makings.make_more()
-        instructions += core.epochs.plans_wanted(now_s, core.bridge)
-        for feature in self._features:
-            feature.step(now_s, core.bridge)
+        instructions += core.epochs.plans.wanted(now_s, core.bridge)
+        core.epochs.features.step(now_s, core.bridge)
         choice = core.keeping.choice_wanted()
         if choice is not None:
             instructions.append(choice)
@@ -310,9 +307,9 @@ class Turn:
         if self.peering is not None:
             instructions += self.peering.say(now_s, unsent, stuck=core.reads.stuck)
         instructions += self.fetches.done()
-        instructions += (refuse for feature in self._features for refuse in feature.refusals(now_s))
+        instructions += core.epochs.features.refusals(now_s)
         instructions += self.divisions.answers(now_s)
-        self._plans = core.epochs.wanted_plans()
+        self._plans = core.epochs.plans.of_use()
         return instructions
 
     def _reads(self, now_s: float) -> Iterator[Read | ReadFor]:

@@ -35,6 +35,8 @@ class UnderWay:
     """Reads that have started and not ended."""
 
     def __init__(self) -> None:
+        self.waits: dict[int, Waits] = {}
+        """What waits for the reads that have not ended, by number."""
         self.count = 0
         """A bundle is one; stripes that start together are as many."""
         self._ended = 0
